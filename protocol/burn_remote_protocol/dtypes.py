@@ -1,0 +1,222 @@
+"""Which element types exist, and how are they written on the wire?
+
+A ``DType`` is a name, a category and an item size; no array library is involved. There is one
+object per type (``F32 is DType.from_wire("F32")``), so identity compares and hashes types.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, final
+
+from burn_remote_protocol.errors import ProtocolViolation
+
+__all__ = [
+    "ALL_DTYPES",
+    "BF16",
+    "BOOL",
+    "BOOL_U8",
+    "BOOL_U32",
+    "F16",
+    "F32",
+    "F64",
+    "FLEX32",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "U8",
+    "U16",
+    "U32",
+    "U64",
+    "Category",
+    "DType",
+    "QuantScheme",
+]
+
+
+class Category(StrEnum):
+    """What kind of number a dtype holds; the IR has one family of operations for each."""
+
+    FLOAT = "float"
+    INT = "int"
+    UINT = "uint"
+    BOOL = "bool"
+    QUANTIZED = "quantized"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantScheme:
+    """Describe how the values of a quantized tensor are stored.
+
+    The fields are those of Burn 0.21's ``QuantScheme``, in wire order: ``value`` (``"Q8S"`` …),
+    ``param`` (dtype name of the scales), ``store`` (``"Native"``, or ``("PackedU32" |
+    "PackedNative", dimension)``), ``level`` (``None`` for one scale per tensor, otherwise the
+    block's sizes, at most five) and ``mode``.
+    """
+
+    value: str
+    param: str
+    store: str | tuple[str, int]
+    level: tuple[int, ...] | None
+    mode: str
+
+    VALUES = ("Q8F", "E5M2", "E4M3", "Q4F", "E2M1", "Q2F", "Q8S", "Q4S", "Q2S")
+    PARAMS = ("F32", "F16", "BF16", "UE8M0", "UE4M3")
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> QuantScheme:
+        """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs)."""
+        try:
+            value, param, store, level, mode = wire
+            if value not in cls.VALUES or param not in cls.PARAMS or mode != "Symmetric":
+                raise ValueError
+            if store != "Native":
+                ((name, dimension),) = _pairs(store)
+                if name not in ("PackedU32", "PackedNative") or not _is_count(dimension):
+                    raise ValueError
+                store = (name, dimension)
+            if level == "Tensor":
+                level = None
+            else:
+                ((name, (sizes, count)),) = _pairs(level)
+                if name != "Block" or len(sizes) != 5 or not 1 <= count <= 5:
+                    raise ValueError
+                if not all(type(size) is int and 1 <= size <= 255 for size in sizes):
+                    raise ValueError
+                level = tuple(sizes[:count])
+        except (TypeError, ValueError) as error:
+            raise ProtocolViolation(f"not a quantization scheme: {wire!r:.200}") from error
+        return cls(value, param, store, level, mode)
+
+    def to_wire(self) -> list[Any]:
+        """Write the scheme as Burn 0.21 does: five fields, blocks padded with ones to five."""
+        store = self.store if isinstance(self.store, str) else {self.store[0]: self.store[1]}
+        if self.level is None:
+            return [self.value, self.param, store, "Tensor", self.mode]
+        sizes = [*self.level, 1, 1, 1, 1, 1][:5]
+        return [self.value, self.param, store, {"Block": [sizes, len(self.level)]}, self.mode]
+
+
+@final
+class DType:
+    """An element type: its wire name, its category and its size in bytes.
+
+    ``itemsize`` is 0 for quantized types, whose size depends on the scheme. Attributes ``store``
+    (Burn's storage of a bool: ``"Native"``, ``"U8"`` or ``"U32"``) and ``scheme`` are ``None``
+    where they mean nothing.
+    """
+
+    __slots__ = ("__weakref__", "category", "itemsize", "name", "scheme", "store", "wire")
+
+    def __init__(
+        self,
+        name: str,
+        category: Category,
+        itemsize: int,
+        *,
+        store: str | None = None,
+        scheme: QuantScheme | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.category: Final = category
+        self.itemsize: Final = itemsize
+        self.store: Final = store
+        self.scheme: Final = scheme
+        self.wire: Final[Any] = (
+            {"Bool": store} if store else {"QFloat": scheme.to_wire()} if scheme else name
+        )
+
+    @staticmethod
+    def from_wire(wire: Any) -> DType:
+        """Return the dtype that a decoded MessagePack value names.
+
+        Raises ``ProtocolViolation`` for anything that is no dtype of Burn 0.21.
+        """
+        try:
+            if type(wire) is str:
+                return _BY_NAME[wire]
+            ((name, body),) = _pairs(wire)
+            if name == "Bool":
+                return _BY_STORE[body]
+            if name == "QFloat":
+                return DType.quantized(QuantScheme.from_wire(body))
+        except (KeyError, TypeError, ValueError):
+            pass
+        known = ", ".join(_BY_NAME)
+        raise ProtocolViolation(f"unknown dtype {wire!r:.100}; known are {known}, Bool and QFloat")
+
+    @staticmethod
+    def quantized(scheme: QuantScheme) -> DType:
+        """Return the one dtype object for tensors quantized by ``scheme``."""
+        found = _QUANTIZED.get(scheme)
+        if found is None:
+            found = DType(f"QFloat({scheme.value})", Category.QUANTIZED, 0, scheme=scheme)
+            found = _QUANTIZED.setdefault(scheme, found)
+        return found
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements are floating-point numbers (not quantized ones)."""
+        return self.category is Category.FLOAT
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are signed or unsigned integers."""
+        return self.category is Category.INT or self.category is Category.UINT
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether elements are truth values, however they are stored."""
+        return self.category is Category.BOOL
+
+    def __repr__(self) -> str:
+        return f"burn_remote.{self}"
+
+    def __str__(self) -> str:
+        return _PYTHON_NAMES.get(self.name, self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DType.from_wire, (self.wire,))
+
+
+def _pairs(wire: Any) -> Any:
+    return wire.items() if isinstance(wire, dict) else wire
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+F64 = DType("F64", Category.FLOAT, 8)
+F32 = DType("F32", Category.FLOAT, 4)
+FLEX32 = DType("Flex32", Category.FLOAT, 4)
+F16 = DType("F16", Category.FLOAT, 2)
+BF16 = DType("BF16", Category.FLOAT, 2)
+I64 = DType("I64", Category.INT, 8)
+I32 = DType("I32", Category.INT, 4)
+I16 = DType("I16", Category.INT, 2)
+I8 = DType("I8", Category.INT, 1)
+U64 = DType("U64", Category.UINT, 8)
+U32 = DType("U32", Category.UINT, 4)
+U16 = DType("U16", Category.UINT, 2)
+U8 = DType("U8", Category.UINT, 1)
+BOOL = DType("Bool", Category.BOOL, 1, store="Native")
+BOOL_U8 = DType("Bool(U8)", Category.BOOL, 1, store="U8")
+BOOL_U32 = DType("Bool(U32)", Category.BOOL, 4, store="U32")
+
+ALL_DTYPES: Final = (
+    F64, F32, FLEX32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, BOOL_U8, BOOL_U32,
+)  # fmt: skip
+
+_BY_NAME: Final = {dtype.name: dtype for dtype in ALL_DTYPES if dtype.store is None}
+_BY_STORE: Final = {dtype.store: dtype for dtype in ALL_DTYPES if dtype.store is not None}
+_QUANTIZED: weakref.WeakValueDictionary[QuantScheme, DType] = weakref.WeakValueDictionary()
+_PYTHON_NAMES: Final = {
+    "F64": "float64", "F32": "float32", "Flex32": "flex32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "Bool": "bool", "Bool(U8)": "bool_u8", "Bool(U32)": "bool_u32",
+}  # fmt: skip

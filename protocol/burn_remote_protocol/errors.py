@@ -1,0 +1,251 @@
+"""Which errors exist, which code does each have on the wire, and who is to blame?
+
+BurnRemoteError
+├── ProtocolViolation         a peer sent what the protocol does not allow; ends that session
+│   └── LimitExceeded         … more of it than is allowed
+├── VersionMismatch           no version of the protocol in common
+├── HandshakeRefused          the server will not open this session
+├── ConnectionLost            the socket broke; what was waiting for it fails with this
+│   └── SessionLost           the server no longer knows the session
+├── ConnectionFailed          no connection could be opened
+├── UsageError                the program asked for something that cannot be
+│   ├── ShapeMismatch         (also a ValueError)
+│   ├── DTypeMismatch         (also a TypeError)
+│   ├── DeviceMismatch        (also a ValueError)
+│   └── ClosedDevice
+└── OperationFailed           an operation failed on the server; reads of what depends on it raise this
+    ├── Unsupported           the backend has no implementation of it
+    ├── UnknownTensor         it names a tensor that the session does not have
+    ├── OutOfMemory           the device has no room for its result
+    ├── QuotaExceeded         the session may not use so much
+    └── TransferFailed        a tensor could not be moved between servers
+
+Errors that can cross the wire carry a code (``CODES``); an unknown code arrives as
+``OperationFailed``, so a newer server can add one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+__all__ = [
+    "CODES",
+    "BurnRemoteError",
+    "ClosedDevice",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "DTypeMismatch",
+    "DeviceMismatch",
+    "HandshakeRefused",
+    "LimitExceeded",
+    "OperationFailed",
+    "OutOfMemory",
+    "ProtocolViolation",
+    "QuotaExceeded",
+    "SessionLost",
+    "ShapeMismatch",
+    "TransferFailed",
+    "UnknownTensor",
+    "Unsupported",
+    "UsageError",
+    "VersionMismatch",
+    "error_from_wire",
+    "error_to_wire",
+]
+
+
+class BurnRemoteError(Exception):
+    """Anything that goes wrong in burn-remote."""
+
+    code: ClassVar[str] = "error"
+
+
+class ProtocolViolation(BurnRemoteError):
+    """A peer sent bytes or messages that the protocol does not allow; its session is closed."""
+
+    code = "protocol_violation"
+
+
+class LimitExceeded(ProtocolViolation):
+    """A message claims more than a limit allows. Nothing was allocated for it."""
+
+    code = "limit_exceeded"
+
+    def __init__(self, limit: str, *, seen: int, allowed: int) -> None:
+        super().__init__(limit, seen, allowed)
+        self.limit = limit
+        self.seen = seen
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.limit}: seen {self.seen:,}, allowed {self.allowed:,}"
+
+
+class VersionMismatch(BurnRemoteError):
+    """Client and server have no version of the protocol in common."""
+
+    code = "version_mismatch"
+
+
+class HandshakeRefused(BurnRemoteError):
+    """The server will not open this session; the text says why."""
+
+    code = "refused"
+
+
+class ConnectionLost(BurnRemoteError, ConnectionError):
+    """The connection to a server broke; results that were not read yet are gone."""
+
+    code = "connection_lost"
+
+
+class SessionLost(ConnectionLost):
+    """The server no longer holds the session: its lease ran out, or it was restarted."""
+
+    code = "session_lost"
+
+
+class ConnectionFailed(BurnRemoteError, ConnectionError):
+    """No connection to the server could be opened; the text says what to check."""
+
+    code = "connection_failed"
+
+
+class UsageError(BurnRemoteError):
+    """The program asked for something that cannot be; raised by the call itself, nothing was sent."""
+
+    code = "usage"
+
+
+class ShapeMismatch(UsageError, ValueError):
+    """Shapes that do not go together, or an axis or index outside a shape."""
+
+    code = "shape_mismatch"
+
+
+class DTypeMismatch(UsageError, TypeError):
+    """Dtypes that do not go together, or an operation that a dtype does not have."""
+
+    code = "dtype_mismatch"
+
+
+class DeviceMismatch(UsageError, ValueError):
+    """Tensors of different devices in one operation; nothing moves unless asked."""
+
+    code = "device_mismatch"
+
+
+class ClosedDevice(UsageError):
+    """The device was closed by this program, or belongs to the parent of a forked process."""
+
+    code = "closed_device"
+
+
+class OperationFailed(BurnRemoteError):
+    """An operation failed on the server.
+
+    ``operation`` names it (``"Numeric.Add"``), ``shapes`` lists its tensors as text, ``reason`` is
+    the server's, ``tensor`` the id of its first output, and ``location`` the line of the program
+    that issued it (``"train.py:31"``), filled in by the client.
+    """
+
+    code = "operation_failed"
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        operation: str = "",
+        shapes: str = "",
+        tensor: int | None = None,
+        location: str = "",
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.operation = operation
+        self.shapes = shapes
+        self.tensor = tensor
+        self.location = location
+
+    def __str__(self) -> str:
+        what = f"{self.operation}({self.shapes}) failed: " if self.operation else ""
+        where = f" (issued at {self.location})" if self.location else ""
+        return f"{what}{self.reason}{where}"
+
+
+class Unsupported(OperationFailed):
+    """The server's backend has no implementation of the operation."""
+
+    code = "unsupported"
+
+
+class UnknownTensor(OperationFailed):
+    """An operation names a tensor that its session does not have."""
+
+    code = "unknown_tensor"
+
+
+class OutOfMemory(OperationFailed):
+    """The device has no room for the result."""
+
+    code = "out_of_memory"
+
+
+class QuotaExceeded(OperationFailed):
+    """The session may not use so much; the text names the limit, what was seen, what is allowed."""
+
+    code = "quota_exceeded"
+
+
+class TransferFailed(OperationFailed):
+    """A tensor could not be moved between servers."""
+
+    code = "transfer_failed"
+
+
+def _by_code(*errors: type[BurnRemoteError]) -> dict[str, type[BurnRemoteError]]:
+    return {error.code: error for error in errors}
+
+
+CODES: Final = _by_code(
+    BurnRemoteError,
+    ProtocolViolation,
+    LimitExceeded,
+    VersionMismatch,
+    HandshakeRefused,
+    ConnectionLost,
+    SessionLost,
+    ConnectionFailed,
+    UsageError,
+    ShapeMismatch,
+    DTypeMismatch,
+    DeviceMismatch,
+    ClosedDevice,
+    OperationFailed,
+    Unsupported,
+    UnknownTensor,
+    OutOfMemory,
+    QuotaExceeded,
+    TransferFailed,
+)
+
+
+def error_to_wire(error: BurnRemoteError) -> list[Any]:
+    """Write an error as ``[code, reason, operation, shapes, tensor id | nil]``."""
+    if isinstance(error, OperationFailed):
+        return [error.code, error.reason, error.operation, error.shapes, error.tensor]
+    return [error.code, str(error), "", "", None]
+
+
+def error_from_wire(wire: Any) -> BurnRemoteError:
+    """Read what ``error_to_wire`` wrote; raises ``ProtocolViolation`` for anything else."""
+    try:
+        code, reason, operation, shapes, tensor = wire
+    except (TypeError, ValueError):
+        raise ProtocolViolation(f"not an error: {wire!r:.200}") from None
+    kind = CODES.get(code, OperationFailed)
+    if issubclass(kind, OperationFailed):
+        return kind(str(reason), operation=str(operation), shapes=str(shapes), tensor=tensor)
+    if kind is LimitExceeded:
+        return ProtocolViolation(str(reason))
+    return kind(str(reason))

@@ -1,0 +1,114 @@
+"""What is one row of the table of operations, and what is one operation?
+
+A ``Row`` describes an IR variant. A ``Signature`` is everything of an operation but the ids of its
+tensors: it repeats from call to call, so both sides prepare it once. An ``Operation`` is a
+signature with its ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.operations.fields import Field, Role
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+
+__all__ = ["Call", "Operation", "Row", "Rule", "Signature", "TensorUse"]
+
+
+class Call(NamedTuple):
+    """What a rule sees of an operation.
+
+    ``inputs`` has one entry per input field in wire order: a spec, ``None`` for an absent optional
+    tensor, or a tuple of specs for a list. ``parameters`` maps every other field to its value, the
+    fields of an options struct by their own names. ``requested`` has the outputs that the caller
+    declared, or nothing where it leaves them to the rule.
+    """
+
+    inputs: tuple[Any, ...]
+    parameters: Mapping[str, Any]
+    requested: tuple[TensorSpec, ...] = ()
+
+
+# Returns the outputs in wire order. Where the caller may choose (a target shape, the integer type
+# of indices, the store of a bool), the rule takes it from ``requested`` after checking it.
+# Raises ShapeMismatch or DTypeMismatch.
+Rule = Callable[[Call], tuple[TensorSpec, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant of the IR: ``family`` and ``name`` as on the wire, its fields in wire order, and
+    the rule for the shape and dtype of its outputs. ``cost`` estimates its arithmetic operations
+    (``None``: one per output element)."""
+
+    family: str
+    name: str
+    fields: tuple[Field, ...]
+    rule: Rule
+    cost: Callable[[Call], int] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.family}.{self.name}" if self.name != self.family else self.name
+
+
+class TensorUse(NamedTuple):
+    """A tensor's part in a signature: what it is and how it is used, not which one."""
+
+    spec: TensorSpec
+    status: TensorStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An operation without the ids of its tensors.
+
+    ``kind`` is the outer name on the wire (``"NumericFloat"``), ``dtype`` the one that some kinds
+    carry beside the variant. ``arguments`` has one entry per field of the row: a ``TensorUse``, a
+    tuple of them for a list, ``None`` for an absent option, or the parameter's value.
+    """
+
+    kind: str
+    row: Row
+    dtype: DType | None
+    arguments: tuple[Any, ...]
+    call: Call = field(init=False, compare=False, repr=False)
+    outputs: tuple[TensorSpec, ...] = field(init=False, compare=False, repr=False)
+    # Present tensors, lists counted one by one: how many ids of an Operation are inputs, outputs.
+    input_uses: tuple[TensorUse, ...] = field(init=False, compare=False, repr=False)
+    output_count: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        inputs: list[Any] = []
+        uses: list[TensorUse] = []
+        outputs: list[TensorSpec] = []
+        parameters: dict[str, Any] = {}
+        for item, argument in zip(self.row.fields, self.arguments, strict=True):
+            if item.role is Role.PARAMETER:
+                item.kind.collect(item.name, argument, parameters)
+                continue
+            found = argument if type(argument) is tuple else (argument,)
+            present = [use for use in found if use is not None]
+            if item.role is Role.OUTPUT:
+                outputs += [use.spec for use in present]
+                continue
+            uses += present
+            inputs.append(item.kind.specs(argument))
+        object.__setattr__(self, "outputs", tuple(outputs))
+        object.__setattr__(self, "call", Call(tuple(inputs), parameters, tuple(outputs)))
+        object.__setattr__(self, "input_uses", tuple(uses))
+        object.__setattr__(self, "output_count", len(outputs))
+
+    def describe(self) -> str:
+        """List the inputs and outputs as text: ``float32[2, 3], float32[3, 4] -> float32[2, 4]``."""
+        inputs = ", ".join(str(use.spec) for use in self.input_uses)
+        return f"{inputs} -> {', '.join(map(str, self.outputs))}"
+
+
+class Operation(NamedTuple):
+    """One call: a signature and the ids of its tensors, inputs before outputs, in wire order."""
+
+    signature: Signature
+    tensors: tuple[int, ...]

@@ -1,0 +1,106 @@
+"""What does the protocol know of a tensor: its shape, its dtype, its bytes, its place in an operation?"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+
+__all__ = [
+    "MAX_ELEMENTS",
+    "MAX_RANK",
+    "Shape",
+    "Slice",
+    "TensorData",
+    "TensorSpec",
+    "TensorStatus",
+    "checked_shape",
+]
+
+Shape = tuple[int, ...]
+
+# Larger: backends fail late with errors of their own (NumPy stops at 64 dimensions). Smaller:
+# recorded Burn programs stay below 10, but attention over blocked layouts has been seen with 12.
+MAX_RANK = 32
+
+# Larger: byte counts could overflow a signed 64-bit integer for 16-byte items. No machine holds
+# more, so nothing useful is refused.
+MAX_ELEMENTS = 2**59
+
+
+class TensorStatus(StrEnum):
+    """How an operation uses a tensor, as Burn's IR says it.
+
+    ``READ_WRITE`` marks the last use: the server frees the tensor after the operation.
+    ``NOT_INIT`` marks an output.
+    """
+
+    READ_ONLY = "ReadOnly"
+    READ_WRITE = "ReadWrite"
+    NOT_INIT = "NotInit"
+
+
+class TensorSpec(NamedTuple):
+    """The shape and dtype of a tensor; hashable, so results of inference can be cached by it."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements as they cross the wire; 0 for quantized dtypes (see the scheme)."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Slice(NamedTuple):
+    """One range of ``Slice`` and ``SliceAssign``: ``start`` and ``end`` may be negative, counted
+    from the end; ``end=None`` means to the end; a negative ``step`` walks the selected range
+    ``start..end`` backwards (Burn's rule, not Python's)."""
+
+    start: int
+    end: int | None
+    step: int
+
+
+class TensorData(NamedTuple):
+    """The elements of a tensor in C order, little-endian, with their shape and dtype."""
+
+    bytes: bytes | bytearray | memoryview
+    shape: Shape
+    dtype: DType
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape and dtype without the elements."""
+        return TensorSpec(self.shape, self.dtype)
+
+
+def checked_shape(dims: Any) -> Shape:
+    """Return ``dims`` as a tuple of sizes.
+
+    Raises ``ProtocolViolation`` for anything but a sequence of non-negative integers and
+    ``LimitExceeded`` for more than ``MAX_RANK`` dimensions or ``MAX_ELEMENTS`` elements.
+    """
+    if type(dims) is not tuple and type(dims) is not list:
+        raise ProtocolViolation(f"a shape is a list of sizes, not {dims!r:.100}")
+    if len(dims) > MAX_RANK:
+        raise LimitExceeded("rank of a tensor", seen=len(dims), allowed=MAX_RANK)
+    size = 1
+    for dim in dims:
+        if type(dim) is not int or dim < 0:
+            raise ProtocolViolation(f"a dimension is a non-negative integer, not {dim!r:.100}")
+        size *= dim or 1
+    if size > MAX_ELEMENTS:
+        raise LimitExceeded("elements of a tensor", seen=size, allowed=MAX_ELEMENTS)
+    return tuple(dims)
