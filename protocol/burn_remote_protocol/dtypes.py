@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import Any, Final, final
 
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import ProtocolViolation, shown
 
 __all__ = [
     "ALL_DTYPES",
@@ -33,6 +33,7 @@ __all__ = [
     "U64",
     "Category",
     "DType",
+    "DTypeUsage",
     "QuantScheme",
 ]
 
@@ -45,6 +46,14 @@ class Category(StrEnum):
     UINT = "uint"
     BOOL = "bool"
     QUANTIZED = "quantized"
+
+
+class DTypeUsage(IntFlag):
+    """What a device can do with a dtype; the bits are those of Burn 0.21's ``DTypeUsage``."""
+
+    STORAGE = 1
+    ARITHMETIC = 2
+    ACCELERATED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ class QuantScheme:
                     raise ValueError
                 level = tuple(sizes[:count])
         except (TypeError, ValueError) as error:
-            raise ProtocolViolation(f"not a quantization scheme: {wire!r:.200}") from error
+            raise ProtocolViolation(f"not a quantization scheme: {shown(wire)}") from error
         return cls(value, param, store, level, mode)
 
     def to_wire(self) -> list[Any]:
@@ -146,7 +155,7 @@ class DType:
         except (KeyError, TypeError, ValueError):
             pass
         known = ", ".join(_BY_NAME)
-        raise ProtocolViolation(f"unknown dtype {wire!r:.100}; known are {known}, Bool and QFloat")
+        raise ProtocolViolation(f"unknown dtype {shown(wire)}; known are {known}, Bool and QFloat")
 
     @staticmethod
     def quantized(scheme: QuantScheme) -> DType:

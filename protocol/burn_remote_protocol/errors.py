@@ -26,6 +26,7 @@ Errors that can cross the wire carry a code (``CODES``); an unknown code arrives
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, ClassVar, Final
 
 __all__ = [
@@ -51,7 +52,18 @@ __all__ = [
     "VersionMismatch",
     "error_from_wire",
     "error_to_wire",
+    "shown",
 ]
+
+
+_REPRESENTATION: Final = reprlib.Repr()
+_REPRESENTATION.maxlevel = 4
+_REPRESENTATION.maxstring = _REPRESENTATION.maxother = 80
+
+
+def shown(value: object) -> str:
+    """Return a short text of what a peer sent, however long or deeply nested it is."""
+    return _REPRESENTATION.repr(value)
 
 
 class BurnRemoteError(Exception):
@@ -242,7 +254,7 @@ def error_from_wire(wire: Any) -> BurnRemoteError:
     try:
         code, reason, operation, shapes, tensor = wire
     except (TypeError, ValueError):
-        raise ProtocolViolation(f"not an error: {wire!r:.200}") from None
+        raise ProtocolViolation(f"not an error: {shown(wire)}") from None
     kind = CODES.get(code, OperationFailed)
     if issubclass(kind, OperationFailed):
         return kind(str(reason), operation=str(operation), shapes=str(shapes), tensor=tensor)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, shown
 
 __all__ = [
     "MAX_ELEMENTS",
@@ -93,13 +93,13 @@ def checked_shape(dims: Any) -> Shape:
     ``LimitExceeded`` for more than ``MAX_RANK`` dimensions or ``MAX_ELEMENTS`` elements.
     """
     if type(dims) is not tuple and type(dims) is not list:
-        raise ProtocolViolation(f"a shape is a list of sizes, not {dims!r:.100}")
+        raise ProtocolViolation(f"a shape is a list of sizes, not {shown(dims)}")
     if len(dims) > MAX_RANK:
         raise LimitExceeded("rank of a tensor", seen=len(dims), allowed=MAX_RANK)
     size = 1
     for dim in dims:
         if type(dim) is not int or dim < 0:
-            raise ProtocolViolation(f"a dimension is a non-negative integer, not {dim!r:.100}")
+            raise ProtocolViolation(f"a dimension is a non-negative integer, not {shown(dim)}")
         size *= dim or 1
     if size > MAX_ELEMENTS:
         raise LimitExceeded("elements of a tensor", seen=size, allowed=MAX_ELEMENTS)

@@ -1,0 +1,1 @@
+"""How messages become bytes: one module per dialect, and nothing else knows bytes."""
