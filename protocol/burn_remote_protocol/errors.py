@@ -13,7 +13,7 @@ BurnRemoteError
 │   ├── DTypeMismatch         (also a TypeError)
 │   ├── DeviceMismatch        (also a ValueError)
 │   └── ClosedDevice
-└── OperationFailed           an operation failed on the server; reads of what depends on it raise this
+└── OperationFailed           an operation failed on the server; reads of its outputs raise it
     ├── Unsupported           the backend has no implementation of it
     ├── UnknownTensor         it names a tensor that the session does not have
     ├── OutOfMemory           the device has no room for its result
@@ -56,14 +56,29 @@ __all__ = [
 ]
 
 
-_REPRESENTATION: Final = reprlib.Repr()
-_REPRESENTATION.maxlevel = 4
-_REPRESENTATION.maxstring = _REPRESENTATION.maxother = 80
+class _Excerpt(reprlib.Repr):
+    """``reprlib`` bounds lists and text, but prints whole integers and byte buffers first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if value.bit_length() <= 128 else f"<{value.bit_length():,}-bit integer>"
+
+    def repr_bytes(self, value: bytes | bytearray | memoryview, level: int) -> str:
+        return repr(value) if len(value) <= 16 else f"<{len(value):,} bytes>"
+
+    repr_bytearray = repr_memoryview = repr_bytes
+
+
+_EXCERPT: Final = _Excerpt()
 
 
 def shown(value: object) -> str:
     """Return a short text of what a peer sent, however long or deeply nested it is."""
-    return _REPRESENTATION.repr(value)
+    return _EXCERPT.repr(value)
 
 
 class BurnRemoteError(Exception):
@@ -124,7 +139,7 @@ class ConnectionFailed(BurnRemoteError, ConnectionError):
 
 
 class UsageError(BurnRemoteError):
-    """The program asked for something that cannot be; raised by the call itself, nothing was sent."""
+    """The program asked for something that cannot be; the call raises it, nothing was sent."""
 
     code = "usage"
 

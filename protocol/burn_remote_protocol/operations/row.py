@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["Call", "Operation", "Row", "Rule", "Signature", "TensorUse"]
 
@@ -52,13 +53,6 @@ class Row:
 
     def __str__(self) -> str:
         return f"{self.family}.{self.name}" if self.name != self.family else self.name
-
-
-class TensorUse(NamedTuple):
-    """A tensor's part in a signature: what it is and how it is used, not which one."""
-
-    spec: TensorSpec
-    status: TensorStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,7 @@ class Signature:
         object.__setattr__(self, "output_count", len(outputs))
 
     def describe(self) -> str:
-        """List the inputs and outputs as text: ``float32[2, 3], float32[3, 4] -> float32[2, 4]``."""
+        """List the inputs and outputs: ``float32[2, 3], float32[3, 4] -> float32[2, 4]``."""
         inputs = ", ".join(str(use.spec) for use in self.input_uses)
         return f"{inputs} -> {', '.join(map(str, self.outputs))}"
 

@@ -1,0 +1,185 @@
+"""Which part does each field play in an operation, and how is a row of the table written?
+
+The functions below build fields, so that a row reads like Burn's schema:
+``(tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out"))``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from burn_remote_protocol.operations.kinds import (
+    BoolKind,
+    DistributionKind,
+    Kind,
+    ListKind,
+    NameKind,
+    OptionalKind,
+    ScalarKind,
+    SchemeKind,
+    SliceKind,
+    StringKind,
+    StructKind,
+    TensorKind,
+    UnsignedKind,
+    WrappedKind,
+)
+from burn_remote_protocol.tensors import MAX_RANK, TensorStatus
+
+__all__ = [
+    "Field",
+    "Role",
+    "boolean",
+    "distribution",
+    "name_of",
+    "optional_scalar",
+    "optional_tensor_in",
+    "optional_tensor_out",
+    "optional_usize",
+    "options",
+    "quantization_parameters",
+    "quantization_scheme",
+    "scalar",
+    "slices",
+    "string",
+    "tensor_in",
+    "tensor_out",
+    "tensors_in",
+    "tensors_out",
+    "usize",
+    "usize_array",
+    "usize_list",
+]
+
+# Larger: one operation could hold a session's whole quota of tensors. Smaller: concatenations of
+# a long sequence, one tensor per step, would be refused.
+MAX_TENSORS_IN_LIST: Final = 65_536
+
+# Larger: names fill the server's caches and logs. Smaller: qualified Rust paths are cut.
+MAX_NAME_CHARACTERS: Final = 256
+
+
+class Role(Enum):
+    """What a field is to its operation."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    PARAMETER = "parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a row, under its name in Burn's schema."""
+
+    name: str
+    role: Role
+    kind: Kind
+
+
+_USIZE: Final = UnsignedKind()
+_SCALAR: Final = ScalarKind()
+_INPUT: Final = TensorKind(frozenset({TensorStatus.READ_ONLY, TensorStatus.READ_WRITE}))
+_OUTPUT: Final = TensorKind(frozenset({TensorStatus.NOT_INIT}))
+
+
+def tensor_in(name: str) -> Field:
+    """A tensor that the operation reads."""
+    return Field(name, Role.INPUT, _INPUT)
+
+
+def optional_tensor_in(name: str) -> Field:
+    """A tensor that the operation reads when it is given."""
+    return Field(name, Role.INPUT, OptionalKind(_INPUT))
+
+
+def tensors_in(name: str) -> Field:
+    """A list of tensors that the operation reads."""
+    return Field(name, Role.INPUT, ListKind(_INPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
+
+
+def quantization_parameters(name: str) -> Field:
+    """The scales of a quantized tensor, an input."""
+    return Field(name, Role.INPUT, WrappedKind(_INPUT, "quantization parameters"))
+
+
+def tensor_out(name: str) -> Field:
+    """A tensor that the operation makes."""
+    return Field(name, Role.OUTPUT, _OUTPUT)
+
+
+def optional_tensor_out(name: str) -> Field:
+    """A tensor that the operation makes when the input it belongs to is given."""
+    return Field(name, Role.OUTPUT, OptionalKind(_OUTPUT))
+
+
+def tensors_out(name: str) -> Field:
+    """A list of tensors that the operation makes."""
+    return Field(name, Role.OUTPUT, ListKind(_OUTPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
+
+
+def usize(name: str) -> Field:
+    """An unsigned integer."""
+    return Field(name, Role.PARAMETER, _USIZE)
+
+
+def optional_usize(name: str) -> Field:
+    """An unsigned integer or ``None``."""
+    return Field(name, Role.PARAMETER, OptionalKind(_USIZE))
+
+
+def usize_array(name: str, length: int) -> Field:
+    """A fixed number of unsigned integers, one per spatial dimension; a tuple, even of one."""
+    return Field(name, Role.PARAMETER, ListKind(_USIZE, length, length, "sizes"))
+
+
+def usize_list(name: str) -> Field:
+    """A list of axes."""
+    return Field(name, Role.PARAMETER, ListKind(_USIZE, 0, MAX_RANK, "axes"))
+
+
+def slices(name: str) -> Field:
+    """A list of slices, for the leading dimensions."""
+    return Field(name, Role.PARAMETER, ListKind(SliceKind(), 0, MAX_RANK, "slices"))
+
+
+def boolean(name: str) -> Field:
+    """True or false."""
+    return Field(name, Role.PARAMETER, BoolKind())
+
+
+def scalar(name: str) -> Field:
+    """A number: a ``Scalar`` in the signature, a Python number for rules and kernels."""
+    return Field(name, Role.PARAMETER, _SCALAR)
+
+
+def optional_scalar(name: str) -> Field:
+    """A number or ``None``."""
+    return Field(name, Role.PARAMETER, OptionalKind(_SCALAR))
+
+
+def string(name: str) -> Field:
+    """A name of bounded length."""
+    return Field(name, Role.PARAMETER, StringKind(MAX_NAME_CHARACTERS))
+
+
+def name_of(name: str, *names: str) -> Field:
+    """One of a few names."""
+    return Field(name, Role.PARAMETER, NameKind(names))
+
+
+def distribution(name: str) -> Field:
+    """How random numbers are distributed: a tuple of a name and its numbers."""
+    return Field(name, Role.PARAMETER, DistributionKind())
+
+
+def quantization_scheme(name: str) -> Field:
+    """A ``QuantScheme``."""
+    return Field(name, Role.PARAMETER, SchemeKind())
+
+
+def options(name: str, *members: Field) -> Field:
+    """A struct of parameters, each of which is a parameter of the call under its own name."""
+    kinds = tuple((member.name, member.kind) for member in members)
+    return Field(name, Role.PARAMETER, StructKind(f"{name} of an operation", kinds))

@@ -1,0 +1,301 @@
+"""Which kinds of field can an operation have, and how does each cross the wire?
+
+A kind turns a wire value into the *argument* that a ``Signature`` holds, and back. Tensors in it
+leave their ids in a list on the way in and take them from an iterator on the way out, because a
+signature says nothing about which tensors it is applied to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from burn_remote_protocol.dtypes import QuantScheme
+from burn_remote_protocol.errors import LimitExceeded
+from burn_remote_protocol.operations.values import (
+    decode_scalar,
+    decode_slice,
+    decode_tensor,
+    encode_scalar,
+    encode_slice,
+    encode_tensor,
+    is_unsigned,
+    sequence,
+    unexpected,
+    variant,
+)
+from burn_remote_protocol.tensors import TensorStatus
+
+__all__ = [
+    "BoolKind",
+    "DistributionKind",
+    "Kind",
+    "ListKind",
+    "NameKind",
+    "OptionalKind",
+    "ScalarKind",
+    "SchemeKind",
+    "SliceKind",
+    "StringKind",
+    "StructKind",
+    "TensorKind",
+    "UnsignedKind",
+    "WrappedKind",
+]
+
+
+class Kind(ABC):
+    """How the values of one field are checked, decoded, encoded and shown to rules."""
+
+    @abstractmethod
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        """Return the argument in a decoded wire value; append the ids of its tensors.
+
+        Raises ``ProtocolViolation`` saying what was seen and what was expected.
+        """
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        """Return the wire value of an argument; take the ids of its tensors."""
+        return argument
+
+    def strip(self, wire: Any, tensors: list[int]) -> Any:
+        """Return a wire value without the ids of its tensors; append those.
+
+        Nothing is checked but the ids: what is left is a key for what was decoded before.
+        """
+        return wire
+
+    def specs(self, argument: Any) -> Any:
+        """Return a tensor argument as rules see it: a spec, ``None``, or a tuple of specs."""
+        raise TypeError(f"{type(self).__name__} holds no tensor")
+
+    def plain(self, argument: Any) -> Any:
+        """Return an argument as rules and kernels see it."""
+        return argument
+
+    def collect(self, name: str, argument: Any, parameters: dict[str, Any]) -> None:
+        """Add an argument to the parameters of a call, under its name."""
+        parameters[name] = self.plain(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKind(Kind):
+    """One tensor, in one of the statuses that its role allows."""
+
+    statuses: frozenset[TensorStatus]
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        identifier, use = decode_tensor(wire)
+        if use.status not in self.statuses:
+            raise unexpected(f"a tensor in status {' or '.join(sorted(self.statuses))}", wire)
+        tensors.append(identifier)
+        return use
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return encode_tensor(next(tensors), argument)
+
+    def strip(self, wire: Any, tensors: list[int]) -> Any:
+        (identifier,), shape, status, dtype = wire
+        if not is_unsigned(identifier):
+            raise ValueError
+        tensors.append(identifier)
+        return shape, status, dtype
+
+    def specs(self, argument: Any) -> Any:
+        return argument.spec
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalKind(Kind):
+    """Nil, or a value of another kind."""
+
+    inner: Kind
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        return None if wire is None else self.inner.decode(wire, tensors)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return None if argument is None else self.inner.encode(argument, tensors)
+
+    def strip(self, wire: Any, tensors: list[int]) -> Any:
+        return None if wire is None else self.inner.strip(wire, tensors)
+
+    def specs(self, argument: Any) -> Any:
+        return None if argument is None else self.inner.specs(argument)
+
+    def plain(self, argument: Any) -> Any:
+        return None if argument is None else self.inner.plain(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class ListKind(Kind):
+    """An array of values of one kind, of a length between two bounds."""
+
+    inner: Kind
+    least: int
+    most: int
+    what: str
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) not in (tuple, list):
+            raise unexpected(f"an array of {self.what}", wire)
+        if len(wire) > self.most:
+            raise LimitExceeded(f"length of {self.what}", seen=len(wire), allowed=self.most)
+        if len(wire) < self.least:
+            raise unexpected(f"{self.least} {self.what}", wire)
+        return tuple([self.inner.decode(item, tensors) for item in wire])
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return [self.inner.encode(item, tensors) for item in argument]
+
+    def strip(self, wire: Any, tensors: list[int]) -> Any:
+        return [self.inner.strip(item, tensors) for item in wire]
+
+    def specs(self, argument: Any) -> Any:
+        return tuple([self.inner.specs(item) for item in argument])
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedKind(Kind):
+    """A struct of one field, on the wire an array of one; its argument is the field's."""
+
+    inner: Kind
+    what: str
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        (item,) = sequence(wire, 1, self.what)
+        return self.inner.decode(item, tensors)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return [self.inner.encode(argument, tensors)]
+
+    def strip(self, wire: Any, tensors: list[int]) -> Any:
+        (item,) = wire
+        return self.inner.strip(item, tensors)
+
+    def specs(self, argument: Any) -> Any:
+        return self.inner.specs(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class StructKind(Kind):
+    """A struct of parameters; each is a parameter of the call under its own name."""
+
+    what: str
+    members: tuple[tuple[str, Kind], ...]
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        items = sequence(wire, len(self.members), self.what)
+        pairs = zip(self.members, items, strict=True)
+        return tuple([kind.decode(item, tensors) for (_, kind), item in pairs])
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        pairs = zip(self.members, argument, strict=True)
+        return [kind.encode(item, tensors) for (_, kind), item in pairs]
+
+    def collect(self, name: str, argument: Any, parameters: dict[str, Any]) -> None:
+        for (member, kind), item in zip(self.members, argument, strict=True):
+            kind.collect(member, item, parameters)
+
+
+class UnsignedKind(Kind):
+    """``usize``: an integer below 2**64."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if not is_unsigned(wire):
+            raise unexpected("an unsigned 64-bit integer", wire)
+        return wire
+
+
+class BoolKind(Kind):
+    """``bool``."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) is not bool:
+            raise unexpected("true or false", wire)
+        return wire
+
+
+@dataclass(frozen=True, slots=True)
+class StringKind(Kind):
+    """Text of at most so many characters."""
+
+    most: int
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) is not str:
+            raise unexpected("text", wire)
+        if len(wire) > self.most:
+            raise LimitExceeded("characters of a name", seen=len(wire), allowed=self.most)
+        return wire
+
+
+@dataclass(frozen=True, slots=True)
+class NameKind(Kind):
+    """One of a few names: a Rust enum without bodies."""
+
+    names: tuple[str, ...]
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) is not str or wire not in self.names:
+            raise unexpected(f"one of {', '.join(self.names)}", wire)
+        return wire
+
+
+class ScalarKind(Kind):
+    """A ``Scalar``; rules and kernels see its Python number."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        return decode_scalar(wire)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return encode_scalar(argument)
+
+    def plain(self, argument: Any) -> Any:
+        return argument.value
+
+
+class SliceKind(Kind):
+    """A ``Slice``."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        return decode_slice(wire)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return encode_slice(argument)
+
+
+class SchemeKind(Kind):
+    """A ``QuantScheme``."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        return QuantScheme.from_wire(wire)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return argument.to_wire()
+
+
+class DistributionKind(Kind):
+    """Random numbers: ``("Default",)``, or a name and its one or two numbers."""
+
+    NUMBERS: ClassVar = {"Bernoulli": 1, "Uniform": 2, "Normal": 2}
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) is str and wire == "Default":
+            return ("Default",)
+        name, body = variant(wire, "a distribution")
+        if name not in self.NUMBERS:
+            raise unexpected(f"a distribution (Default, {', '.join(self.NUMBERS)})", name)
+        count = self.NUMBERS[name]
+        numbers = (body,) if count == 1 else tuple(sequence(body, count, f"{name} numbers"))
+        if any(type(number) is not float for number in numbers):
+            raise unexpected(f"{name} with floating-point numbers", wire)
+        return (name, *numbers)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        name, *numbers = argument
+        if not numbers:
+            return name
+        return {name: numbers[0] if len(numbers) == 1 else numbers}
