@@ -1,0 +1,41 @@
+//! `burn-client COMMAND ADDRESS… [--timeout 60]`: runs one program on the real client, prints one line of JSON.
+
+use std::time::Duration;
+
+use burn_interop::arguments::{Arguments, refuse};
+use burn_interop::{bench, errors, moves, ops, pair, threads, train, uploads, watchdog};
+use serde_json::Value;
+
+/// What a command runs.
+type Program = fn(&Arguments) -> Value;
+
+/// Each command by its name; positional words are counted after it.
+const COMMANDS: [(&str, Program); 10] = [
+    ("train", train::run),
+    ("ops", ops::run),
+    ("move", moves::run),
+    ("errors", errors::run),
+    ("threads", threads::run),
+    ("upload", uploads::upload),
+    ("hold", uploads::hold),
+    ("upload-loop", uploads::upload_without_end),
+    ("two-clients", pair::run),
+    ("bench", bench::run),
+];
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let names = COMMANDS.map(|(name, _)| name).join(" | ");
+    let command = words
+        .next()
+        .unwrap_or_else(|| refuse(&format!("usage: burn-client {names} ADDRESS…")));
+    let (_, program) = COMMANDS
+        .into_iter()
+        .find(|(name, _)| *name == command)
+        .unwrap_or_else(|| refuse(&format!("unknown command '{command}', known: {names}")));
+    let arguments = Arguments::parse(words);
+    watchdog::start(Duration::from_secs_f64(arguments.option("--timeout", 60.0)));
+    println!("{}", program(&arguments));
+    // Threads of attempts that hang are left behind.
+    std::process::exit(0);
+}
