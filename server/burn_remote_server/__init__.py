@@ -1,0 +1,1 @@
+"""The daemon ``burn-remote-server``: sessions, workers, backends, transfers."""

@@ -1,0 +1,239 @@
+"""What does a session do with each message? Sans-I/O: messages in, instructions out.
+
+The pump of a socket and the in-process link of a local device drive the same engine. It never waits
+for a socket; what must be sent, fetched or told goes to its ``Outbox``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from burn_remote_protocol.dialects.native import Batch, decode_task
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+)
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Chunk,
+    Cleanup,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.slots import InFlight, Uploading
+from burn_remote_server.transfers import Exposed, Transfers
+
+__all__ = ["Engine", "Outbox"]
+
+# What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
+# one operation, about a nanosecond): dispatch in Python takes about a microsecond.
+TASK_COST: Final = 1_000
+
+
+class Outbox(Protocol):
+    """What an engine asks of whoever drives it. Called in the thread that runs the engine."""
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        """Answer a request; a large ``TensorData`` may leave in chunks, its buffer must stay."""
+        ...
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        """Report an operation that failed by itself."""
+        ...
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        """Start a download; deliver to ``slot`` when it ends, whatever happens."""
+        ...
+
+    def executed(self, batch: int) -> None:
+        """Note that a numbered batch has been executed."""
+        ...
+
+
+class Engine:
+    """Execute one session's tasks in order.
+
+    Raises ``ProtocolViolation`` for what no client may send; the session must then be closed.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        transfers: Transfers,
+        outbox: Outbox,
+        *,
+        dialect: str,
+        fetch_wait_seconds: float,
+    ) -> None:
+        self._interpreter = interpreter
+        self._transfers = transfers
+        self._outbox = outbox
+        self._dialect = dialect
+        self._fetch_wait_seconds = fetch_wait_seconds
+        self._received = 0
+        self._handlers: dict[type[Task], Callable[[Any], None]] = {
+            Define: lambda task: interpreter.define(task.number, task.signature),
+            Execute: lambda task: interpreter.execute(task.operation),
+            Drop: lambda task: interpreter.drop(task.tensors),
+            Upload: self._upload,
+            BeginUpload: self._begin_upload,
+            Read: self._read,
+            Sync: self._sync,
+            Seed: lambda task: interpreter.seed(task.seed),
+            QueryDType: self._query_dtype,
+            Cleanup: lambda task: interpreter.backend.memory_cleanup(),
+            Expose: self._expose,
+            Fetch: self._fetch,
+        }
+
+    # -- running ------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Execute a batch. One that was received before is skipped, so each runs exactly once."""
+        if batch.sequence <= self._received:
+            return
+        if batch.sequence != self._received + 1:
+            raise ProtocolViolation(
+                f"batch {batch.sequence} came after batch {self._received}; one is missing"
+            )
+        invoke = self._interpreter.invoke
+        numbered = self._interpreter.numbered
+        for task in batch.tasks:
+            try:
+                plan = numbered.get(task[0])
+            except (TypeError, IndexError):
+                raise ProtocolViolation("a task is a list that starts with a number") from None
+            if plan is None:
+                self.handle(decode_task(task))
+            elif len(task) == plan.task_length:
+                invoke(plan, task[1:])
+            else:
+                raise plan.wrong_length(len(task) - 1)
+        self._received = batch.sequence
+        self._outbox.executed(batch.sequence)
+
+    def handle(self, task: Task) -> None:
+        """Execute one task."""
+        self._handlers[type(task)](task)
+
+    def estimate(self, batch: Batch) -> int | None:
+        """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
+        if self._interpreter.has_slots():
+            return None
+        numbered = self._interpreter.numbered
+        total = 0
+        for task in batch.tasks:
+            try:
+                number = task[0]
+                if number >= 0:
+                    total += numbered[number].cost + TASK_COST
+                else:
+                    total += TASK_COST
+            except (TypeError, IndexError, KeyError):
+                return None
+        return total
+
+    def write_chunk(self, chunk: Chunk) -> None:
+        """Put a piece of an upload in its place; the last one makes the tensor ready."""
+        slot = self._interpreter.slot(chunk.payload)
+        if not isinstance(slot, Uploading):
+            if self._interpreter.refused_upload(chunk.payload):
+                return
+            raise ProtocolViolation(f"a chunk of payload {chunk.payload}, which is not open")
+        size = len(chunk.data)
+        if chunk.offset != slot.received or not 0 < size <= len(slot.buffer) - slot.received:
+            raise ProtocolViolation(
+                f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, which has "
+                f"{slot.received:,} of {len(slot.buffer):,} bytes"
+            )
+        slot.buffer[chunk.offset : chunk.offset + size] = chunk.data
+        slot.received += size
+        if slot.received == len(slot.buffer):
+            self._interpreter.finish_upload(chunk.payload, slot)
+
+    # -- tasks --------------------------------------------------------------------------------
+
+    def _upload(self, task: Upload) -> None:
+        try:
+            array = self._interpreter.backend.to_device(task.data)
+            self._interpreter.store(task.tensor, array)
+        except OperationFailed as error:
+            self._fail(task.tensor, error, "Upload", str(task.data.spec))
+        except MemoryError:
+            reason = f"no room for {task.data.spec}"
+            self._fail(task.tensor, OutOfMemory(reason), "Upload", str(task.data.spec))
+
+    def _begin_upload(self, task: BeginUpload) -> None:
+        try:
+            slot = self._interpreter.begin_upload(task.tensor, task.spec, task.byte_count)
+        except OperationFailed as error:
+            self._fail(task.tensor, error, "Upload", str(task.spec))
+            return
+        if slot.received == len(slot.buffer):
+            self._interpreter.finish_upload(task.tensor, slot)
+
+    def _read(self, task: Read) -> None:
+        try:
+            array = self._interpreter.read(task.tensor, task.spec)
+            buffer = self._interpreter.backend.to_bytes(array, task.spec.dtype)
+        except OperationFailed as error:
+            self._outbox.reply(task.request, error)
+        except (BurnRemoteError, MemoryError) as error:
+            reason = str(error) or "the server has no room for the elements"
+            self._outbox.reply(task.request, OperationFailed(reason, operation="Read"))
+        else:
+            self._outbox.reply(
+                task.request, TensorData(buffer, task.spec.shape, task.spec.dtype)
+            )
+
+    def _sync(self, task: Sync) -> None:
+        self._interpreter.backend.sync()
+        self._outbox.reply(task.request, None)
+
+    def _query_dtype(self, task: QueryDType) -> None:
+        self._outbox.reply(task.request, int(self._interpreter.backend.dtype_usage(task.dtype)))
+
+    def _expose(self, task: Expose) -> None:
+        backend = self._interpreter.backend
+        try:
+            array = self._interpreter.read(task.tensor, task.spec)
+            exposed = Exposed(array, task.spec, backend)
+        except OperationFailed as error:
+            # The failure travels in the tensor's place: who fetches learns why it never was.
+            exposed = Exposed(None, task.spec, backend, error)
+        self._transfers.expose(
+            (self._dialect, task.transfer),
+            exposed,
+            owner=self,
+            count=task.count,
+            expires_seconds=task.expires_seconds,
+        )
+
+    def _fetch(self, task: Fetch) -> None:
+        slot = InFlight(task.spec, self._fetch_wait_seconds)
+        self._interpreter.store(task.tensor, slot)
+        self._outbox.fetch(task, slot)
+
+    def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
+        failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
+        self._interpreter.store(tensor, failure)
+        self._outbox.failed((tensor,), failure)
+
+    def close(self) -> None:
+        """Free everything that the session holds or exposed."""
+        self._transfers.withdraw(self)
+        self._interpreter.clear()

@@ -1,0 +1,176 @@
+"""What does one process host: its devices, its sessions, and the transfers between them?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.configuration import Settings
+from burn_remote_server.engine import Engine, Outbox
+from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.peers import Peers
+from burn_remote_server.quota import Quota
+from burn_remote_server.sessions import Session, Sessions
+from burn_remote_server.slots import InFlight
+from burn_remote_server.transfers import Exposed, Transfers
+
+__all__ = ["Device", "Host", "hand_over", "new_interpreter"]
+
+
+def new_interpreter(backend: Backend, settings: Settings, outbox: Outbox) -> Interpreter:
+    """Return an interpreter within the quota that the settings give a session."""
+    quota = Quota(settings.session_bytes(backend.memory_bytes()), settings.max_session_tensors)
+    return Interpreter(backend, quota, outbox.failed)
+
+
+def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -> None:
+    """Deliver an exposed tensor of this process to a session of this process.
+
+    Arrays are never changed in place, so sessions of one backend share the array itself.
+    """
+    try:
+        if exposed.failure is not None:
+            raise exposed.failure
+        if task.spec is not None and task.spec != exposed.spec:
+            raise TransferFailed(f"the source exposed {exposed.spec}, not {task.spec}")
+        slot.spec = exposed.spec
+        if exposed.backend is backend:
+            slot.complete(exposed.array)
+        else:
+            data = exposed.backend.to_bytes(exposed.array, exposed.spec.dtype)
+            spec = exposed.spec
+            slot.complete(backend.to_device(TensorData(data, spec.shape, spec.dtype)))
+    except OperationFailed as error:
+        slot.fail(error)
+    except MemoryError:
+        slot.fail(TransferFailed(f"the target has no room for {exposed.spec}"))
+
+
+class Device:
+    """One device of a process, at the path prefix ``/index`` (``/`` for the first)."""
+
+    def __init__(self, index: int, backend: Backend, host: Host) -> None:
+        self.index: Final = index
+        self.backend: Final = backend
+        self.host: Final = host
+
+    @property
+    def peer_address(self) -> str:
+        """Where other servers fetch this device's tensors."""
+        return self.host.peer_address(self.index)
+
+    def open_session(
+        self,
+        identifier: int,
+        outbox: Outbox,
+        dialect: str,
+        notify: Callable[[], None],
+    ) -> Session:
+        """Open a session whose engine speaks to ``outbox``."""
+        settings = self.host.settings
+        interpreter = new_interpreter(self.backend, settings, outbox)
+        if settings.seed is not None:
+            interpreter.seed(settings.seed)
+        engine = Engine(
+            interpreter,
+            self.host.transfers,
+            outbox,
+            dialect=dialect,
+            # Twice the fetch's own bound: the fetch delivers its error before this wait gives up.
+            fetch_wait_seconds=2 * settings.fetch_timeout_seconds,
+        )
+        session = Session(
+            identifier,
+            engine,
+            interpreter,
+            inline_cost=settings.inline_cost_limit,
+            notify=notify,
+        )
+        self.host.sessions.add(session)
+        return session
+
+
+class Host:
+    """Everything that the connections of one process share. Belongs to the event loop's thread."""
+
+    def __init__(
+        self, settings: Settings, backends: list[Backend], tasks: asyncio.TaskGroup
+    ) -> None:
+        self.settings: Final = settings
+        self.transfers: Final = Transfers()
+        self.sessions: Final = Sessions(settings.max_sessions)
+        self.peers: Final = Peers(settings, tasks)
+        self.devices: Final = [Device(index, backend, self) for index, backend in enumerate(backends)]
+        self.draining: Final = asyncio.Event()
+        self.port = settings.port
+        self._loop: Final = asyncio.get_running_loop()
+        self._tasks: Final = tasks
+
+    def peer_address(self, index: int) -> str:
+        """Where other servers reach a device of this process."""
+        return self.settings.peer_address(self.port, index)
+
+    def is_own(self, address: str) -> bool:
+        """Whether an address is one of this process's devices."""
+        return any(address.rstrip("/") == device.peer_address for device in self.devices)
+
+    def start_fetch(self, dialect: str, backend: Backend, task: Fetch, slot: InFlight) -> None:
+        """Start a download from another session of this process or from a peer. Any thread."""
+        self._loop.call_soon_threadsafe(self._start_fetch, dialect, backend, task, slot)
+
+    def _start_fetch(self, dialect: str, backend: Backend, task: Fetch, slot: InFlight) -> None:
+        fetch = self._fetch_here if self.is_own(task.address) else self._fetch_there
+        self._tasks.create_task(fetch(dialect, backend, task, slot))
+
+    async def _fetch_here(
+        self, dialect: str, backend: Backend, task: Fetch, slot: InFlight
+    ) -> None:
+        try:
+            exposed = await self.exposed((dialect, task.transfer))
+        except OperationFailed as error:
+            slot.fail(error)
+        else:
+            await asyncio.to_thread(hand_over, exposed, task, slot, backend)
+
+    async def _fetch_there(
+        self, dialect: str, backend: Backend, task: Fetch, slot: InFlight
+    ) -> None:
+        try:
+            slot.complete(await self.peers.fetch(dialect, backend, task))
+        except OperationFailed as error:
+            slot.fail(error)
+        except MemoryError:
+            slot.fail(TransferFailed("the target has no room for the tensor"))
+
+    async def exposed(self, key: tuple[str, bytes | int]) -> Exposed:
+        """Wait, within the configured bound, until a tensor is exposed.
+
+        Raises ``TransferFailed`` when that takes too long.
+        """
+        future: asyncio.Future[Exposed] = self._loop.create_future()
+
+        def arrive(exposed: Exposed) -> None:
+            self._loop.call_soon_threadsafe(_deliver, future, exposed)
+
+        self.transfers.fetch(key, arrive)
+        seconds = self.settings.fetch_timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            raise TransferFailed(
+                f"no tensor was exposed under this transfer id within {seconds:g} seconds; "
+                "it may have been fetched already, or have expired"
+            ) from None
+        finally:
+            self.transfers.forget(key, arrive)
+
+
+def _deliver(future: asyncio.Future[Any], exposed: Exposed) -> None:
+    if not future.done():
+        future.set_result(exposed)

@@ -1,0 +1,199 @@
+"""How does a server fetch a tensor that another server exposes?
+
+One connection per peer address carries all fetches from it, interleaved chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.handshake import accepted
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.websocket_asyncio import connect
+from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.configuration import Settings
+
+__all__ = ["Peers"]
+
+logger = structlog.get_logger(__name__)
+
+
+class _Download:
+    """One tensor on its way from a peer."""
+
+    def __init__(self, backend: Backend, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.received = 0
+        self._backend = backend
+        self._array: Any = None
+        self._buffer = memoryview(b"")
+
+    def begin(self, value: Any) -> None:
+        """Take the peer's answer: the tensor, or its spec with the elements to follow."""
+        if isinstance(value, BurnRemoteError):
+            raise _transfer_failure(value)
+        if not isinstance(value, TensorData | TensorSpec):
+            raise ProtocolViolation("a peer answers a fetch with a tensor")
+        seen = value.spec if isinstance(value, TensorData) else value
+        if seen != self.spec:
+            raise TransferFailed(f"the source exposed {seen}, not {self.spec}")
+        if isinstance(value, TensorData):
+            self.finish(self._backend.to_device(value))
+            return
+        self._array = self._backend.empty(seen)
+        self._buffer = self._backend.writable_bytes(self._array)
+
+    def write(self, chunk: Chunk) -> None:
+        """Put a chunk in its place."""
+        end = chunk.offset + len(chunk.data)
+        if chunk.offset != self.received or end > len(self._buffer):
+            raise ProtocolViolation(
+                f"a chunk at {chunk.offset:,}, but {self.received:,} of {len(self._buffer):,} "
+                "bytes have arrived"
+            )
+        self._buffer[chunk.offset : end] = chunk.data
+        self.received = end
+        if end == len(self._buffer):
+            self.finish(self._backend.finished(self._array))
+
+    def finish(self, array: Any) -> None:
+        """Deliver the array."""
+        if not self.done.done():
+            self.done.set_result(array)
+
+    def fail(self, error: OperationFailed) -> None:
+        """Deliver an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Peer:
+    """The connection to one peer."""
+
+    def __init__(self, link: AsyncLink) -> None:
+        self.link = link
+        self.error: TransferFailed | None = None
+        self._downloads: dict[int, _Download] = {}
+        self._requests = 0
+
+    async def fetch(self, transfer: bytes, download: _Download, stall_seconds: float) -> Any:
+        """Fetch one tensor; gives up when nothing arrives for ``stall_seconds``."""
+        if self.error is not None:
+            raise self.error
+        self._requests += 1
+        request = self._requests
+        self._downloads[request] = download
+        try:
+            await self.link.send(encode_frame(FetchRequest(request, transfer)))
+            seen = -1
+            while not download.done.done():
+                if seen == download.received:
+                    raise TransferFailed(
+                        f"nothing arrived from {self.link.peer} for {stall_seconds:g} seconds"
+                    )
+                seen = download.received
+                await asyncio.wait([download.done], timeout=stall_seconds)
+            return download.done.result()
+        except BurnRemoteError as error:
+            raise _transfer_failure(error) from error
+        finally:
+            del self._downloads[request]
+            download.done.cancel()
+
+    async def receive(self) -> None:
+        """Hand what arrives to the downloads, until the connection ends."""
+        try:
+            while True:
+                message = decode_frame(await self.link.receive())
+                if isinstance(message, Reply):
+                    self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
+                elif isinstance(message, Chunk):
+                    self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
+                else:
+                    raise ProtocolViolation(f"a peer sent {type(message).__name__}")
+        except BurnRemoteError as error:
+            self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
+            for download in self._downloads.values():
+                download.fail(self.error)
+
+    def _hand(self, request: int, take: Callable[[_Download], None]) -> None:
+        # A fetch that gave up is no longer there; what still arrives for it is left aside.
+        download = self._downloads.get(request)
+        if download is None or download.done.done():
+            return
+        try:
+            take(download)
+        except OperationFailed as error:
+            download.fail(error)
+        except MemoryError:
+            download.fail(TransferFailed(f"the target has no room for {download.spec}"))
+
+
+class Peers:
+    """All connections to other servers. Belongs to the event loop's thread."""
+
+    def __init__(self, settings: Settings, tasks: asyncio.TaskGroup) -> None:
+        self._settings: Final = settings
+        self._tasks: Final = tasks
+        self._peers: dict[str, asyncio.Future[_Peer]] = {}
+
+    async def fetch(self, dialect: str, backend: Backend, task: Fetch) -> Any:
+        """Return the array of a tensor that a peer exposes. Raises ``TransferFailed``."""
+        if task.spec is None or not isinstance(task.transfer, bytes):
+            raise TransferFailed("only native peers are known")
+        peer = await self._peer(task.address)
+        download = _Download(backend, task.spec)
+        # The peer waits for the expose as long as this side does; its refusal must come first.
+        stall_seconds = 1.5 * self._settings.fetch_timeout_seconds
+        return await peer.fetch(task.transfer, download, stall_seconds)
+
+    async def _peer(self, address: str) -> _Peer:
+        found = self._peers.get(address)
+        if found is not None and found.done() and (found.exception() or found.result().error):
+            found = None
+        if found is None:
+            found = self._peers[address] = asyncio.ensure_future(self._connect(address))
+        return await asyncio.shield(found)
+
+    async def _connect(self, address: str) -> _Peer:
+        try:
+            link = await connect(
+                address.rstrip("/") + "/transfer",
+                timeout_seconds=self._settings.handshake_timeout_seconds,
+                max_message_bytes=self._settings.max_message_bytes,
+            )
+            await link.send(encode_frame(Hello(VERSIONS, client="burn-remote-server")))
+            async with asyncio.timeout(self._settings.handshake_timeout_seconds):
+                accepted(decode_frame(await link.receive()), VERSIONS)
+        except (BurnRemoteError, TimeoutError) as error:
+            text = str(error) or "no answer to the handshake"
+            raise TransferFailed(f"cannot reach the source {address}: {text}") from error
+        peer = _Peer(link)
+        self._tasks.create_task(peer.receive())
+        return peer
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for found in self._peers.values():
+            if found.done() and not found.cancelled() and found.exception() is None:
+                await found.result().link.close()
+            else:
+                found.cancel()
+
+
+def _transfer_failure(error: BurnRemoteError) -> OperationFailed:
+    return error if isinstance(error, OperationFailed) else TransferFailed(str(error))

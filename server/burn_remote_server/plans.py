@@ -1,0 +1,155 @@
+"""How is a signature made ready to run many times?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    ShapeMismatch,
+)
+from burn_remote_protocol.operations.encoding import check_declared
+from burn_remote_protocol.operations.fields import Role
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_server.backends.interface import BackendSession
+
+__all__ = ["Plan", "as_failure", "memory_bytes"]
+
+logger = structlog.get_logger(__name__)
+
+
+def memory_bytes(spec: TensorSpec) -> int:
+    """Return what a tensor takes on a device: a bool is one byte, however the wire stores it."""
+    return spec.size if spec.dtype.is_bool else spec.nbytes
+
+
+class Plan:
+    """A checked signature bound to its kernel.
+
+    ``run(*inputs)`` takes the arrays of the present inputs in wire order and returns the output, or
+    a tuple of outputs. ``expected`` has the shape and array dtype of each input. A signature that
+    no operation could have (``error``) fails each time it is used.
+    """
+
+    __slots__ = (
+        "cost", "error", "expected", "input_count", "last_uses", "output_bytes", "output_count",
+        "run", "signature", "task_length",
+    )  # fmt: skip
+
+    def __init__(self, signature: Signature, session: BackendSession) -> None:
+        self.signature = signature
+        self.input_count = len(signature.input_uses)
+        self.output_count = signature.output_count
+        self.task_length = 1 + self.input_count + self.output_count
+        self.output_bytes = sum(memory_bytes(spec) for spec in signature.outputs)
+        self.last_uses = tuple(
+            position
+            for position, use in enumerate(signature.input_uses)
+            if use.status is TensorStatus.READ_WRITE
+        )
+        self.expected: tuple[tuple[Any, Any], ...] = ()
+        self.error: BurnRemoteError | None = None
+        self.cost = 0
+        self.run: Callable[..., Any] = _no_run
+        try:
+            check_declared(signature)
+            self.expected = tuple(
+                (use.spec.shape, session.array_dtype(use.spec.dtype))
+                for use in signature.input_uses
+            )
+            self.cost = _cost(signature)
+            self.run = _bind(signature, session)
+        except BurnRemoteError as error:
+            self.error = error
+
+    def wrong_length(self, seen: int) -> ProtocolViolation:
+        """Say how many tensors the operation takes."""
+        return ProtocolViolation(
+            f"{self.signature.row} takes {self.task_length - 1} tensors, {seen} were named"
+        )
+
+    def mismatch(self, inputs: list[Any]) -> ShapeMismatch:
+        """Say which inputs are not what the operation declares them to be."""
+        seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in inputs)
+        return ShapeMismatch(
+            f"the session's tensors are {seen}, the operation declares {self.signature.describe()}"
+        )
+
+
+def _no_run(*inputs: Any) -> Any:
+    raise AssertionError("a plan with an error is never run")
+
+
+def _cost(signature: Signature) -> int:
+    estimate = signature.row.cost
+    if estimate is not None:
+        return estimate(signature.call)
+    elements = sum(spec.size for spec in signature.outputs)
+    return elements + sum(use.spec.size for use in signature.input_uses)
+
+
+def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
+    """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
+    kernel = partial(
+        session.kernel(signature), **signature.call.parameters, out=_declared_outputs(signature)
+    )
+    groups = tuple(
+        None if item is None else len(item) if type(item) is tuple else 1
+        for item in signature.call.inputs
+    )
+    is_list = tuple(type(item) is tuple for item in signature.call.inputs)
+    if not any(is_list) and None not in groups:
+        return kernel
+
+    def run(*inputs: Any) -> Any:
+        arrays = iter(inputs)
+        return kernel(
+            *(
+                None
+                if size is None
+                else [next(arrays) for _ in range(size)]
+                if listed
+                else next(arrays)
+                for size, listed in zip(groups, is_list, strict=True)
+            )
+        )
+
+    return run
+
+
+def _declared_outputs(signature: Signature) -> Any:
+    """Return what a kernel gets as ``out``: one spec, or a tuple with None for absent outputs."""
+    outputs: list[TensorSpec | None] = []
+    listed = False
+    for field, argument in zip(signature.row.fields, signature.arguments, strict=True):
+        if field.role is Role.OUTPUT:
+            uses = argument if type(argument) is tuple else (argument,)
+            listed |= type(argument) is tuple
+            outputs += [None if use is None else use.spec for use in uses]
+    return outputs[0] if len(outputs) == 1 and not listed else tuple(outputs)
+
+
+def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:
+    """Return the failure that an operation's outputs get for what was raised while it ran."""
+    signature = plan.signature
+    where = {
+        "operation": str(signature.row),
+        "shapes": signature.describe(),
+        "tensor": tensor,
+    }
+    if isinstance(error, OperationFailed):
+        return type(error)(error.reason, **where)
+    if isinstance(error, MemoryError):
+        return OutOfMemory(f"the device has no room for {plan.output_bytes:,} bytes", **where)
+    if isinstance(error, BurnRemoteError):
+        return OperationFailed(str(error), **where)
+    logger.warning("kernel_failed", operation=str(signature.row), exc_info=error)
+    return OperationFailed(f"{type(error).__name__}: {error}", **where)

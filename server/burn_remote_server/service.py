@@ -1,0 +1,126 @@
+"""How does a process listen, which route leads where, and how does it stop?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from websockets.asyncio.server import Server, ServerConnection, serve as listen
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_server import backends
+from burn_remote_server.configuration import Settings
+from burn_remote_server.health import ServerState, respond
+from burn_remote_server.host import Device, Host
+from burn_remote_server.pump import serve_peer, serve_session
+
+__all__ = ["serve"]
+
+logger = structlog.get_logger(__name__)
+
+# A worker that runs Python dispatch keeps the event loop waiting for up to this long (5 ms by
+# default). Smaller: the two switch more often and both get slower.
+SWITCH_INTERVAL_SECONDS: Final = 0.0005
+
+_PATH: Final = re.compile(r"^(?:/(?P<device>\d{1,4}))?/(?P<route>session|transfer)$")
+
+
+async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
+    """Serve until ``drain`` is set; then finish what is queued, within the configured time.
+
+    ``ready`` is called with the host once the port accepts connections. Raises ``OSError`` where
+    the port cannot be had and ``ConnectionFailed``-like errors of the backend unchanged.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    opened = backends.open_backends(settings.backend, settings.device_count)
+    async with asyncio.TaskGroup() as tasks:
+        host = Host(settings, opened, tasks)
+        service = _Service(host)
+        async with service.listen() as server:
+            host.port = server.sockets[0].getsockname()[1]
+            ready(host)
+            await drain.wait()
+            await service.stop(server)
+        await host.peers.close()
+
+
+class _Service:
+    """Route connections to the pumps and count them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._running: set[asyncio.Task[None]] = set()
+
+    def listen(self) -> listen:
+        """Return the listening server, to be entered as a context."""
+        settings = self._host.settings
+        return listen(
+            self._handle,
+            settings.host,
+            settings.port,
+            process_request=self._answer_http,
+            compression=None,
+            max_size=settings.max_message_bytes,
+            # The link's own queue: the pump's bound is in sessions, one frame ahead is enough.
+            max_queue=4,
+            ping_interval=None,
+            open_timeout=settings.handshake_timeout_seconds,
+            close_timeout=1,
+            server_header=None,
+        )
+
+    async def stop(self, server: Server) -> None:
+        """Accept nothing more, let sessions finish, then close what is left."""
+        server.close(close_connections=False)
+        self._host.draining.set()
+        if self._running:
+            logger.info("draining", sessions=len(self._host.sessions))
+            await asyncio.wait(self._running, timeout=self._host.settings.drain_seconds)
+        for task in [*self._running]:
+            task.cancel()
+        if self._running:
+            await asyncio.wait([*self._running])
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        assert connection.request is not None  # set before a handler runs
+        link = WebSocketLink(connection)
+        device, route = self._find(connection.request.path)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                if route == "session":
+                    await serve_session(link, device)
+                else:
+                    await serve_peer(link, self._host)
+        finally:
+            self._running.discard(task)
+
+    def _find(self, path: str) -> tuple[Device, str]:
+        match = _PATH.match(path.split("?", 1)[0])
+        if match is None:
+            raise LookupError
+        index = int(match["device"] or 0)
+        if index >= len(self._host.devices):
+            raise LookupError
+        return self._host.devices[index], match["route"]
+
+    def _answer_http(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer what is no WebSocket of ours: health, metrics, and wrong addresses."""
+        wants_websocket = request.headers.get("Upgrade", "").lower() == "websocket"
+        with contextlib.suppress(LookupError):
+            if wants_websocket:
+                self._find(request.path)
+                return None
+        state = ServerState(draining=self._host.draining.is_set())
+        status, headers, body = respond(request.path, state)
+        return Response(status, HTTPStatus(status).phrase, Headers(headers), body)

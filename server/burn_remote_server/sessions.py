@@ -1,0 +1,133 @@
+"""What is a session on the server, how many may there be, and what happens when one ends?"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+
+from burn_remote_protocol.dialects.native import Batch
+from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
+from burn_remote_protocol.messages import Chunk
+from burn_remote_server.engine import Engine
+from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.worker import Worker
+
+__all__ = ["Session", "Sessions"]
+
+logger = structlog.get_logger(__name__)
+
+
+class Session:
+    """One client's tensors, the worker that computes on them, and the order of its work.
+
+    Small work runs at once on the event loop where nothing is queued before it; everything else
+    goes to the worker. ``notify`` is called on the event loop's thread after work has been done.
+    """
+
+    def __init__(
+        self,
+        identifier: int,
+        engine: Engine,
+        interpreter: Interpreter,
+        *,
+        inline_cost: int,
+        notify: Callable[[], None],
+    ) -> None:
+        self.identifier = identifier
+        self.secret = secrets.token_bytes(16)
+        self.error: BurnRemoteError | None = None
+        self.engine = engine
+        self.interpreter = interpreter
+        self._inline_cost = inline_cost
+        self._notify = notify
+        self._loop = asyncio.get_running_loop()
+        self._worker = Worker(
+            f"session-{identifier:x}", interpreter.backend.prepare_thread, self._progress
+        )
+
+    @property
+    def queued(self) -> int:
+        """Frames whose work has not been done."""
+        return self._worker.queued
+
+    def submit_batch(self, batch: Batch) -> None:
+        """Execute a batch, now or in its turn."""
+        if not self._worker.queued:
+            cost = self.engine.estimate(batch)
+            if cost is not None and cost <= self._inline_cost:
+                self._run(partial(self.engine.run, batch))
+                self._notify()
+                return
+        self._worker.submit(partial(self._run, partial(self.engine.run, batch)))
+
+    def submit_chunk(self, chunk: Chunk) -> None:
+        """Store a piece of an upload, now or in its turn."""
+        if not self._worker.queued:
+            self._run(partial(self.engine.write_chunk, chunk))
+            return
+        self._worker.submit(partial(self._run, partial(self.engine.write_chunk, chunk)))
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run anything else that belongs to the session, in its turn."""
+        self._worker.submit(partial(self._run, call))
+
+    def end(self) -> None:
+        """Free everything, after what is running now; what is queued behind it is skipped."""
+        self.error = self.error or BurnRemoteError("the session has ended")
+        if self._worker.queued:
+            self._worker.submit(self.engine.close)
+        else:
+            self.engine.close()
+        self._worker.stop()
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if self.error is not None:
+            return
+        try:
+            call()
+        except BurnRemoteError as error:
+            self.error = error
+        except Exception as error:  # a defect of ours: end this session, keep the others
+            logger.exception("session_failed", session=f"{self.identifier:x}")
+            self.error = BurnRemoteError(f"the server failed: {type(error).__name__}: {error}")
+
+    def _progress(self) -> None:
+        # The loop may be gone while the last worker winds down; nobody is left to notify then.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._notify)
+
+
+class Sessions:
+    """All sessions of a process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit: Final = limit
+        self._open: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([*self._open.values()])
+
+    def draw_id(self) -> int:
+        """Return an id for a new session. Raises ``HandshakeRefused`` when there are too many."""
+        if len(self._open) >= self._limit:
+            raise HandshakeRefused(
+                f"the server has {self._limit} sessions, as many as it allows; try again later"
+            )
+        return secrets.randbits(63)
+
+    def add(self, session: Session) -> None:
+        """Count a session as open."""
+        self._open[session.identifier] = session
+
+    def remove(self, session: Session) -> None:
+        """End a session and free what it holds."""
+        if self._open.pop(session.identifier, None) is not None:
+            session.end()

@@ -1,0 +1,61 @@
+"""Where does a session's work run, so that it never holds up the event loop?
+
+Each session has one thread, made when it is first needed: it keeps the session's order by itself, and
+NumPy and CuPy release the interpreter lock inside their kernels. A pool would need a queue per
+session on top, to keep one session's work in order and off two threads at once.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Run calls in order on one thread.
+
+    ``progress`` is called in that thread after each call. All methods but ``progress`` belong to the
+    event loop's thread.
+    """
+
+    def __init__(
+        self, name: str, prepare: Callable[[], None], progress: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._prepare = prepare
+        self._progress = progress
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        # Counted by one thread each: the loop submits, the worker completes.
+        self._submitted = 0
+        self._completed = 0
+
+    @property
+    def queued(self) -> int:
+        """Calls that have not ended."""
+        return self._submitted - self._completed
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run a call after all those before it. It must not raise."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._submitted += 1
+        self._queue.put(call)
+
+    def stop(self) -> None:
+        """End the thread after the calls submitted so far."""
+        if self._thread is not None:
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        self._prepare()
+        while (call := self._queue.get()) is not None:
+            call()
+            # A call holds arrays: without this the last one would live until the next comes.
+            del call
+            self._completed += 1
+            self._progress()
