@@ -1,0 +1,133 @@
+"""How does an operation cross the wire, and how is one with a known signature decoded fast?
+
+``decode_operation`` reads what MessagePack unpacked. Programs repeat themselves: most operations
+differ from an earlier one in nothing but the ids of their tensors. So the ids are stripped, what is
+left is the key under which the signature of the earlier one is found, and only new keys are
+decoded in full.
+"""
+
+from __future__ import annotations
+
+import marshal
+from typing import Any, Final
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.operations.fields import Field
+from burn_remote_protocol.operations.inference import check_declared
+from burn_remote_protocol.operations.row import Operation, Row, Signature
+from burn_remote_protocol.operations.table import KINDS, ROWS
+from burn_remote_protocol.operations.values import (
+    decode_tensor_data,
+    encode_tensor_data,
+    sequence,
+    unexpected,
+    variant,
+)
+
+__all__ = [
+    "check_declared",
+    "decode_operation",
+    "decode_tensor_data",
+    "encode_operation",
+    "encode_tensor_data",
+]
+
+# More: a peer that never repeats itself fills more memory, about 4 KiB for each. Fewer: programs
+# with many different operations decode them in full again and again, at ten times the cost.
+SIGNATURES_KEPT: Final = 4096
+
+# Longer: the same peer fills more memory with few operations. Shorter: operations on several
+# tensors of high rank, some 40 bytes for each tensor, are never found again.
+KEY_BYTES_KEPT: Final = 1024
+
+# Version 2 of marshal writes numbers exactly: -0.0 is not 0.0, True is not 1, a NaN is itself.
+# Comparing values instead would take all of these for the same.
+KEY_FORMAT: Final = 2
+
+_ROWS: Final = {
+    kind: {row.name: row for row in ROWS if row.family == about.family}
+    for kind, about in KINDS.items()
+}
+
+
+def decode_operation(wire: Any) -> Operation:
+    """Read an operation: its signature, and the ids of its tensors.
+
+    The rule of its row is not run: see ``check_declared``. Raises ``ProtocolViolation`` for
+    anything that is no operation of Burn 0.21, naming operation, field, what was seen and what was
+    expected; ``LimitExceeded`` where there is too much of it.
+    """
+    kind, dtype, row, values = _split(wire)
+    tensors: list[int] = []
+    try:
+        stripped = [
+            item.kind.strip(value, tensors) for item, value in zip(row.fields, values, strict=True)
+        ]
+        key = marshal.dumps((kind, row.name, dtype, stripped), KEY_FORMAT)
+    except (TypeError, ValueError):
+        # Malformed, or a value that MessagePack never makes: decoding in full says what it is.
+        return _decode(kind, dtype, row, values)
+    signature = _SIGNATURES.get(key)
+    if signature is not None:
+        return Operation(signature, tuple(tensors))
+    operation = _decode(kind, dtype, row, values)
+    if len(key) <= KEY_BYTES_KEPT:
+        if len(_SIGNATURES) >= SIGNATURES_KEPT:
+            _SIGNATURES.clear()
+        _SIGNATURES[key] = operation.signature
+    return operation
+
+
+_SIGNATURES: Final[dict[bytes, Signature]] = {}
+
+
+def _split(wire: Any) -> tuple[str, Any, Row, Any]:
+    """Return the kind, the dtype beside the variant, the row and the values of its fields."""
+    kind, body = variant(wire, "an operation")
+    rows = _ROWS.get(kind)
+    if rows is None:
+        raise unexpected(f"a kind of operation ({', '.join(KINDS)})", kind)
+    dtype = None
+    if KINDS[kind].carries_dtype:
+        dtype, body = sequence(body, 2, f"the dtype and variant of {kind}")
+    if kind in rows:
+        # Drop is its tensor; Init and Custom are structs. None of them is an enum of variants.
+        return kind, None, rows[kind], [body] if kind == "Drop" else body
+    name, values = variant(body, f"an operation of {kind}")
+    row = rows.get(name)
+    if row is None:
+        raise unexpected(f"an operation of {kind} that Burn 0.21 has", name)
+    return kind, dtype, row, values
+
+
+def _decode(kind: str, dtype: Any, row: Row, values: Any) -> Operation:
+    tensors: list[int] = []
+    fields = sequence(values, len(row.fields), f"the fields of {row}")
+    arguments = [
+        _decode_field(row, *pair, tensors) for pair in zip(row.fields, fields, strict=True)
+    ]
+    carried = DType.from_wire(dtype) if KINDS[kind].carries_dtype else None
+    return Operation(Signature(kind, row, carried, tuple(arguments)), tuple(tensors))
+
+
+def _decode_field(row: Row, field: Field, value: Any, tensors: list[int]) -> Any:
+    try:
+        return field.kind.decode(value, tensors)
+    except LimitExceeded as error:
+        limit = f"{row}, field {field.name}: {error.limit}"
+        raise LimitExceeded(limit, seen=error.seen, allowed=error.allowed) from None
+    except ProtocolViolation as error:
+        raise ProtocolViolation(f"{row}, field {field.name}: {error}") from None
+
+
+def encode_operation(operation: Operation) -> dict[str, Any]:
+    """Write an operation as lists and dictionaries for MessagePack, as Rust would write it."""
+    signature, row = operation.signature, operation.signature.row
+    tensors = iter(operation.tensors)
+    pairs = zip(row.fields, signature.arguments, strict=True)
+    values: Any = [item.kind.encode(argument, tensors) for item, argument in pairs]
+    if signature.kind == row.name:
+        return {row.name: values[0] if row.name == "Drop" else values}
+    body = {row.name: values}
+    return {signature.kind: body if signature.dtype is None else [signature.dtype.wire, body]}

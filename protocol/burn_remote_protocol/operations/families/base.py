@@ -1,0 +1,159 @@
+"""Which operations has a tensor of any dtype?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_protocol.operations.fields import (
+    name_of,
+    scalar,
+    slices,
+    tensor_in,
+    tensor_out,
+    tensors_in,
+    usize,
+    usize_list,
+)
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.checks import ANY
+from burn_remote_protocol.operations.rules.elementwise import (
+    cast,
+    compare,
+    compare_scalar,
+    created,
+    mask_fill,
+    mask_where,
+)
+from burn_remote_protocol.operations.rules.indexing import (
+    gather,
+    gather_nd,
+    scatter,
+    scatter_nd,
+    select,
+    select_assign,
+)
+from burn_remote_protocol.operations.rules.movement import (
+    cat,
+    expand,
+    flip,
+    permute,
+    repeat_dim,
+    reshape,
+    slice_assign,
+    slice_tensor,
+    swap_dims,
+    unfold,
+)
+from burn_remote_protocol.operations.structs import BINARY, CREATION, SCALAR, UNARY, UPDATES
+
+RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape)
+SWAP_DIMS: Final = Row(
+    "Base",
+    "SwapDims",
+    (tensor_in("input"), tensor_out("out"), usize("dim1"), usize("dim2")),
+    swap_dims,
+)
+PERMUTE: Final = Row(
+    "Base", "Permute", (tensor_in("input"), tensor_out("out"), usize_list("axes")), permute
+)
+FLIP: Final = Row("Base", "Flip", (tensor_in("input"), tensor_out("out"), usize_list("axes")), flip)
+EXPAND: Final = Row("Base", "Expand", UNARY, expand)
+UNFOLD: Final = Row(
+    "Base",
+    "Unfold",
+    (tensor_in("input"), tensor_out("out"), usize("dim"), usize("size"), usize("step")),
+    unfold,
+)
+SLICE: Final = Row(
+    "Base", "Slice", (tensor_in("tensor"), slices("ranges"), tensor_out("out")), slice_tensor
+)
+SLICE_ASSIGN: Final = Row(
+    "Base",
+    "SliceAssign",
+    (tensor_in("tensor"), slices("ranges"), tensor_in("value"), tensor_out("out")),
+    slice_assign,
+)
+SELECT: Final = Row(
+    "Base",
+    "Select",
+    (tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out")),
+    select,
+)
+SELECT_ASSIGN: Final = Row(
+    "Base",
+    "SelectAssign",
+    (
+        tensor_in("tensor"),
+        usize("dim"),
+        tensor_in("indices"),
+        tensor_in("value"),
+        name_of("update", *UPDATES),
+        tensor_out("out"),
+    ),
+    select_assign,
+)
+MASK_WHERE: Final = Row(
+    "Base",
+    "MaskWhere",
+    (tensor_in("tensor"), tensor_in("mask"), tensor_in("value"), tensor_out("out")),
+    mask_where,
+)
+MASK_FILL: Final = Row(
+    "Base",
+    "MaskFill",
+    (tensor_in("tensor"), tensor_in("mask"), scalar("value"), tensor_out("out")),
+    mask_fill,
+)
+GATHER: Final = Row(
+    "Base",
+    "Gather",
+    (tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out")),
+    gather,
+)
+SCATTER: Final = Row(
+    "Base",
+    "Scatter",
+    (
+        tensor_in("tensor"),
+        usize("dim"),
+        tensor_in("indices"),
+        tensor_in("value"),
+        name_of("update", *UPDATES),
+        tensor_out("out"),
+    ),
+    scatter,
+)
+SCATTER_ND: Final = Row(
+    "Base",
+    "ScatterNd",
+    (
+        tensor_in("data"),
+        tensor_in("indices"),
+        tensor_in("values"),
+        name_of("reduction", *UPDATES),
+        tensor_out("out"),
+    ),
+    scatter_nd,
+)
+GATHER_ND: Final = Row(
+    "Base", "GatherNd", (tensor_in("data"), tensor_in("indices"), tensor_out("out")), gather_nd
+)
+EQUAL: Final = Row("Base", "Equal", BINARY, compare(ANY))
+EQUAL_ELEM: Final = Row("Base", "EqualElem", SCALAR, compare_scalar(ANY))
+REPEAT_DIM: Final = Row(
+    "Base",
+    "RepeatDim",
+    (tensor_in("tensor"), usize("dim"), usize("times"), tensor_out("out")),
+    repeat_dim,
+)
+CAT: Final = Row("Base", "Cat", (tensors_in("tensors"), usize("dim"), tensor_out("out")), cat)
+CAST: Final = Row("Base", "Cast", UNARY, cast)
+EMPTY: Final = Row("Base", "Empty", CREATION, created(ANY))
+ONES: Final = Row("Base", "Ones", CREATION, created(ANY))
+ZEROS: Final = Row("Base", "Zeros", CREATION, created(ANY))
+
+ROWS: Final = (
+    RESHAPE, SWAP_DIMS, PERMUTE, FLIP, EXPAND, UNFOLD, SLICE, SLICE_ASSIGN, SELECT,
+    SELECT_ASSIGN, MASK_WHERE, MASK_FILL, GATHER, SCATTER, SCATTER_ND, GATHER_ND, EQUAL,
+    EQUAL_ELEM, REPEAT_DIM, CAT, CAST, EMPTY, ONES, ZEROS,
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Which operations have floating-point tensors only?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_protocol.operations.fields import (
+    boolean,
+    name_of,
+    options,
+    quantization_parameters,
+    quantization_scheme,
+    tensor_in,
+    tensor_out,
+    usize,
+)
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.checks import FLOATS
+from burn_remote_protocol.operations.rules.elementwise import (
+    broadcast,
+    compare_scalar,
+    created,
+    into_int,
+    same,
+)
+from burn_remote_protocol.operations.rules.linear import cross, matmul, matmul_cost
+from burn_remote_protocol.operations.rules.pooling import grid_sample
+from burn_remote_protocol.operations.rules.signal import dequantize, quantize
+from burn_remote_protocol.operations.structs import (
+    BINARY,
+    INTERPOLATE_MODES,
+    RANDOM_NUMBERS,
+    SCALAR,
+    UNARY,
+)
+
+EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS))
+LOG: Final = Row("Float", "Log", UNARY, same(FLOATS))
+LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS))
+ERF: Final = Row("Float", "Erf", UNARY, same(FLOATS))
+POWF_SCALAR: Final = Row("Float", "PowfScalar", SCALAR, same(FLOATS))
+SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS))
+COS: Final = Row("Float", "Cos", UNARY, same(FLOATS))
+COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS))
+SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS))
+SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS))
+TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS))
+TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS))
+ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS))
+ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS))
+ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS))
+ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS))
+ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS))
+ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS))
+ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS))
+ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS))
+FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS))
+CEIL: Final = Row("Float", "Ceil", UNARY, same(FLOATS))
+TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS))
+INTO_INT: Final = Row("Float", "IntoInt", UNARY, into_int(FLOATS))
+MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), matmul_cost)
+CROSS: Final = Row(
+    "Float", "Cross", (tensor_in("lhs"), tensor_in("rhs"), tensor_out("out"), usize("dim")), cross
+)
+RANDOM: Final = Row("Float", "Random", RANDOM_NUMBERS, created(FLOATS))
+RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS))
+IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS))
+IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS))
+QUANTIZE: Final = Row(
+    "Float",
+    "Quantize",
+    (
+        tensor_in("tensor"),
+        quantization_parameters("qparams"),
+        quantization_scheme("scheme"),
+        tensor_out("out"),
+    ),
+    quantize,
+)
+DEQUANTIZE: Final = Row("Float", "Dequantize", UNARY, dequantize)
+GRID_SAMPLE2D: Final = Row(
+    "Float",
+    "GridSample2d",
+    (
+        tensor_in("tensor"),
+        tensor_in("grid"),
+        options(
+            "options",
+            name_of("mode", *INTERPOLATE_MODES),
+            name_of("padding_mode", "Zeros", "Border", "Reflection"),
+            boolean("align_corners"),
+        ),
+        tensor_out("out"),
+    ),
+    grid_sample,
+)
+POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS))
+
+ROWS: Final = (
+    EXP, LOG, LOG1P, ERF, POWF_SCALAR, SQRT, COS, COSH, SIN, SINH, TAN, TANH, ARC_COS, ARC_COSH,
+    ARC_SIN, ARC_SINH, ARC_TAN, ARC_TANH, ARC_TAN2, ROUND, FLOOR, CEIL, TRUNC, INTO_INT, MATMUL,
+    CROSS, RANDOM, RECIP, IS_NAN, IS_INF, QUANTIZE, DEQUANTIZE, GRID_SAMPLE2D, POWF,
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Which operations are layers of a network without spatial axes, or a loss?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_protocol.operations.fields import (
+    boolean,
+    optional_scalar,
+    optional_tensor_in,
+    options,
+    tensor_in,
+    tensor_out,
+    usize,
+)
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.linear import (
+    attention,
+    attention_cost,
+    embedding,
+    embedding_backward,
+    linear,
+    linear_bias_backward,
+    linear_cost,
+    linear_weight_backward,
+    linear_weight_backward_cost,
+    linear_x_backward,
+    linear_x_backward_cost,
+)
+from burn_remote_protocol.operations.rules.signal import ctc_loss, ctc_loss_backward
+
+EMBEDDING: Final = Row(
+    "Module",
+    "Embedding",
+    (tensor_in("weights"), tensor_in("indices"), tensor_out("out")),
+    embedding,
+)
+EMBEDDING_BACKWARD: Final = Row(
+    "Module",
+    "EmbeddingBackward",
+    (tensor_in("weights"), tensor_in("out_grad"), tensor_in("indices"), tensor_out("out")),
+    embedding_backward,
+)
+LINEAR: Final = Row(
+    "Module",
+    "Linear",
+    (tensor_in("x"), tensor_in("weight"), optional_tensor_in("bias"), tensor_out("out")),
+    linear,
+    linear_cost,
+)
+LINEAR_XBACKWARD: Final = Row(
+    "Module",
+    "LinearXBackward",
+    (tensor_in("weight"), tensor_in("output_grad"), tensor_out("out")),
+    linear_x_backward,
+    linear_x_backward_cost,
+)
+LINEAR_WEIGHT_BACKWARD: Final = Row(
+    "Module",
+    "LinearWeightBackward",
+    (tensor_in("x"), tensor_in("output_grad"), tensor_out("out")),
+    linear_weight_backward,
+    linear_weight_backward_cost,
+)
+LINEAR_BIAS_BACKWARD: Final = Row(
+    "Module",
+    "LinearBiasBackward",
+    (tensor_in("output_grad"), tensor_out("out")),
+    linear_bias_backward,
+)
+ATTENTION: Final = Row(
+    "Module",
+    "Attention",
+    (
+        tensor_in("query"),
+        tensor_in("key"),
+        tensor_in("value"),
+        optional_tensor_in("mask"),
+        optional_tensor_in("attn_bias"),
+        options(
+            "options", optional_scalar("scale"), optional_scalar("softcap"), boolean("is_causal")
+        ),
+        tensor_out("out"),
+    ),
+    attention,
+    attention_cost,
+)
+CTC_LOSS: Final = Row(
+    "Module",
+    "CtcLoss",
+    (
+        tensor_in("log_probs"),
+        tensor_in("targets"),
+        tensor_in("input_lengths"),
+        tensor_in("target_lengths"),
+        usize("blank"),
+        tensor_out("out"),
+    ),
+    ctc_loss,
+)
+CTC_LOSS_BACKWARD: Final = Row(
+    "Module",
+    "CtcLossBackward",
+    (
+        tensor_in("log_probs"),
+        tensor_in("targets"),
+        tensor_in("input_lengths"),
+        tensor_in("target_lengths"),
+        tensor_in("grad_loss"),
+        usize("blank"),
+        tensor_out("out"),
+    ),
+    ctc_loss_backward,
+)
+
+ROWS: Final = (
+    EMBEDDING, EMBEDDING_BACKWARD, LINEAR, LINEAR_XBACKWARD, LINEAR_WEIGHT_BACKWARD,
+    LINEAR_BIAS_BACKWARD, ATTENTION, CTC_LOSS, CTC_LOSS_BACKWARD,
+)  # fmt: skip

@@ -1,0 +1,62 @@
+"""Which operations sample an image or a signal anew?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_protocol.operations.fields import (
+    optional_usize,
+    tensor_in,
+    tensor_out,
+    usize,
+    usize_array,
+)
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.pooling import interpolate, interpolate_backward
+from burn_remote_protocol.operations.rules.signal import irfft, rfft
+from burn_remote_protocol.operations.structs import INTERPOLATE_OPTIONS
+
+INTERPOLATE: Final = Row(
+    "Module",
+    "Interpolate",
+    (tensor_in("x"), usize_array("output_size", 2), INTERPOLATE_OPTIONS, tensor_out("out")),
+    interpolate,
+)
+INTERPOLATE_BACKWARD: Final = Row(
+    "Module",
+    "InterpolateBackward",
+    (
+        tensor_in("x"),
+        tensor_in("grad"),
+        usize_array("output_size", 2),
+        INTERPOLATE_OPTIONS,
+        tensor_out("out"),
+    ),
+    interpolate_backward,
+)
+RFFT: Final = Row(
+    "Module",
+    "Rfft",
+    (
+        tensor_in("signal"),
+        usize("dim"),
+        optional_usize("n"),
+        tensor_out("out_re"),
+        tensor_out("out_im"),
+    ),
+    rfft,
+)
+IRFFT: Final = Row(
+    "Module",
+    "IRfft",
+    (
+        tensor_in("input_re"),
+        tensor_in("input_im"),
+        usize("dim"),
+        optional_usize("n"),
+        tensor_out("out_signal"),
+    ),
+    irfft,
+)
+
+ROWS: Final = (INTERPOLATE, INTERPOLATE_BACKWARD, RFFT, IRFFT)

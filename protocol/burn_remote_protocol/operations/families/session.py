@@ -1,0 +1,27 @@
+"""Which operations concern the session and its tensors rather than their elements?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_protocol.operations.fields import (
+    string,
+    tensor_in,
+    tensor_out,
+    tensors_in,
+    tensors_out,
+)
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.checks import ANY, NUMBERS
+from burn_remote_protocol.operations.rules.elementwise import as_declared, created, freed, same
+
+INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY))
+DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed)
+CUSTOM: Final = Row(
+    "Custom", "Custom", (string("id"), tensors_in("inputs"), tensors_out("outputs")), as_declared
+)
+ALL_REDUCE: Final = Row(
+    "Distributed", "AllReduce", (tensor_in("tensor"), tensor_out("out")), same(NUMBERS)
+)
+
+ROWS: Final = (INIT, DROP, CUSTOM, ALL_REDUCE)

@@ -1,0 +1,61 @@
+"""What does the table say of an operation's outputs, and is that what its sender declared?"""
+
+from __future__ import annotations
+
+from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
+from burn_remote_protocol.operations.row import Call, Row, Signature
+from burn_remote_protocol.operations.table import KINDS, kind_of
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["check_declared", "infer"]
+
+
+def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
+    """Return the outputs of a call, present ones only, in wire order.
+
+    Raises ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation, ``LimitExceeded`` for
+    outputs larger than any tensor may be.
+    """
+    try:
+        return row.rule(call)
+    except ShapeMismatch as error:
+        raise ShapeMismatch(f"{row}: {error}") from None
+    except DTypeMismatch as error:
+        raise DTypeMismatch(f"{row}: {error}") from None
+    except LimitExceeded as error:
+        raise LimitExceeded(
+            f"{row}: {error.limit}", seen=error.seen, allowed=error.allowed
+        ) from None
+
+
+def check_declared(signature: Signature) -> None:
+    """Check that the kind and the outputs of a signature are what its inputs make them.
+
+    Raises ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation, what was seen and what was
+    expected; ``LimitExceeded`` for outputs larger than any tensor may be.
+    """
+    row, declared = signature.row, signature.outputs
+    _check_kind(signature)
+    expected = infer(row, signature.call)
+    if declared == expected:
+        return
+    seen, right = (", ".join(map(str, specs)) for specs in (declared, expected))
+    text = f"{row} makes {right} of its inputs, but {seen} was declared"
+    if [spec.shape for spec in declared] != [spec.shape for spec in expected]:
+        raise ShapeMismatch(text)
+    raise DTypeMismatch(text)
+
+
+def _check_kind(signature: Signature) -> None:
+    row = signature.row
+    specs = [*[use.spec for use in signature.input_uses], *signature.outputs]
+    if not specs:
+        return
+    kind = kind_of(row, specs[0])
+    if kind != signature.kind:
+        raise DTypeMismatch(f"{row} on {specs[0]} is {kind}, but {signature.kind} was declared")
+    # Beside Dequantize Burn writes the dtype of the result, not of the quantized input.
+    quantized = any(spec.dtype.category is Category.QUANTIZED for spec in specs)
+    if KINDS[kind].carries_dtype and not quantized and signature.dtype is not specs[0].dtype:
+        raise DTypeMismatch(f"{row} on {specs[0]}, but dtype {signature.dtype} was declared")

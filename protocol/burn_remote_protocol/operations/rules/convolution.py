@@ -1,0 +1,224 @@
+"""Which shape has a convolution, its gradients, a transposed or deformable one? What is the cost?
+
+Inputs are ``[batch, channels, spatial…]``; formulas are those of Burn 0.21 and PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+
+from burn_remote_protocol.operations.row import Call, Rule
+from burn_remote_protocol.operations.rules.checks import (
+    FLOATS,
+    check_category,
+    check_rank,
+    check_same_dtype,
+    check_shape,
+    refuse_shape,
+    result,
+)
+from burn_remote_protocol.tensors import Shape, TensorSpec
+
+__all__ = [
+    "bias_backward",
+    "convolution",
+    "convolution_backward_cost",
+    "convolution_cost",
+    "deformable",
+    "deformable_backward",
+    "deformable_cost",
+    "transposed",
+    "transposed_cost",
+    "weight_backward",
+    "window_count",
+    "x_backward",
+]
+
+Outputs = tuple[TensorSpec, ...]
+
+
+def window_count(
+    size: int, kernel: int, stride: int, padding: int, dilation: int, *, ceil: bool = False
+) -> int:
+    """Return how many windows of a kernel fit an axis."""
+    if min(kernel, stride, dilation) < 1:
+        refuse_shape(f"kernel {kernel}, stride {stride} and dilation {dilation} must be 1 or more")
+    free = size + 2 * padding - dilation * (kernel - 1) - 1
+    if free < 0:
+        refuse_shape(
+            f"a kernel of {kernel} with dilation {dilation} does not fit an axis of {size} "
+            f"with padding {padding}"
+        )
+    return (-(-free // stride) if ceil else free // stride) + 1
+
+
+def _check_layer(rank: int, x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None) -> None:
+    check_category("x", x, FLOATS)
+    check_rank("x", x, rank)
+    check_rank("weight", weight, rank)
+    check_same_dtype(x, weight=weight, bias=bias)
+
+
+def _check_channels(x: TensorSpec, weight: TensorSpec, groups: int, bias: TensorSpec | None) -> int:
+    channels = weight.shape[0]
+    if groups < 1 or channels % groups or x.shape[1] != weight.shape[1] * groups:
+        refuse_shape(
+            f"x is {x}, weight {weight}: with {groups} groups x must have "
+            f"{weight.shape[1] * groups} channels, and {groups} divide {channels}"
+        )
+    if bias is not None:
+        check_shape("bias", bias, (channels,))
+    return channels
+
+
+def _convolved(call: Call, x: TensorSpec, weight: TensorSpec) -> Shape:
+    stride, padding, dilation = (call.parameters[n] for n in ("stride", "padding", "dilation"))
+    axes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    return (x.shape[0], weight.shape[0], *[window_count(*axis) for axis in axes])
+
+
+def convolution(spatial: int) -> Rule:
+    """Slide kernels ``[channels out, channels in / groups, spatial…]`` over the input."""
+
+    def rule(call: Call) -> Outputs:
+        x, weight, bias = call.inputs
+        _check_layer(spatial + 2, x, weight, bias)
+        _check_channels(x, weight, call.parameters["groups"], bias)
+        return (result(_convolved(call, x, weight), x.dtype),)
+
+    return rule
+
+
+def convolution_cost(call: Call) -> int:
+    """Count two operations for each multiplication and addition."""
+    x: TensorSpec = call.inputs[0]
+    weight: TensorSpec = call.inputs[1]
+    return 2 * math.prod(_convolved(call, x, weight)) * math.prod(weight.shape[1:])
+
+
+def _check_gradient(call: Call, spatial: int) -> None:
+    x, weight, grad = call.inputs
+    _check_layer(spatial + 2, x, weight, None)
+    check_same_dtype(x, output_grad=grad)
+    _check_channels(x, weight, call.parameters["groups"], None)
+    check_shape("output_grad", grad, _convolved(call, x, weight))
+
+
+def x_backward(spatial: int) -> Rule:
+    """Take the gradient of a convolution to its input."""
+
+    def rule(call: Call) -> Outputs:
+        _check_gradient(call, spatial)
+        return (call.inputs[0],)
+
+    return rule
+
+
+def weight_backward(spatial: int) -> Rule:
+    """Take the gradient of a convolution to its kernels."""
+
+    def rule(call: Call) -> Outputs:
+        _check_gradient(call, spatial)
+        return (call.inputs[1],)
+
+    return rule
+
+
+def convolution_backward_cost(call: Call) -> int:
+    """Count two operations for each multiplication and addition."""
+    weight: TensorSpec = call.inputs[1]
+    grad: TensorSpec = call.inputs[2]
+    return 2 * grad.size * math.prod(weight.shape[1:])
+
+
+def bias_backward(spatial: int) -> Rule:
+    """Take the gradient of a convolution to its bias."""
+
+    def rule(call: Call) -> Outputs:
+        x, bias, grad = call.inputs
+        check_category("x", x, FLOATS)
+        check_same_dtype(x, bias=bias, output_grad=grad)
+        check_rank("output_grad", grad, spatial + 2)
+        check_shape("bias", bias, (grad.shape[1],))
+        return (bias,)
+
+    return rule
+
+
+def transposed(spatial: int) -> Rule:
+    """Spread kernels ``[channels in, channels out / groups, spatial…]`` over the output."""
+
+    def rule(call: Call) -> Outputs:
+        x, weight, bias = call.inputs
+        _check_layer(spatial + 2, x, weight, bias)
+        groups = call.parameters["groups"]
+        if groups < 1 or x.shape[1] % groups or x.shape[1] != weight.shape[0]:
+            refuse_shape(
+                f"x is {x}, weight {weight}: x must have {weight.shape[0]} channels, "
+                f"and {groups} groups divide them"
+            )
+        channels = weight.shape[1] * groups
+        if bias is not None:
+            check_shape("bias", bias, (channels,))
+        names = ("stride", "padding", "padding_out", "dilation")
+        axes = zip(
+            x.shape[2:], weight.shape[2:], *(call.parameters[name] for name in names), strict=True
+        )
+        return (result((x.shape[0], channels, *[_spread(*axis) for axis in axes]), x.dtype),)
+
+    return rule
+
+
+def _spread(size: int, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> int:
+    if min(size, kernel, stride, dilation) < 1:
+        refuse_shape(
+            f"size {size}, kernel {kernel}, stride {stride} and dilation {dilation} must be 1 or "
+            "more"
+        )
+    spread = (size - 1) * stride + dilation * (kernel - 1) + 1 + extra - 2 * padding
+    if spread < 0:
+        refuse_shape(f"padding {padding} takes more than there is: {spread + 2 * padding}")
+    return spread
+
+
+def transposed_cost(call: Call) -> int:
+    """Count two operations for each multiplication and addition."""
+    x: TensorSpec = call.inputs[0]
+    weight: TensorSpec = call.inputs[1]
+    return 2 * x.size * math.prod(weight.shape[1:])
+
+
+def _check_deformed(call: Call) -> Shape:
+    x, offset, weight, mask, bias = call.inputs[:5]
+    _check_layer(4, x, weight, bias)
+    check_same_dtype(x, offset=offset, mask=mask)
+    _check_channels(x, weight, call.parameters["weight_groups"], bias)
+    groups = call.parameters["offset_groups"]
+    if groups < 1 or x.shape[1] % groups:
+        refuse_shape(f"x is {x}, but {groups} offset groups must divide its channels")
+    shape = _convolved(call, x, weight)
+    points = groups * math.prod(weight.shape[2:])
+    check_shape("offset", offset, (x.shape[0], 2 * points, *shape[2:]))
+    if mask is not None:
+        check_shape("mask", mask, (x.shape[0], points, *shape[2:]))
+    return shape
+
+
+def deformable(call: Call) -> Outputs:
+    """Convolve at points moved by offsets and weighted by a mask."""
+    return (result(_check_deformed(call), call.inputs[0].dtype),)
+
+
+def deformable_cost(call: Call) -> int:
+    """Count two operations for each multiplication and addition."""
+    x: TensorSpec = call.inputs[0]
+    weight: TensorSpec = call.inputs[2]
+    return 2 * math.prod(_convolved(call, x, weight)) * math.prod(weight.shape[1:])
+
+
+def deformable_backward(call: Call) -> Outputs:
+    """Take the gradient to each input that was given."""
+    x, offset, weight, mask, bias, grad = call.inputs
+    check_same_dtype(x, out_grad=grad)
+    check_shape("out_grad", grad, _check_deformed(call))
+    return tuple([spec for spec in (x, offset, weight, mask, bias) if spec is not None])

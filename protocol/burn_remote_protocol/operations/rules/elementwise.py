@@ -1,0 +1,167 @@
+"""Which shape and dtype has what is computed element by element, or made from nothing?"""
+
+from __future__ import annotations
+
+from burn_remote_protocol.dtypes import F32, I64, DType
+from burn_remote_protocol.operations.row import Call, Rule
+from burn_remote_protocol.operations.rules.checks import (
+    ANY,
+    BOOLS,
+    FLOATS,
+    INTEGERS,
+    QUANTIZED,
+    Categories,
+    bool_dtype,
+    broadcast_shapes,
+    check_category,
+    check_same_dtype,
+    declared,
+    refuse_shape,
+    result,
+    wanted,
+)
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = [
+    "as_declared",
+    "broadcast",
+    "cast",
+    "compare",
+    "compare_scalar",
+    "created",
+    "freed",
+    "into_float",
+    "into_int",
+    "mask_fill",
+    "mask_where",
+    "power",
+    "same",
+]
+
+Outputs = tuple[TensorSpec, ...]
+
+
+def created(categories: Categories) -> Rule:
+    """Make a tensor of the shape and dtype that the caller declares."""
+
+    def rule(call: Call) -> Outputs:
+        return (declared(call, categories),)
+
+    return rule
+
+
+def as_declared(call: Call) -> Outputs:
+    """Believe the caller: nothing is known of the outputs of a custom operation."""
+    return call.requested
+
+
+def freed(call: Call) -> Outputs:
+    """Make nothing."""
+    return ()
+
+
+def same(categories: Categories) -> Rule:
+    """Keep the shape and dtype of the first input."""
+
+    def rule(call: Call) -> Outputs:
+        spec = call.inputs[0]
+        check_category("the tensor", spec, categories)
+        return (spec,)
+
+    return rule
+
+
+def broadcast(categories: Categories) -> Rule:
+    """Broadcast two tensors of one dtype."""
+
+    def rule(call: Call) -> Outputs:
+        lhs, rhs = call.inputs
+        check_category("lhs", lhs, categories)
+        check_same_dtype(lhs, rhs=rhs)
+        return (result(broadcast_shapes(lhs.shape, rhs.shape), lhs.dtype),)
+
+    return rule
+
+
+def power(categories: Categories) -> Rule:
+    """Broadcast a tensor and its integer exponents, of whatever integer dtype."""
+
+    def rule(call: Call) -> Outputs:
+        lhs, rhs = call.inputs
+        check_category("lhs", lhs, categories)
+        check_category("rhs", rhs, INTEGERS)
+        return (result(broadcast_shapes(lhs.shape, rhs.shape), lhs.dtype),)
+
+    return rule
+
+
+def compare(categories: Categories) -> Rule:
+    """Broadcast two tensors of one dtype to truth values in the store that the caller wants."""
+
+    def rule(call: Call) -> Outputs:
+        lhs, rhs = call.inputs
+        check_category("lhs", lhs, categories)
+        check_same_dtype(lhs, rhs=rhs)
+        return (result(broadcast_shapes(lhs.shape, rhs.shape), bool_dtype(call, 0)),)
+
+    return rule
+
+
+def compare_scalar(categories: Categories) -> Rule:
+    """Make truth values of the first input's shape, in the store that the caller wants."""
+
+    def rule(call: Call) -> Outputs:
+        spec = call.inputs[0]
+        check_category("the tensor", spec, categories)
+        return (TensorSpec(spec.shape, bool_dtype(call, 0)),)
+
+    return rule
+
+
+def mask_where(call: Call) -> Outputs:
+    """Broadcast a tensor, a mask and a value of the tensor's dtype."""
+    tensor, mask, value = call.inputs
+    check_category("mask", mask, BOOLS)
+    check_same_dtype(tensor, value=value)
+    return (result(broadcast_shapes(tensor.shape, mask.shape, value.shape), tensor.dtype),)
+
+
+def mask_fill(call: Call) -> Outputs:
+    """Broadcast a tensor and a mask."""
+    tensor, mask = call.inputs
+    check_category("mask", mask, BOOLS)
+    return (result(broadcast_shapes(tensor.shape, mask.shape), tensor.dtype),)
+
+
+def cast(call: Call) -> Outputs:
+    """Keep the shape; take the dtype that the caller declares, of the input's category."""
+    spec = call.inputs[0]
+    category = {spec.dtype.category}
+    categories = INTEGERS if category & INTEGERS else frozenset(category)
+    check_category("input", spec, ANY - QUANTIZED)
+    target = wanted(call, 0)
+    if target is None:
+        refuse_shape("the dtype to cast to must be given")
+    check_category("the output", target, categories)
+    return (TensorSpec(spec.shape, target.dtype),)
+
+
+def _into(sources: Categories, targets: Categories, default: DType) -> Rule:
+    def rule(call: Call) -> Outputs:
+        spec = call.inputs[0]
+        check_category("input", spec, sources)
+        target = wanted(call, 0) or TensorSpec(spec.shape, default)
+        check_category("the output", target, targets)
+        return (TensorSpec(spec.shape, target.dtype),)
+
+    return rule
+
+
+def into_float(sources: Categories) -> Rule:
+    """Keep the shape; take the floating-point dtype that the caller wants, else ``F32``."""
+    return _into(sources, FLOATS, F32)
+
+
+def into_int(sources: Categories) -> Rule:
+    """Keep the shape; take the integer dtype that the caller wants, else ``I64``."""
+    return _into(sources, INTEGERS, I64)

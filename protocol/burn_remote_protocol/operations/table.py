@@ -1,0 +1,110 @@
+"""Which operations exist? One row for each, by family and name, and the wire kinds they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.errors import DTypeMismatch
+from burn_remote_protocol.operations.families import (
+    base,
+    bools,
+    convolution,
+    floats,
+    ints,
+    layers,
+    numeric,
+    pooling,
+    sampling,
+    session,
+)
+from burn_remote_protocol.operations.row import Row, Signature
+from burn_remote_protocol.operations.rules.checks import (
+    ANY,
+    BOOLS,
+    FLOATS,
+    INTEGERS,
+    QUANTIZED,
+    Categories,
+)
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["KINDS", "TABLE", "WireKind", "kind_of", "sign"]
+
+ROWS: Final = (
+    *base.ROWS,
+    *numeric.ROWS,
+    *floats.ROWS,
+    *ints.ROWS,
+    *bools.ROWS,
+    *layers.ROWS,
+    *convolution.ROWS,
+    *pooling.ROWS,
+    *sampling.ROWS,
+    *session.ROWS,
+)
+
+TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
+    {(row.family, row.name): row for row in ROWS}
+)
+
+
+class WireKind(NamedTuple):
+    """An outer name on the wire: the family of its operations, whether a dtype stands beside the
+    variant, and the categories of dtype that the operation's first tensor may have."""
+
+    family: str
+    carries_dtype: bool
+    categories: Categories
+
+
+KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
+    {
+        "BaseFloat": WireKind("Base", False, FLOATS | QUANTIZED),
+        "BaseInt": WireKind("Base", False, INTEGERS),
+        "BaseBool": WireKind("Base", False, BOOLS),
+        "NumericFloat": WireKind("Numeric", True, FLOATS | QUANTIZED),
+        "NumericInt": WireKind("Numeric", True, INTEGERS),
+        "Bool": WireKind("Bool", False, BOOLS),
+        "Int": WireKind("Int", False, INTEGERS),
+        "Float": WireKind("Float", True, FLOATS | QUANTIZED),
+        "Module": WireKind("Module", False, ANY),
+        "Init": WireKind("Init", False, ANY),
+        "Custom": WireKind("Custom", False, ANY),
+        "Drop": WireKind("Drop", False, ANY),
+        "Distributed": WireKind("Distributed", False, ANY),
+    }
+)
+
+
+def kind_of(row: Row, first: TensorSpec) -> str:
+    """Return the wire kind of an operation from its first tensor, an input where it has one.
+
+    Raises ``DTypeMismatch`` when the operation does not exist for tensors of that dtype.
+    """
+    for name, kind in KINDS.items():
+        if kind.family == row.family and first.dtype.category in kind.categories:
+            return name
+    raise DTypeMismatch(f"{row} does not exist for {first}")
+
+
+def sign(row: Row, *arguments: Any) -> Signature:
+    """Make the signature of an operation from one argument per field of its row.
+
+    A tensor is a ``TensorUse``, a list of tensors a tuple of them; a scalar is a ``Scalar``; a
+    struct of options is a tuple of its members. Kind and dtype follow from the first tensor.
+    """
+    first = _first_tensor(arguments)
+    kind = kind_of(row, first)
+    return Signature(kind, row, first.dtype if KINDS[kind].carries_dtype else None, arguments)
+
+
+def _first_tensor(arguments: tuple[Any, ...]) -> TensorSpec:
+    # No row of Burn has an output before an input, so the first in wire order is the right one.
+    for argument in arguments:
+        for use in argument if type(argument) is tuple else (argument,):
+            if type(use) is TensorUse:
+                return use.spec
+    raise DTypeMismatch("an operation needs a tensor")
