@@ -1,0 +1,45 @@
+"""Where does a server listen, and how does one write that down?
+
+The standard library only: ``check`` needs this before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "http_authority",
+    "is_wildcard",
+    "reachable_host",
+    "websocket_address",
+]
+
+# Loopback: nobody but this machine's users can connect until the operator decides otherwise.
+DEFAULT_HOST: Final = "127.0.0.1"
+# The port that Burn's examples use; clients assume it where none is given.
+DEFAULT_PORT: Final = 3000
+
+_WILDCARDS: Final = {"": DEFAULT_HOST, "0.0.0.0": DEFAULT_HOST, "::": "::1"}
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether ``host`` stands for every interface, and so is no name to connect to."""
+    return host in _WILDCARDS
+
+
+def reachable_host(host: str) -> str:
+    """Return the host by which this machine reaches a server that listens on ``host``."""
+    return _WILDCARDS.get(host, host)
+
+
+def http_authority(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def websocket_address(host: str, port: int, device: int = 0) -> str:
+    """Return a client's address: ``ws://host:port``, with ``/1`` for the second device."""
+    path = f"/{device}" if device else ""
+    return f"ws://{http_authority(host, port)}{path}"
