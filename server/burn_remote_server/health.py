@@ -1,0 +1,49 @@
+"""What does a server's port answer to plain HTTP? Health, readiness, metrics, or what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from burn_remote_server.metrics import CONTENT_TYPE as METRICS_TYPE
+
+__all__ = ["Answer", "ServerState", "respond"]
+
+# Status, headers and body of an HTTP response.
+Answer = tuple[int, dict[str, str], bytes]
+
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What the answers depend on. Without ``exposition`` there are no metrics to see."""
+
+    draining: bool = False
+    exposition: Callable[[], bytes] | None = None
+
+
+def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
+    """Return the response to ``GET path``; ``is_route``: a dialect listens there for WebSockets."""
+    bare = urlsplit(path).path.rstrip("/")
+    if bare == "/healthz":
+        return 200, _TEXT, b"ok\n"
+    if bare == "/readyz":
+        return (503, _TEXT, b"draining\n") if state.draining else (200, _TEXT, b"ready\n")
+    if bare == "/metrics" and state.exposition is not None:
+        return 200, {"Content-Type": METRICS_TYPE}, state.exposition()
+    if is_route or not bare:
+        headers = {**_TEXT, "Upgrade": "websocket", "Connection": "Upgrade"}
+        return 426, headers, _introduce("This is no web page.")
+    return 404, _TEXT, _introduce(f"Nothing is at {path!r:.200}.")
+
+
+def _introduce(first: str) -> bytes:
+    return (
+        f"{first}\n\n"
+        "This is a burn-remote-server: Python programs hold tensors here and compute on them,\n"
+        'with burn_remote.RemoteDevice("ws://HOST:PORT"). To look after it, ask for\n'
+        "/healthz, /readyz or /metrics.\n"
+    ).encode()
