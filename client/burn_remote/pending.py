@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Pending"]
+__all__ = ["Pending", "Source"]
 
 T = TypeVar("T")
 
 
+class Source(Protocol):
+    """Where pending values come from."""
+
+    def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
+        """Return when ``pending`` is done or the time is over; the waiting thread may help."""
+        ...
+
+    def attend(self) -> None:
+        """See to it that values arrive although no thread waits."""
+        ...
+
+
 class Pending(Generic[T]):
-    """A value on its way: wait for it with ``result()`` or ``await``, from any thread or loop.
+    """A value on its way: wait for it with ``result()`` or ``await``, from any thread or loop."""
 
-    ``receive`` is what a waiting thread does meanwhile: it reads the socket itself if nobody else
-    does, and returns when this value has come.
-    """
+    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_source", "_value")
 
-    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_receive", "_value")
-
-    def __init__(self, receive: Callable[[Pending[T], float | None], None] | None = None) -> None:
-        self._receive = receive
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Pending[T]], None]] = []
         self._done = False
@@ -49,14 +57,19 @@ class Pending(Generic[T]):
                 return
         callback(self)
 
+    def attend(self) -> None:
+        """Have the value delivered soon although no thread waits for it."""
+        if self._source is not None:
+            self._source.attend()
+
     def result(self, timeout_seconds: float | None = None) -> T:
         """Wait for the value.
 
         Raises whatever error was delivered, and ``TimeoutError`` when ``timeout_seconds`` pass.
         """
         if not self._done:
-            if self._receive is not None:
-                self._receive(self, timeout_seconds)
+            if self._source is not None:
+                self._source.wait(self, timeout_seconds)
             else:
                 self.wait(timeout_seconds)
         if not self._done:
@@ -85,6 +98,7 @@ class Pending(Generic[T]):
                 loop.call_soon_threadsafe(wake)
 
         self.on_done(deliver)
+        self.attend()
         yield from future
         return self.result()
 

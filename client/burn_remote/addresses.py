@@ -1,0 +1,91 @@
+"""How is a server's address written, and by which small integer may it be named?
+
+Burn's registry: each address gets an id when it is first named, the same one for the life of the
+process and across its threads, so that a device can be a small ``DeviceId``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from burn_remote_protocol.errors import ConnectionFailed, UsageError
+
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DeviceId",
+    "address_to_id",
+    "default_address",
+    "id_to_address",
+    "normal_address",
+]
+
+DEFAULT_PORT: Final = 3000
+DEFAULT_ADDRESS: Final = f"ws://127.0.0.1:{DEFAULT_PORT}"
+ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
+
+
+class DeviceId(NamedTuple):
+    """A device as Burn names it: ``type_id`` says of which kind (0 for remote devices), ``index_id``
+    which one, numbered in the order in which addresses were first named in this process."""
+
+    type_id: int
+    index_id: int
+
+
+_lock = threading.Lock()
+_ids: dict[str, int] = {}
+_addresses: list[str] = []
+
+
+def default_address() -> str:
+    """Return ``$BURN_REMOTE_ADDRESS``, or ``ws://127.0.0.1:3000``."""
+    return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+
+
+def normal_address(address: str) -> str:
+    """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
+
+    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what is
+    wrong in anything that is no such address.
+    """
+    text = address.strip()
+    if "://" not in text:
+        text = f"ws://{text}"
+    try:
+        parts = urlsplit(text)
+        port = parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise ConnectionFailed(f"{address!r} is no address: {error}") from None
+    if parts.scheme not in ("ws", "wss"):
+        raise ConnectionFailed(
+            f"{address!r} is no address of a server: it starts with ws:// or wss://, "
+            f"such as {DEFAULT_ADDRESS}"
+        )
+    if not parts.hostname or parts.username or parts.fragment:
+        raise ConnectionFailed(f"{address!r} is no address; one looks like {DEFAULT_ADDRESS}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}{query}"
+
+
+def address_to_id(address: str) -> int:
+    """Return the small integer that names an address, giving it the next one if it has none."""
+    normal = normal_address(address)
+    with _lock:
+        if normal not in _ids:
+            _ids[normal] = len(_addresses)
+            _addresses.append(normal)
+        return _ids[normal]
+
+
+def id_to_address(identifier: int) -> str:
+    """Return the address that a small integer names. Raises ``UsageError`` for none."""
+    with _lock:
+        if not 0 <= identifier < len(_addresses):
+            raise UsageError(
+                f"no address has the id {identifier}; {len(_addresses)} have been named so far"
+            )
+        return _addresses[identifier]

@@ -1,0 +1,226 @@
+"""What is a device to a program: how is it opened, named, asked and closed?"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from burn_remote.addresses import (
+    DeviceId,
+    address_to_id,
+    default_address,
+    id_to_address,
+    normal_address,
+)
+from burn_remote.runner import RunnerClient
+from burn_remote.session import NativeSession, open_session
+from burn_remote.traffic import Traffic
+from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.links import websocket_blocking
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["Device", "LocalDevice", "RemoteDevice", "default_device"]
+
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+# An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+
+
+class Device:
+    """Where tensors live and operations run. Use it as a context manager, or ``close()`` it.
+
+    Two devices are equal when they are the same session.
+    """
+
+    # Devices of one domain fetch tensors from each other by transfer id.
+    transfer_domain: ClassVar[str | None] = None
+
+    session: NativeSession
+
+    @property
+    def client(self) -> RunnerClient:
+        """The one place through which all operations on this device pass."""
+        return self._client
+
+    @client.setter
+    def client(self, client: RunnerClient) -> None:
+        # A frontend puts its decorator here: autodiff, fusion, graph capture.
+        self._client = client
+
+    def _adopt(self, session: NativeSession) -> None:
+        self.session = session
+        self._client: RunnerClient = session
+        if not hasattr(session, "device"):
+            session.device = self
+
+    def tensor(self, data: Any, dtype: DType | None = None) -> Tensor:
+        """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
+        from burn_remote.creation import tensor  # creation builds on devices
+
+        return tensor(data, dtype=dtype, device=self)
+
+    def sync(self) -> None:
+        """Wait until everything issued so far has been executed.
+
+        Raises the first ``OperationFailed`` that no read has raised, and ``ConnectionLost``.
+        """
+        self.client.sync().result()
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of this device's random numbers, for this session only (0 ≤ seed < 2⁶⁴)."""
+        if not 0 <= seed < 2**64:
+            raise UsageError(f"a seed is from 0 to 2⁶⁴ - 1, not {seed}")
+        self.client.seed(seed)
+
+    def dtype_usage(self, dtype: DType) -> DTypeUsage:
+        """Ask what the device can do with a dtype. Waits for the answer."""
+        return self.client.dtype_usage(dtype).result()
+
+    def supports_dtype(self, dtype: DType) -> bool:
+        """Whether the device can store and compute with a dtype. Waits for the answer."""
+        usage = self.dtype_usage(dtype)
+        return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system. Does not wait."""
+        self.session.memory_cleanup()
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this session has sent and received so far: a copy, to take differences of."""
+        return self.session.traffic - Traffic()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the server said of the device when the session opened."""
+        return dict(self.session.welcome.device)
+
+    def close(self) -> None:
+        """Send what waits and end the session; its tensors are freed. A second time does nothing."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.session is self.session
+
+    def __hash__(self) -> int:
+        return hash(id(self.session))
+
+
+class RemoteDevice(Device):
+    """A device on a server.
+
+    ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server; without one,
+    ``$BURN_REMOTE_ADDRESS`` or ``ws://127.0.0.1:3000``. Devices of the same address share one
+    session. Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
+    ``VersionMismatch``.
+    """
+
+    transfer_domain = "native"
+
+    _open: ClassVar[dict[str, NativeSession]] = {}
+    _opening: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+    ) -> None:
+        self.address: Final = normal_address(address or default_address())
+        with self._opening:
+            session = self._open.get(self.address)
+            if session is None or session.closed:
+                session = self._connect(token, tls, connect_timeout_seconds)
+                self._open[self.address] = session
+            self._adopt(session)
+
+    def _connect(
+        self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+    ) -> NativeSession:
+        link = websocket_blocking.connect(
+            f"{self.address}/session",
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+        return open_session(link, token=token, timeout_seconds=timeout_seconds)
+
+    @staticmethod
+    def from_id(identifier: DeviceId | int) -> RemoteDevice:
+        """Return the device that a small integer names in this process."""
+        index = identifier if isinstance(identifier, int) else identifier.index_id
+        return RemoteDevice(id_to_address(index))
+
+    def to_id(self) -> DeviceId:
+        """Return the small name of this device, the same for the life of the process."""
+        return DeviceId(0, address_to_id(self.address))
+
+    def __repr__(self) -> str:
+        return f"RemoteDevice({self.address!r})"
+
+    def __str__(self) -> str:
+        return self.address
+
+
+class LocalDevice(Device):
+    """A device inside this process: the same session and operations, with no server.
+
+    ``backend`` names who offers it: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
+    """
+
+    transfer_domain = "local"
+
+    def __init__(self, backend: str = "numpy") -> None:
+        self.backend: Final = backend
+        found = entry_points(group="burn_remote.local", name=backend)
+        if not found:
+            raise UsageError(
+                f"nothing installed offers a local device {backend!r}; "
+                'pip install "burn-remote[server]" offers "numpy"'
+            )
+        try:
+            open_link = next(iter(found)).load()
+        except ImportError as error:
+            raise UsageError(
+                f"the local device {backend!r} lacks {error.name}; "
+                'install what it needs with pip install "burn-remote[server]"'
+            ) from error
+        self._adopt(open_session(open_link(), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS))
+
+    def __repr__(self) -> str:
+        return f"LocalDevice({self.backend!r})"
+
+    def __str__(self) -> str:
+        return f"local:{self.backend}"
+
+
+_default: Device | None = None
+_default_lock = threading.Lock()
+
+
+def default_device() -> Device:
+    """Return the device of tensors made without one: ``RemoteDevice()``, opened when first needed."""
+    global _default
+    with _default_lock:
+        if _default is None or _default.session.closed:
+            _default = RemoteDevice()
+        return _default

@@ -1,0 +1,496 @@
+"""How does a program's work reach a native server, and how do the answers come back?
+
+The caller's thread encodes straight into the batch and sends it when it is full: a blocked send is
+the backpressure. One lock keeps the order of what is sent; answers need none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+
+from burn_remote.locations import Locations
+from burn_remote.pending import Pending
+from burn_remote.receiving import Receiver
+from burn_remote.runner import TensorHandle
+from burn_remote.runtime import schedule_flush, watch
+from burn_remote.traffic import Traffic
+from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    INLINE_BYTES,
+    MAX_SIGNATURES,
+    VERSIONS,
+    chunk_head,
+    decode_frame,
+    encode_batch,
+    encode_frame,
+    encode_task,
+)
+from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+    ConnectionLost,
+    OperationFailed,
+    ProtocolViolation,
+)
+from burn_remote_protocol.handshake import accepted
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    BeginUpload,
+    Chunk,
+    Cleanup,
+    Closing,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Failed,
+    Fetch,
+    Hello,
+    QueryDType,
+    Read,
+    Reply,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+    Welcome,
+)
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+
+__all__ = ["NativeSession", "open_session"]
+
+# A signature whose definition is longer than this is sent in full each time: it is a list of many
+# tensors, which hardly repeats, and would hold the server's memory.
+MAX_DEFINITION_BYTES: Final = 2048
+
+
+def open_session(link: BlockingLink, *, token: str | None, timeout_seconds: float) -> NativeSession:
+    """Say hello over a link and return the session that the server opens.
+
+    Raises ``VersionMismatch``, ``HandshakeRefused`` or ``ConnectionLost``; the link is closed then.
+    """
+    try:
+        link.send(encode_frame(Hello(VERSIONS, token=token, client="burn_remote (Python)")))
+        answer = link.receive(timeout_seconds)
+        if answer is None:
+            raise ConnectionLost(
+                f"{link.address} did not answer the handshake within {timeout_seconds:g} seconds"
+            )
+        return NativeSession(link, accepted(decode_frame(answer), VERSIONS))
+    except BaseException:
+        link.close()
+        raise
+
+
+class _Request:
+    """An answer that is awaited."""
+
+    __slots__ = ("buffer", "pending", "read", "received")
+
+    def __init__(self, pending: Pending[Any], read: TensorSpec | None = None) -> None:
+        self.pending = pending
+        self.read = read
+        self.buffer = memoryview(b"")
+        self.received = 0
+
+
+class NativeSession:
+    """The ``RunnerClient`` of a device behind a native link. Thread-safe."""
+
+    def __init__(self, link: BlockingLink, welcome: Welcome) -> None:
+        self.device: Device
+        self.welcome: Final = welcome
+        self.traffic: Final = Traffic()
+        self._link: Final = link
+        self._locations: Final = Locations()
+        self._lock = threading.Lock()
+        self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
+        self._error: BurnRemoteError | None = None
+        # What is sent, under the lock.
+        self._tasks: list[bytes] = []
+        self._task_bytes = 0
+        self._batches = 0
+        self._next_tensor = 1
+        self._next_request = 1
+        self._undropped_bytes = 0
+        # By identity: the program's cache of signatures returns the same object for the same call.
+        self._numbers: dict[int, tuple[int, Signature, int]] = {}
+        self._numbered: list[int | None] = [None] * MAX_SIGNATURES
+        self._defined = 0
+        # Appended by __del__ in any thread, even one that holds the lock.
+        self._dropped: deque[int] = deque()
+        self._flush_scheduled = False
+        # What is awaited.
+        self._requests: dict[int, _Request] = {}
+        self._received = 0
+        self._unreported: deque[OperationFailed] = deque(maxlen=64)
+        self._receiver: Final = Receiver(link, self._handle, self._lose)
+        self._receiver.start()
+        watch(self)
+
+    # -- operations ---------------------------------------------------------------------------
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue one operation; see ``RunnerClient.register_op``."""
+        outputs = signature.outputs
+        with self._lock:
+            if self._error is not None:
+                raise self._fresh_error()
+            numbered = self._numbers.get(id(signature)) or self._number(signature)
+            first = self._next_tensor
+            self._next_tensor = first + len(outputs)
+            task = [numbered[0], *[handle.id for handle in inputs]]
+            if len(outputs) == 1:
+                task.append(first)
+            else:
+                task += range(first, self._next_tensor)
+            if numbered[0] < 0:
+                encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
+            else:
+                encoded = self._pack(task)
+            self._locations.note(first)
+            self.traffic.operations += 1
+            self._undropped_bytes += numbered[2]
+            if self._dropped and (
+                self._undropped_bytes >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
+            ):
+                self._append_drops()
+            self._append(encoded)
+        if len(outputs) == 1:
+            return (TensorHandle(self, first, outputs[0]),)
+        return tuple(
+            TensorHandle(self, first + position, spec) for position, spec in enumerate(outputs)
+        )
+
+    def _number(self, signature: Signature) -> tuple[int, Signature, int]:
+        """Define a signature on the server; -1 stands for one that is sent in full each time."""
+        size = sum(spec.nbytes for spec in signature.outputs)
+        position = self._defined % MAX_SIGNATURES
+        encoded = encode_task(Define(position, signature))
+        if len(encoded) > MAX_DEFINITION_BYTES:
+            return -1, signature, size
+        replaced = self._numbered[position]
+        if replaced is not None:
+            del self._numbers[replaced]
+        self._numbered[position] = id(signature)
+        numbered = self._numbers[id(signature)] = (position, signature, size)
+        self._defined += 1
+        self._append(encoded)
+        return numbered
+
+    def register_tensor_data(self, data: TensorData) -> TensorHandle:
+        """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
+        view = memoryview(data.bytes).cast("B")
+        with self._lock:
+            tensor = self._take_id()
+            self._locations.note(tensor)
+            if len(view) <= INLINE_BYTES:
+                whole = TensorData(bytes(view), data.shape, data.dtype)
+                self._append(encode_task(Upload(tensor, whole)))
+                return TensorHandle(self, tensor, data.spec)
+            self._append_drops()
+            self._append(encode_task(BeginUpload(tensor, data.spec, len(view))))
+            self._flush()
+        # The lock is free between chunks, so that other threads' operations go in between.
+        for start in range(0, len(view), CHUNK_BYTES):
+            piece = view[start : start + CHUNK_BYTES]
+            head = chunk_head(tensor, start)
+            with self._lock:
+                self._send(len(head) + len(piece), head, piece)
+        return TensorHandle(self, tensor, data.spec)
+
+    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
+        """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
+        with self._lock:
+            return TensorHandle(self, self._take_id(), spec)
+
+    def drop_handle(self, identifier: int) -> None:
+        """Free a tensor with the next batch. Lock-free: it is called by ``__del__``."""
+        self._dropped.append(identifier)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
+        """Ask for a tensor's elements; see ``RunnerClient.read_tensor_async``."""
+        spec = handle.spec
+        return self._ask(lambda request: Read(request, handle.id, spec), spec)
+
+    def sync(self) -> Pending[None]:
+        """Ask to be told when everything issued so far has been executed.
+
+        Its result raises the first failure that no read has raised.
+        """
+        return self._ask(Sync)
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        """Ask what the device can do with a dtype."""
+        return self._ask(lambda request: QueryDType(request, dtype))
+
+    def _ask(
+        self, question: Callable[[int], Task], read: TensorSpec | None = None
+    ) -> Pending[Any]:
+        pending: Pending[Any] = Pending(self)
+        with self._lock:
+            if self._error is not None:
+                raise self._fresh_error()
+            request = self._next_request
+            self._next_request += 1
+            self._requests[request] = _Request(pending, read)
+            self._append(encode_task(question(request)))
+        return pending
+
+    # -- statements ---------------------------------------------------------------------------
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of this session's random numbers."""
+        self._tell(Seed(seed))
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system."""
+        self._tell(Cleanup())
+
+    def expose(self, handle: TensorHandle, transfer: bytes, expires_seconds: float) -> None:
+        """Let whoever names ``transfer`` fetch a tensor once. Sent at once: somebody waits for it."""
+        with self._lock:
+            self._append(encode_task(Expose(handle.id, handle.spec, 1, transfer, expires_seconds)))
+            self._flush()
+
+    def fetch(self, transfer: bytes, address: str, spec: TensorSpec) -> TensorHandle:
+        """Have the server fetch an exposed tensor from the server at ``address``."""
+        with self._lock:
+            tensor = self._take_id()
+            self._locations.note(tensor)
+            self._append(encode_task(Fetch(transfer, address, tensor, spec)))
+        return TensorHandle(self, tensor, spec)
+
+    def _tell(self, task: Task) -> None:
+        with self._lock:
+            if self._error is not None:
+                raise self._fresh_error()
+            self._append(encode_task(task))
+
+    # -- sending, under the lock --------------------------------------------------------------
+
+    def _take_id(self) -> int:
+        if self._error is not None:
+            raise self._fresh_error()
+        tensor = self._next_tensor
+        self._next_tensor = tensor + 1
+        return tensor
+
+    def _append(self, task: bytes) -> None:
+        self._tasks.append(task)
+        self._task_bytes += len(task)
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
+
+    def _append_drops(self) -> None:
+        self._undropped_bytes = 0
+        dropped = self._dropped
+        while dropped:
+            # Another thread's __del__ may append meanwhile: what is counted now can be popped.
+            count = min(len(dropped), BATCH_TASKS)
+            task = encode_task(Drop(tuple(dropped.popleft() for _ in range(count))))
+            self._tasks.append(task)
+            self._task_bytes += len(task)
+
+    def _flush(self) -> None:
+        if self._dropped:
+            self._append_drops()
+        if not self._tasks:
+            return
+        self._batches += 1
+        frame = encode_batch(self._batches, self._received, self._tasks)
+        self._tasks.clear()
+        self._task_bytes = 0
+        self._send(len(frame), frame)
+
+    def _send(self, size: int, frame: bytes, payload: memoryview | None = None) -> None:
+        if self._error is not None:
+            raise self._fresh_error()
+        try:
+            if payload is None:
+                self._link.send(frame)
+            else:
+                self._link.send_parts(frame, payload)
+        except BurnRemoteError as error:
+            self._lose(error)
+            raise
+        self.traffic.frames_sent += 1
+        self.traffic.bytes_sent += size
+
+    def flush(self) -> None:
+        """Send what waits, now."""
+        with self._lock:
+            if self._error is None:
+                self._flush()
+
+    def flush_waiting(self) -> None:
+        """Send what has waited for its millisecond."""
+        self._flush_scheduled = False
+        try:
+            self.flush()
+        except BurnRemoteError:
+            pass  # kept in _error: whoever uses the session next is told
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
+        """Wait for an answer (``Source``)."""
+        if self._tasks:
+            self.flush()
+        self._receiver.wait(pending, timeout_seconds)
+
+    def attend(self) -> None:
+        """Have answers received although no thread waits (``Source``)."""
+        if self._tasks:
+            self.flush()
+        self._receiver.attend()
+
+    def _handle(self, frame: bytes) -> None:
+        self.traffic.frames_received += 1
+        self.traffic.bytes_received += len(frame)
+        message = decode_frame(frame)
+        _HANDLERS.get(type(message), NativeSession._refuse)(self, message)
+
+    def _take_reply(self, reply: Reply) -> None:
+        self._received = reply.sequence
+        request = self._requests.get(reply.request)
+        if request is None:
+            raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
+        value = reply.value
+        if isinstance(value, BurnRemoteError):
+            del self._requests[reply.request]
+            request.pending.fail(self._explained(value))
+        elif isinstance(value, TensorSpec):
+            self._begin_download(request, value)
+        else:
+            del self._requests[reply.request]
+            if isinstance(value, TensorData) and value.spec != request.read:
+                raise ProtocolViolation(f"asked for {request.read}, the answer is {value.spec}")
+            self._complete(request, value)
+
+    def _complete(self, request: _Request, value: Any) -> None:
+        if request.read is None and value is None and self._unreported:
+            # A sync: failures of operations that nobody read come first.
+            request.pending.fail(self._explained(self._unreported.popleft()))
+            self._unreported.clear()
+        elif request.read is None and value is not None:
+            request.pending.complete(DTypeUsage(value))
+        else:
+            request.pending.complete(value)
+
+    def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
+        # Memory is taken for what was asked, never for what an answer claims.
+        if request.read is None or spec != request.read:
+            raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
+        request.buffer = memoryview(np.empty(spec.nbytes, np.uint8))
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        request = self._requests.get(chunk.payload)
+        end = chunk.offset + len(chunk.data)
+        if request is None or chunk.offset != request.received or end > len(request.buffer):
+            raise ProtocolViolation(f"a chunk of payload {chunk.payload} that nobody expects")
+        request.buffer[chunk.offset : end] = chunk.data
+        request.received = end
+        if end == len(request.buffer):
+            del self._requests[chunk.payload]
+            assert request.read is not None  # only reads have buffers
+            request.pending.complete(
+                TensorData(request.buffer, request.read.shape, request.read.dtype)
+            )
+
+    def _take_failed(self, failed: Failed) -> None:
+        self._received = failed.sequence
+        self._unreported.append(failed.error)
+
+    def _take_closing(self, closing: Closing) -> None:
+        self._lose(closing.error)
+
+    def _take_acknowledged(self, _: Acknowledged) -> None:
+        """Nothing is kept for resending yet."""
+
+    def _refuse(self, message: object) -> None:
+        raise ProtocolViolation(f"a server does not send {type(message).__name__}")
+
+    def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
+        if isinstance(error, OperationFailed):
+            error.location = self._locations.find(error.tensor)
+            for known in [*self._unreported]:
+                if known.tensor == error.tensor:
+                    self._unreported.remove(known)
+        return error
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _lose(self, error: BurnRemoteError) -> None:
+        """End the session with an error, in everyone who waits."""
+        if self._error is None:
+            self._error = error
+        self._link.close()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.pending.fail(self._fresh_error())
+
+    def _fresh_error(self) -> BurnRemoteError:
+        """Return the session's error as an object of its own: each raise gets its own traceback."""
+        error = self._error
+        assert error is not None  # asked for only once there is one
+        fresh = type(error)(*error.args)
+        fresh.__cause__ = error.__cause__
+        return fresh
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._error is not None
+
+    def close(self) -> None:
+        """Send what waits and end the session. A second time does nothing."""
+        with self._lock:
+            if self._error is None:
+                try:
+                    self._flush()
+                except BurnRemoteError:
+                    pass  # it is ending anyway
+                self._error = self._error or ClosedDevice(f"{self._link.address} was closed")
+        self._receiver.close()
+        self._lose(self._error)
+
+    def abandon_after_fork(self) -> None:
+        """Make every use in a forked child a clear error; the parent keeps the connection."""
+        self._lock = threading.Lock()
+        self._error = ClosedDevice(
+            f"the connection to {self._link.address} belongs to the parent process; "
+            "open a RemoteDevice after the fork, or start processes by spawn"
+        )
+
+
+_HANDLERS: Final[dict[type[Any], Callable[[NativeSession, Any], None]]] = {
+    Reply: NativeSession._take_reply,
+    Chunk: NativeSession._take_chunk,
+    Failed: NativeSession._take_failed,
+    Acknowledged: NativeSession._take_acknowledged,
+    Closing: NativeSession._take_closing,
+}

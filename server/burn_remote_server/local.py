@@ -1,0 +1,161 @@
+"""How does a program compute without any server? The engine, driven in the caller's thread.
+
+``LocalDevice`` finds ``open_numpy`` through the entry point group ``burn_remote.local`` and speaks the
+native dialect to it, frame by frame, as to any server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Final
+
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    MAX_SIGNATURES,
+    VERSIONS,
+    Batch,
+    decode_frame,
+    encode_frame,
+)
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, ProtocolViolation
+from burn_remote_protocol.handshake import agreed_version
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.messages import Chunk, Closing, Fetch, Hello, Refused, Welcome
+from burn_remote_server.backends import open_backends
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.configuration import Settings
+from burn_remote_server.engine import Engine
+from burn_remote_server.host import hand_over, new_interpreter
+from burn_remote_server.outbox import NativeOutbox
+from burn_remote_server.slots import InFlight
+from burn_remote_server.transfers import Transfers
+
+__all__ = ["LocalLink", "open_numpy"]
+
+# All local devices of a process meet here, so that tensors move between them without copying.
+_transfers: Final = Transfers()
+_backends: dict[str, Backend] = {}
+_opening: Final = threading.Lock()
+
+
+def open_numpy() -> BlockingLink:
+    """Open a session on this process's own NumPy device."""
+    with _opening:
+        if "numpy" not in _backends:
+            (_backends["numpy"],) = open_backends("numpy", 1)
+    return LocalLink(_backends["numpy"], Settings())
+
+
+class LocalLink:
+    """A ``BlockingLink`` whose other end is an engine: a frame has been executed when ``send`` returns."""
+
+    address: Final = "the local device"
+
+    def __init__(self, backend: Backend, settings: Settings) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._outbox = NativeOutbox(self._fetch)
+        self._interpreter = new_interpreter(backend, settings, self._outbox)
+        self._engine = Engine(
+            self._interpreter,
+            _transfers,
+            self._outbox,
+            dialect="local",
+            fetch_wait_seconds=settings.fetch_timeout_seconds,
+        )
+        self._frames: deque[bytes] = deque()
+        self._arrived = threading.Condition()
+        self._running = threading.Lock()
+        self._greeted = False
+        self._interrupted = False
+        self.closed = False
+
+    def send(self, frame: bytes) -> None:
+        """Execute a frame. Raises ``ConnectionLost`` once the session has ended."""
+        with self._running:
+            if self.closed:
+                raise ConnectionLost(f"{self.address} was closed")
+            self._backend.prepare_thread()
+            try:
+                self._take(frame)
+            except BurnRemoteError as error:
+                self._say(Closing(error) if self._greeted else Refused(error))
+                self._free()
+            while (out := self._outbox.take()) is not None:
+                self._push(out if isinstance(out, bytes) else out[0] + out[1])
+
+    def send_parts(self, head: bytes, payload: memoryview) -> None:
+        """Execute a frame that is made of two parts."""
+        self.send(head + payload)
+
+    def receive(self, timeout_seconds: float | None) -> bytes | None:
+        """Return the next frame from the engine, ``None`` when the time is over."""
+        with self._arrived:
+            if not self._arrived.wait_for(self._readable, timeout_seconds):
+                return None
+            if self._frames:
+                return self._frames.popleft()
+        raise ConnectionLost(f"{self.address} was closed")
+
+    def wait_readable(self, timeout_seconds: float | None) -> bool:
+        """Wait until a frame, or the end, can be received; consumes nothing."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)
+            self._interrupted = False
+            return self._readable()
+
+    def interrupt(self) -> None:
+        """Make a ``wait_readable`` of another thread return."""
+        with self._arrived:
+            self._interrupted = True
+            self._arrived.notify_all()
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """End the session and free what it holds."""
+        with self._running:
+            self._free()
+
+    def _free(self) -> None:
+        if not self.closed:
+            self._engine.close()
+        with self._arrived:
+            self.closed = True
+            self._arrived.notify_all()
+
+    def _readable(self) -> bool:
+        return bool(self._frames) or self.closed
+
+    def _push(self, frame: bytes) -> None:
+        with self._arrived:
+            self._frames.append(frame)
+            self._arrived.notify_all()
+
+    def _say(self, message: object) -> None:
+        self._push(encode_frame(message))
+
+    def _take(self, frame: bytes) -> None:
+        message = decode_frame(frame)
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif isinstance(message, Batch):
+            self._engine.run(message)
+        elif isinstance(message, Chunk):
+            self._engine.write_chunk(message)
+        else:
+            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
+    def _greet(self, hello: Hello) -> None:
+        limits = {
+            "chunk_bytes": CHUNK_BYTES,
+            "message_bytes": self._settings.max_message_bytes,
+            "signatures": MAX_SIGNATURES,
+        }
+        device = {"index": 0, "backend": self._backend.name}
+        version = agreed_version(hello, VERSIONS)
+        self._greeted = True
+        self._say(Welcome(version, 1, b"", 0.0, device, limits, self.address))
+
+    def _fetch(self, task: Fetch, slot: InFlight) -> None:
+        key = ("local", task.transfer)
+        _transfers.fetch(key, lambda exposed: hand_over(exposed, task, slot, self._backend))
