@@ -11,6 +11,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
+from burn_remote_server.counters import Tally
 from burn_remote_server.engine import Engine, Outbox
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.peers import Peers
@@ -102,6 +103,7 @@ class Host:
         self, settings: Settings, backends: list[Backend], tasks: asyncio.TaskGroup
     ) -> None:
         self.settings: Final = settings
+        self.tally: Final = Tally()
         self.transfers: Final = Transfers()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.peers: Final = Peers(settings, tasks)

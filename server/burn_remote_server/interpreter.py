@@ -51,7 +51,9 @@ class Interpreter:
         self._arrays: dict[int, Any] = {}
         self._slots: dict[int, Slot] = {}
         self.numbered: dict[int, Plan] = {}
-        self._plans: dict[Signature, Plan] = {}
+        # By identity: the decoder returns the same object for the same signature, and the plan that
+        # stands here keeps that object alive.
+        self._plans: dict[int, Plan] = {}
         self.executed = 0
 
     def __len__(self) -> int:
@@ -71,12 +73,12 @@ class Interpreter:
     def execute(self, operation: Operation) -> None:
         """Run an operation that came in full."""
         signature, tensors = operation
-        plan = self._plans.get(signature)
+        plan = self._plans.get(id(signature))
         if plan is None:
             plan = self._prepare(signature)
             if len(self._plans) >= PLAN_CACHE_LENGTH:
                 self._plans.pop(next(iter(self._plans)))
-            self._plans[signature] = plan
+            self._plans[id(signature)] = plan
         self.invoke(plan, tensors)
 
     def invoke(self, plan: Plan, tensors: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -18,8 +19,9 @@ from websockets.http11 import Request, Response
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_server import backends
 from burn_remote_server.configuration import Settings
-from burn_remote_server.health import ServerState, respond
+from burn_remote_server.health import Readiness, answer
 from burn_remote_server.host import Device, Host
+from burn_remote_server.metrics import Metrics
 from burn_remote_server.pump import serve_peer, serve_session
 
 __all__ = ["serve"]
@@ -37,7 +39,7 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
     """Serve until ``drain`` is set; then finish what is queued, within the configured time.
 
     ``ready`` is called with the host once the port accepts connections. Raises ``OSError`` where
-    the port cannot be had and ``ConnectionFailed``-like errors of the backend unchanged.
+    the port cannot be had.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     opened = backends.open_backends(settings.backend, settings.device_count)
@@ -58,6 +60,11 @@ class _Service:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._running: set[asyncio.Task[None]] = set()
+        self._metrics = Metrics(
+            host.tally.total,
+            version=version("burn-remote"),
+            backend=host.settings.backend,
+        )
 
     def listen(self) -> listen:
         """Return the listening server, to be entered as a context."""
@@ -116,11 +123,21 @@ class _Service:
 
     def _answer_http(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer what is no WebSocket of ours: health, metrics, and wrong addresses."""
-        wants_websocket = request.headers.get("Upgrade", "").lower() == "websocket"
-        with contextlib.suppress(LookupError):
-            if wants_websocket:
-                self._find(request.path)
-                return None
-        state = ServerState(draining=self._host.draining.is_set())
-        status, headers, body = respond(request.path, state)
-        return Response(status, HTTPStatus(status).phrase, Headers(headers), body)
+        try:
+            self._find(request.path)
+            is_route = True
+        except LookupError:
+            is_route = False
+        found = answer(
+            request.path,
+            readiness=Readiness.DRAINING if self._host.draining.is_set() else Readiness.READY,
+            exposition=self._metrics.exposition,
+            is_route=is_route,
+            wants_upgrade=request.headers.get("Upgrade", "").lower() == "websocket",
+        )
+        if found is None:
+            return None
+        headers = Headers(found.headers)
+        headers["Content-Length"] = str(len(found.body))
+        headers["Connection"] = "close"
+        return Response(found.status, HTTPStatus(found.status).phrase, headers, found.body)

@@ -1,0 +1,36 @@
+"""How does an example get servers where nobody gave it any? It starts them, and stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+__all__ = ["running_servers"]
+
+
+@contextlib.contextmanager
+def running_servers(count: int) -> Iterator[list[str]]:
+    """Start servers on free ports of this machine and return their addresses; stop them after."""
+    command = [sys.executable, "-m", "burn_remote_server", "--port", "0", "--log-level", "warning"]
+    servers: list[subprocess.Popen[str]] = []
+    try:
+        for _ in range(count):
+            servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        yield [_address(server) for server in servers]
+    finally:
+        for server in servers:
+            server.terminate()
+        for server in servers:
+            server.communicate()
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    """Return the address in the line that a server prints once it accepts connections."""
+    assert server.stdout is not None  # it was started with a pipe
+    for line in server.stdout:
+        for word in line.split():
+            if word.startswith("ws://"):
+                return word
+    raise RuntimeError(f"a server ended with code {server.wait()} before it was ready")
