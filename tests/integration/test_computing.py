@@ -1,0 +1,120 @@
+"""A program computes on a device as if its tensors were local, whatever the link."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from support.servers import RunningServer
+
+
+def test_operations_run_where_the_tensors_are(device: br.Device) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = rng.random((5, 4)), rng.random((4, 3)), rng.random((3,))
+    y = (br.tensor(x, device=device) @ br.tensor(w, device=device) + br.tensor(b, device=device)).relu()
+    np.testing.assert_allclose(y.numpy(), np.maximum(x @ w + b, 0), rtol=1e-12)
+
+
+def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
+    device.sync()
+    before = device.traffic
+    x = br.zeros((4, 4), device=device)
+    for _ in range(10):
+        x = x + 1
+    assert x.shape == (4, 4)
+    assert x.dtype is br.float32
+    assert "Tensor" in repr(x)
+    assert (device.traffic - before).bytes_received == 0
+    assert x.numpy()[0, 0] == 10
+
+
+def test_a_burst_of_operations_leaves_in_few_frames(device: br.Device) -> None:
+    x = br.zeros((16, 16), device=device)
+    device.sync()
+    before = device.traffic
+    for _ in range(1000):
+        x = x + 1
+    device.sync()
+    traffic = device.traffic - before
+    assert traffic.operations == 1000
+    assert traffic.frames_sent <= 8
+
+
+def test_many_tensors_are_read_in_one_round_trip(device: br.Device) -> None:
+    tensors = [br.full((2,), i, dtype=br.int64, device=device) for i in range(20)]
+    device.sync()
+    before = device.traffic
+    arrays = br.read(tensors)
+    assert [int(array[0]) for array in arrays] == list(range(20))
+    assert (device.traffic - before).frames_sent == 1
+
+
+@pytest.mark.parametrize("count", [1, 4096, 5000, 1_000_003])
+def test_tensors_of_any_size_go_up_and_come_down_unchanged(device: br.Device, count: int) -> None:
+    array = np.random.default_rng(count).random(count)
+    np.testing.assert_array_equal(br.tensor(array, device=device).numpy(), array)
+
+
+def test_an_upload_is_a_snapshot(device: br.Device) -> None:
+    array = np.ones(1_000_000, np.float32)
+    tensor = br.tensor(array, device=device)
+    array[:] = 2
+    assert float(tensor.sum().item()) == 1_000_000
+
+
+def test_sixty_four_threads_share_one_device(device: br.Device) -> None:
+    results: dict[int, float] = {}
+
+    def work(number: int) -> None:
+        x = br.full((8,), float(number), device=device)
+        for _ in range(50):
+            x = x + 1
+        results[number] = float(x.sum().item())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {i: 8.0 * (i + 50) for i in range(64)}
+
+
+async def test_reads_can_be_awaited_side_by_side(device: br.Device) -> None:
+    tensors = [br.full((3,), float(i), device=device) for i in range(10)]
+    arrays = await asyncio.gather(*(awaited(tensor) for tensor in tensors))
+    assert [float(array[0]) for array in arrays] == [float(i) for i in range(10)]
+
+
+async def awaited(tensor: br.Tensor) -> np.ndarray:
+    array: np.ndarray = await tensor.read()
+    return array
+
+
+def test_the_same_seed_gives_the_same_numbers_on_every_device(
+    device: br.Device, second_server: RunningServer
+) -> None:
+    with br.RemoteDevice(second_server.address) as other:
+        drawn = []
+        for each in (device, other):
+            each.seed(42)
+            drawn.append(br.random.normal((100,), device=each).numpy())
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_dropped_tensors_leave_the_server(first_server: RunningServer) -> None:
+    with br.RemoteDevice(first_server.address) as device:
+        device.sync()
+        before = first_server.resident_bytes
+        for _ in range(40):
+            br.ones((1024, 1024, 8), device=device)  # 32 MiB each, 1.25 GiB together
+        device.sync()
+        assert first_server.resident_bytes - before < 400 * 2**20
+
+
+def test_a_device_answers_what_it_can_do_with_a_dtype(device: br.Device) -> None:
+    assert device.supports_dtype(br.float32)
+    assert br.DTypeUsage.STORAGE in device.dtype_usage(br.int8)

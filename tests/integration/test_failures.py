@@ -1,0 +1,193 @@
+"""Errors reach the caller: typed, at the read, with what was wrong and where it was written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from support.servers import RunningServer, server
+
+
+def failing(device: br.Device) -> br.Tensor:
+    return br.arange(4, device=device).take(br.tensor([99], device=device), axis=0)
+
+
+def test_a_read_of_a_failed_tensor_names_operation_shapes_reason_and_line(
+    device: br.Device,
+) -> None:
+    tensor = failing(device)
+    with pytest.raises(br.OperationFailed) as caught:
+        (tensor + 1).numpy()
+    error = caught.value
+    assert error.operation == "Base.Select"
+    assert "int64[4]" in error.shapes
+    assert "99" in error.reason
+    assert error.location.startswith(__file__)
+    assert error.location.split(":")[-1] == str(failing.__code__.co_firstlineno + 1)
+
+
+def test_the_session_lives_on_after_a_failure(device: br.Device) -> None:
+    good = br.ones((3,), device=device)
+    with pytest.raises(br.OperationFailed):
+        failing(device).numpy()
+    assert good.tolist() == [1, 1, 1]
+
+
+def test_a_sync_raises_a_failure_that_nobody_read(device: br.Device) -> None:
+    failing(device)
+    with pytest.raises(br.OperationFailed, match="99"):
+        device.sync()
+    device.sync()
+
+
+def test_awaiting_a_failed_tensor_raises_too(device: br.Device) -> None:
+    async def read() -> None:
+        await failing(device).read()
+
+    import asyncio
+
+    with pytest.raises(br.OperationFailed):
+        asyncio.run(read())
+
+
+def test_tensors_of_two_devices_do_not_mix(device: br.Device, second_server: RunningServer) -> None:
+    with br.RemoteDevice(second_server.address) as other:
+        with pytest.raises(br.DeviceMismatch):
+            br.ones((2,), device=device) + br.ones((2,), device=other)
+
+
+def test_shapes_that_do_not_go_together_fail_at_the_call(device: br.Device) -> None:
+    with pytest.raises(br.ShapeMismatch, match="3") as caught:
+        br.ones((2, 3), device=device) @ br.ones((4, 5), device=device)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_killed_server_fails_every_waiting_thread_within_a_second() -> None:
+    with server() as running:
+        device = br.RemoteDevice(running.address)
+        x = br.ones((1200, 1200), dtype=br.float64, device=device)
+        for _ in range(40):
+            x = x @ x * 1e-9
+        errors: list[BaseException] = []
+        asked = threading.Barrier(5)
+
+        def wait() -> None:
+            pending = x.read()
+            asked.wait()
+            try:
+                pending.result(30)
+            except br.BurnRemoteError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        asked.wait()
+        killed = time.monotonic()
+        running.kill()
+        for thread in threads:
+            thread.join(10)
+        assert len(errors) == 4
+        assert all(isinstance(error, br.ConnectionLost) for error in errors)
+        assert time.monotonic() - killed < 5  # a bound on the wait, not a measurement
+        with pytest.raises(br.ConnectionLost):
+            x + 1
+        device.close()
+
+
+def test_a_killed_client_leaves_nothing_on_the_server(first_server: RunningServer) -> None:
+    before = first_server.resident_bytes
+    child = os.fork()
+    if child == 0:
+        device = br.RemoteDevice(first_server.address)
+        tensor = br.tensor(np.ones(32 * 2**20, np.float64), device=device)
+        device.sync()
+        del tensor
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + 5
+    while first_server.resident_bytes - before > 64 * 2**20:
+        assert time.monotonic() < deadline, "the dead client's 256 MiB are still there"
+        threading.Event().wait(0.01)
+
+
+def test_a_refused_port_says_what_to_check() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(br.ConnectionFailed, match=f"{port}"):
+        br.RemoteDevice(f"ws://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:3000", "ws://", "ws://host:port", "ws:/x"])
+def test_an_address_that_is_none_says_what_one_looks_like(address: str) -> None:
+    with pytest.raises(br.ConnectionFailed, match="ws://"):
+        br.RemoteDevice(address)
+
+
+def test_an_http_server_behind_the_address_is_named_as_such() -> None:
+    class Quiet(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Quiet) as http:
+        thread = threading.Thread(target=http.handle_request)
+        thread.start()
+        with pytest.raises(br.ConnectionFailed, match="HTTP"):
+            br.RemoteDevice(f"ws://127.0.0.1:{http.server_port}")
+        thread.join(5)
+
+
+def test_a_closed_device_says_so(first_server: RunningServer) -> None:
+    device = br.RemoteDevice(first_server.address)
+    tensor = br.ones((2,), device=device)
+    device.close()
+    device.close()
+    with pytest.raises(br.ClosedDevice):
+        tensor + 1
+    with pytest.raises(br.ClosedDevice):
+        tensor.numpy()
+
+
+def test_a_forked_child_gets_an_error_and_the_parent_keeps_its_session(
+    first_server: RunningServer,
+) -> None:
+    with br.RemoteDevice(first_server.address) as device:
+        tensor = br.ones((2,), device=device)
+        tensor.numpy()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                tensor.numpy()
+            except br.ClosedDevice:
+                os.write(writer, b"typed")
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        assert os.read(reader, 10) == b"typed"
+        os.close(reader)
+        assert tensor.tolist() == [1, 1]
+
+
+def test_a_draining_server_finishes_what_is_queued_and_says_goodbye() -> None:
+    with server() as running:
+        device = br.RemoteDevice(running.address)
+        x = br.ones((600, 600), device=device)
+        for _ in range(20):
+            x = x @ x * 1e-6
+        pending = x.read()
+        pending.attend()
+        code = running.stop()
+        assert pending.result(5).shape == (600, 600)
+        assert code == 0
+        with pytest.raises(br.SessionLost, match="shutting down"):
+            device.sync()
+        device.close()

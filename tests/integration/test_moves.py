@@ -1,0 +1,93 @@
+"""Tensors move between servers without passing through the client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from support.servers import RunningServer, server
+
+Pair = tuple[br.RemoteDevice, br.RemoteDevice]
+
+
+def test_a_moved_tensor_has_the_same_elements(remote_pair: Pair) -> None:
+    a, b = remote_pair
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    moved = (br.tensor(array, device=a) * 2).to(b)
+    assert moved.device == b
+    np.testing.assert_array_equal((moved + 1).numpy(), array * 2 + 1)
+
+
+def test_a_move_costs_the_client_a_few_hundred_bytes(remote_pair: Pair) -> None:
+    a, b = remote_pair
+    tensor = br.ones((1024, 1024), device=a)
+    a.sync()
+    b.sync()
+    before = a.traffic, b.traffic
+    moved = tensor.to(b)
+    b.sync()
+    traffic = [a.traffic - before[0], b.traffic - before[1]]
+    assert sum(t.bytes_sent + t.bytes_received for t in traffic) < 1000
+    assert float(moved.sum().item()) == 1024 * 1024
+
+
+def test_a_thousand_moves_at_once_all_arrive(remote_pair: Pair) -> None:
+    a, b = remote_pair
+    there = [br.full((4,), i, dtype=br.float32, device=a).to(b) for i in range(500)]
+    back = [br.full((4,), i, dtype=br.float32, device=b).to(a) for i in range(500)]
+    for tensors in (there, back):
+        for i, array in enumerate(br.read(tensors)):
+            np.testing.assert_array_equal(array, np.full(4, i, np.float32))
+
+
+def test_sessions_that_wait_for_each_other_do_not_deadlock(remote_pair: Pair) -> None:
+    a, b = remote_pair
+    x, y = br.ones((8, 8), device=a), br.ones((8, 8), device=b)
+    for _ in range(50):
+        x, y = x + y.to(a), y + x.to(b)
+    expected = 2.0**50
+    assert x.numpy()[0, 0] == pytest.approx(expected)
+    assert y.numpy()[0, 0] == pytest.approx(expected)
+
+
+def test_a_tensor_moves_between_devices_of_one_server() -> None:
+    with server("--device-count", "2") as running:
+        with (
+            br.RemoteDevice(running.address) as first,
+            br.RemoteDevice(f"{running.address}/1") as second,
+        ):
+            moved = br.arange(10, device=first).to(second)
+            assert moved.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("nbytes", [4, 20_000, 3_000_001])
+def test_moves_between_local_and_remote_devices_keep_the_elements(
+    first_server: RunningServer, nbytes: int
+) -> None:
+    array = np.random.default_rng(0).integers(0, 255, nbytes, dtype=np.uint8)
+    with br.RemoteDevice(first_server.address) as remote, br.LocalDevice() as local:
+        up = br.tensor(array, device=local).to(remote)
+        down = up.to(local)
+        np.testing.assert_array_equal(up.numpy(), array)
+        np.testing.assert_array_equal(down.numpy(), array)
+        with br.LocalDevice() as other:
+            np.testing.assert_array_equal(down.to(other).numpy(), array)
+
+
+def test_a_failed_tensor_moves_as_its_failure(remote_pair: Pair) -> None:
+    a, b = remote_pair
+    failed = br.arange(4, device=a).take(br.tensor([99], device=a), axis=0)
+    with pytest.raises(br.OperationFailed, match=r"Base\.Select"):
+        failed.to(b).numpy()
+
+
+def test_moving_from_a_server_that_died_fails_with_its_address() -> None:
+    with server() as source, server() as target:
+        a, b = br.RemoteDevice(source.address), br.RemoteDevice(target.address)
+        with a, b:
+            tensor = br.ones((4,), device=a)
+            a.sync()
+            source.kill()
+            with pytest.raises((br.OperationFailed, br.ConnectionLost)):
+                tensor.to(b).numpy()

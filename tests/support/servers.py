@@ -1,0 +1,62 @@
+"""Real servers in real processes, for tests that need them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+__all__ = ["RunningServer", "server"]
+
+
+@dataclass
+class RunningServer:
+    """A server process that accepts connections."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the process holds now."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.address.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """End it without a word, as a crash would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(5)
+
+    def stop(self) -> int:
+        """Ask it to drain, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(15)
+
+
+@contextlib.contextmanager
+def server(*flags: str) -> Iterator[RunningServer]:
+    """Start a server on a free port; kill it at the end if it still runs."""
+    command = [sys.executable, "-m", "burn_remote_server", "--port", "0", *flags]
+    environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
+    process = subprocess.Popen(
+        [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None  # started with a pipe
+    try:
+        words = [word for word in process.stdout.readline().split() if word.startswith("ws://")]
+        assert words, f"the server ended with code {process.wait(5)} before it was ready"
+        yield RunningServer(process, words[0])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
