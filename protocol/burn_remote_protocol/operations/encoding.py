@@ -93,12 +93,13 @@ def _split(wire: Any) -> tuple[str, Any, Row, Any]:
         dtype, body = sequence(body, 2, f"the dtype and variant of {kind}")
     if kind in rows:
         # Drop is its tensor; Init and Custom are structs. None of them is an enum of variants.
-        return kind, None, rows[kind], [body] if kind == "Drop" else body
+        row, values = rows[kind], [body] if kind == "Drop" else body
+        return kind, None, row, sequence(values, len(row.fields), f"the fields of {kind}")
     name, values = variant(body, f"an operation of {kind}")
-    row = rows.get(name)
-    if row is None:
+    if name not in rows:
         raise unexpected(f"an operation of {kind} that Burn 0.21 has", name)
-    return kind, dtype, row, values
+    row = rows[name]
+    return kind, dtype, row, sequence(values, len(row.fields), f"the fields of {kind}.{name}")
 
 
 def _decode(kind: str, dtype: Any, row: Row, values: Any) -> Operation:

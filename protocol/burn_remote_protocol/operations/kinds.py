@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from burn_remote_protocol.dtypes import QuantScheme
 from burn_remote_protocol.errors import LimitExceeded
 from burn_remote_protocol.operations.values import (
+    ARRAYS,
     decode_scalar,
     decode_slice,
     decode_tensor,
@@ -63,7 +64,8 @@ class Kind(ABC):
     def strip(self, wire: Any, tensors: list[int]) -> Any:
         """Return a wire value without the ids of its tensors; append those.
 
-        Nothing is checked but the ids: what is left is a key for what was decoded before.
+        What is left is a key for what was decoded before, so only what is taken away is checked:
+        ids and the arrays around them. Raises ``TypeError`` or ``ValueError``.
         """
         return wire
 
@@ -97,7 +99,10 @@ class TensorKind(Kind):
         return encode_tensor(next(tensors), argument)
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
-        (identifier,), shape, status, dtype = wire
+        name, shape, status, dtype = wire
+        if type(wire) not in ARRAYS or type(name) not in ARRAYS:
+            raise TypeError
+        (identifier,) = name
         if not is_unsigned(identifier):
             raise ValueError
         tensors.append(identifier)
@@ -139,7 +144,7 @@ class ListKind(Kind):
     what: str
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
-        if type(wire) not in (tuple, list):
+        if type(wire) not in ARRAYS:
             raise unexpected(f"an array of {self.what}", wire)
         if len(wire) > self.most:
             raise LimitExceeded(f"length of {self.what}", seen=len(wire), allowed=self.most)
@@ -151,6 +156,8 @@ class ListKind(Kind):
         return [self.inner.encode(item, tensors) for item in argument]
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) not in ARRAYS:
+            raise TypeError
         return [self.inner.strip(item, tensors) for item in wire]
 
     def specs(self, argument: Any) -> Any:
@@ -172,6 +179,8 @@ class WrappedKind(Kind):
         return [self.inner.encode(argument, tensors)]
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) not in ARRAYS:
+            raise TypeError
         (item,) = wire
         return self.inner.strip(item, tensors)
 

@@ -23,6 +23,7 @@ from burn_remote_protocol.tensors import (
 )
 
 __all__ = [
+    "ARRAYS",
     "MAX_UNSIGNED",
     "Scalar",
     "TensorUse",
@@ -39,6 +40,10 @@ __all__ = [
     "unexpected",
     "variant",
 ]
+
+# What MessagePack arrays are unpacked to. Maps and byte buffers can be iterated too, so a value's
+# type is asked for before it is unpacked.
+ARRAYS: Final = (tuple, list)
 
 MAX_UNSIGNED: Final = 2**64 - 1
 MIN_SIGNED: Final = -(2**63)
@@ -92,7 +97,7 @@ def unexpected(expected: str, seen: Any) -> ProtocolViolation:
 
 def sequence(wire: Any, length: int, expected: str) -> Any:
     """Return an array of exactly ``length`` elements as it came."""
-    if type(wire) not in (tuple, list) or len(wire) != length:
+    if type(wire) not in ARRAYS or len(wire) != length:
         raise unexpected(f"{expected}, an array of {length}", wire)
     return wire
 

@@ -1,0 +1,72 @@
+"""What did the real Burn 0.21 write? Golden values, the schema, and recorded operations."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+DATA = Path(__file__).parents[1] / "conformance" / "data"
+
+
+class Golden(NamedTuple):
+    """A value of the real thing: its name, its bytes, and whether Burn reads them back."""
+
+    name: str
+    payload: bytes
+    roundtrip: bool
+
+    @property
+    def lists(self) -> Any:
+        """The value with lists and dictionaries."""
+        return msgpack.unpackb(self.payload, strict_map_key=False)
+
+    @property
+    def tuples(self) -> Any:
+        """The value with tuples and tuples of pairs."""
+        return msgpack.unpackb(self.payload, use_list=False, object_pairs_hook=tuple)
+
+
+@cache
+def golden(type_name: str) -> tuple[Golden, ...]:
+    """Return the golden values of one Rust type."""
+    with gzip.open(DATA / "golden.jsonl.gz", "rt", encoding="utf-8") as lines:
+        entries = [json.loads(line) for line in lines]
+    return tuple(
+        Golden(entry["name"], bytes.fromhex(entry["hex"]), entry["roundtrip"])
+        for entry in entries
+        if entry["type"] == type_name
+    )
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the schema of the IR."""
+    loaded: dict[str, Any] = json.loads((DATA / "burn-0.21-schema.json").read_text("utf-8"))
+    return loaded
+
+
+def recordings() -> tuple[str, ...]:
+    """Return the names of the files of recorded sessions."""
+    return tuple(sorted(path.name for path in DATA.glob("*.msgpack.xz")))
+
+
+def sessions(recording: str) -> list[dict[str, Any]]:
+    """Return the sessions of one file: names, and frames as they crossed the wire."""
+    loaded: list[dict[str, Any]] = msgpack.unpackb(lzma.open(DATA / recording).read())
+    return loaded
+
+
+def recorded_operations(recording: str) -> Iterator[tuple[str, Any]]:
+    """Yield each operation that a client registered, with the name of its session."""
+    for session in sessions(recording):
+        for frame in session["frames"]:
+            if frame["dir"] == "c2s" and b"RegisterOperation" in frame["payload"][:40]:
+                message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+                yield session["name"], message[0][1][0][0][1]
