@@ -157,7 +157,8 @@ class RemoteDevice(Device):
         self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
     ) -> NativeSession:
         link = websocket_blocking.connect(
-            f"{self.address}/session",
+            self.address,
+            "/session",
             timeout_seconds=timeout_seconds,
             tls=tls,
             max_message_bytes=MAX_MESSAGE_BYTES,

@@ -68,7 +68,12 @@ def _default_text(setting: str, default: object) -> str:
     return f"Default: {default:g}." if isinstance(default, float) else f"Default: {default}."
 
 
-@app.command()
+@app.command(
+    help="Hold the tensors of remote programs, and compute on them.\n\n"
+    "Each setting has a flag, a variable and a place in the --config file, such as --drain-seconds, "
+    "BURN_REMOTE_DRAIN_SECONDS and drain_seconds. The flag wins over the variable, and the variable "
+    "over the file. A size is a number of bytes, or like 64MiB."
+)
 def command(
     context: typer.Context,
     host: Annotated[str | None, _flag("host", LISTENING, "HOST")] = None,
@@ -139,12 +144,7 @@ def command(
         bool, typer.Option("--version", help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Hold the tensors of remote programs, and compute on them.
-
-    Each setting has a flag, a variable and a place in the --config file: --drain-seconds,
-    BURN_REMOTE_DRAIN_SECONDS, drain_seconds. The flag wins over the variable, and that over the
-    file. Sizes are bytes or like 64MiB.
-    """
+    """Hold the tensors of remote programs, and compute on them."""
     if show_version:
         typer.echo(f"burn-remote-server {version('burn-remote')}")
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from burn_remote_protocol.dialects.native import Batch, decode_task
+from burn_remote_protocol.dialects.native import SLOW_TASKS, Batch, decode_task
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -141,8 +141,10 @@ class Engine:
                 number = task[0]
                 if number >= 0:
                     total += numbered[number].cost + TASK_COST
-                else:
+                elif number not in SLOW_TASKS:
                     total += TASK_COST
+                else:
+                    return None
             except (TypeError, IndexError, KeyError):
                 return None
         return total
@@ -201,6 +203,7 @@ class Engine:
             )
 
     def _sync(self, task: Sync) -> None:
+        self._interpreter.settle()
         self._interpreter.backend.sync()
         self._outbox.reply(task.request, None)
 

@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, BackendSession
 from burn_remote_server.plans import Plan, as_failure, memory_bytes
 from burn_remote_server.quota import Quota
-from burn_remote_server.slots import Slot, Uploading
+from burn_remote_server.slots import InFlight, Slot, Uploading
 
 __all__ = ["Interpreter"]
 
@@ -226,6 +226,15 @@ class Interpreter:
                 f"tensor {tensor} has the shape {list(array.shape)}, not {list(spec.shape)}"
             )
         return array
+
+    def settle(self) -> None:
+        """Wait for every tensor that is on its way; failures stay in their places."""
+        for tensor, slot in [*self._slots.items()]:
+            if isinstance(slot, InFlight):
+                try:
+                    self._array(tensor)
+                except OperationFailed as failure:
+                    self.store(tensor, failure)
 
     def has_slots(self) -> bool:
         """Whether some tensor is failed or on its way, so that using it may wait."""

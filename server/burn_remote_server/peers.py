@@ -172,7 +172,8 @@ class Peers:
     async def _connect(self, address: str) -> _Peer:
         try:
             link = await connect(
-                address.rstrip("/") + "/transfer",
+                address,
+                "/transfer",
                 timeout_seconds=self._settings.handshake_timeout_seconds,
                 max_message_bytes=self._settings.max_message_bytes,
             )

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import structlog
@@ -19,7 +19,7 @@ from websockets.http11 import Request, Response
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_server import backends
 from burn_remote_server.configuration import Settings
-from burn_remote_server.health import Readiness, answer
+from burn_remote_server.health import ServerState, respond
 from burn_remote_server.host import Device, Host
 from burn_remote_server.metrics import Metrics
 from burn_remote_server.pump import serve_peer, serve_session
@@ -62,7 +62,7 @@ class _Service:
         self._running: set[asyncio.Task[None]] = set()
         self._metrics = Metrics(
             host.tally.total,
-            version=version("burn-remote"),
+            version=_version(),
             backend=host.settings.backend,
         )
 
@@ -128,16 +128,19 @@ class _Service:
             is_route = True
         except LookupError:
             is_route = False
-        found = answer(
-            request.path,
-            readiness=Readiness.DRAINING if self._host.draining.is_set() else Readiness.READY,
-            exposition=self._metrics.exposition,
-            is_route=is_route,
-            wants_upgrade=request.headers.get("Upgrade", "").lower() == "websocket",
-        )
-        if found is None:
+        if is_route and request.headers.get("Upgrade", "").lower() == "websocket":
             return None
-        headers = Headers(found.headers)
-        headers["Content-Length"] = str(len(found.body))
-        headers["Connection"] = "close"
-        return Response(found.status, HTTPStatus(found.status).phrase, headers, found.body)
+        draining = self._host.draining.is_set()
+        state = ServerState(draining, self._metrics.exposition)
+        status, headers, body = respond(request.path, state, is_route=is_route)
+        response = Response(status, HTTPStatus(status).phrase, Headers(headers), body)
+        response.headers["Content-Length"] = str(len(body))
+        response.headers["Connection"] = "close"
+        return response
+
+
+def _version() -> str:
+    try:
+        return version("burn-remote")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"

@@ -71,6 +71,7 @@ __all__ = [
     "INLINE_BYTES",
     "MAX_BATCH_TASKS",
     "MAX_SIGNATURES",
+    "SLOW_TASKS",
     "VERSION",
     "VERSIONS",
     "Batch",
@@ -120,6 +121,9 @@ class Batch(NamedTuple):
 
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
+
+# Codes of tasks after which others of the batch may wait for another server, or that take long.
+SLOW_TASKS: Final = frozenset({_CLEANUP, _FETCH_TASK})
 
 
 def _spec_to_wire(spec: TensorSpec) -> list[Any]:

@@ -1,0 +1,95 @@
+"""What is the mean of each of a given number of windows that cover the input?
+
+Output ``o`` of ``n`` averages the inputs from ``floor(o * size / n)`` to ``ceil((o + 1) * size / n)``
+(excluded), which may overlap: PyTorch's definition, and Burn's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from burn_remote_protocol.tensors import TensorSpec
+
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, Table
+from burn_remote_server.backends.array.module.checks import (
+    check_positive,
+    check_rank,
+    check_shape,
+)
+from burn_remote_server.backends.array.module.correlation import AXES
+from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape
+
+__all__ = ["AdaptivePooling"]
+
+
+class AdaptivePooling(AxisMapping):
+    """``x`` is ``[batch, channels, *sizes]``, the output and its gradient ``[batch, channels,
+    *output_size]``."""
+
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+        return {
+            "AdaptiveAvgPool1d": self.adaptive_avg_pool1d,
+            "AdaptiveAvgPool1dBackward": self.adaptive_avg_pool1d_backward,
+            "AdaptiveAvgPool2d": self.adaptive_avg_pool2d,
+            "AdaptiveAvgPool2dBackward": self.adaptive_avg_pool2d_backward,
+        }
+
+    def adaptive_avg_pool1d(self, x: Array, *, output_size: int, out: TensorSpec) -> Array:
+        """Return ``output_size`` means along ``x`` ``[batch, channels, length]``."""
+        return self._means("AdaptiveAvgPool1d", x, (output_size,))
+
+    def adaptive_avg_pool2d(self, x: Array, *, output_size: Shape, out: TensorSpec) -> Array:
+        """Return the means of ``x`` ``[batch, channels, height, width]``."""
+        return self._means("AdaptiveAvgPool2d", x, output_size)
+
+    def adaptive_avg_pool1d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient of ``x``, of which only the shape counts."""
+        return self._backward("AdaptiveAvgPool1dBackward", x, grad, 1)
+
+    def adaptive_avg_pool2d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient of ``x``, of which only the shape counts."""
+        return self._backward("AdaptiveAvgPool2dBackward", x, grad, 2)
+
+    def _means(self, operation: str, x: Array, output_size: Shape) -> Array:
+        check_rank(operation, "x", x, len(output_size) + 2, AXES[len(output_size)])
+        check_positive(operation, "output_size", output_size)
+        check_positive(operation, "spatial size of x", x.shape[2:])
+        sums = x
+        for axis, outputs in enumerate(output_size, start=2):
+            sums = self._apply(_sums(x.shape[axis], outputs), sums, axis)
+        return sums / self._counts(x.shape[2:], output_size, x.dtype)
+
+    def _backward(self, operation: str, x: Array, grad: Array, rank: int) -> Array:
+        check_rank(operation, "x", x, rank + 2, AXES[rank])
+        check_rank(operation, "grad", grad, rank + 2, AXES[rank])
+        check_shape(operation, "grad", grad, (*x.shape[:2], *grad.shape[2:]))
+        check_positive(operation, "spatial size of grad", grad.shape[2:])
+        check_positive(operation, "spatial size of x", x.shape[2:])
+        spread = grad / self._counts(x.shape[2:], grad.shape[2:], grad.dtype)
+        for axis in range(2, rank + 2):
+            spread = self._apply(_sums(x.shape[axis], grad.shape[axis]).transposed, spread, axis)
+        return spread
+
+    def _counts(self, sizes: Sequence[int], outputs: Sequence[int], dtype: object) -> Array:
+        counts = self.xp.ones((), dtype)
+        for size, count in zip(sizes, outputs, strict=True):
+            starts, stops = _ranges(size, count)
+            counts = counts[..., None] * self._to_device(stops - starts, dtype)
+        return counts
+
+
+def _ranges(size: int, outputs: int) -> tuple[Table, Table]:
+    """Return where each window starts and stops."""
+    numbers = np.arange(outputs)
+    return numbers * size // outputs, -(-(numbers + 1) * size // outputs)
+
+
+# Larger: a few KB more per distinct layer. Smaller: layers of one program would push each other out.
+@lru_cache(maxsize=256)
+def _sums(size: int, outputs: int) -> AxisMap:
+    starts, stops = _ranges(size, outputs)
+    sources = starts[:, None] + np.arange(int((stops - starts).max()))
+    return AxisMap.of_taps(size, np.where(sources < stops[:, None], sources, -1), None)

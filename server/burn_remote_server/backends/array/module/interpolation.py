@@ -1,0 +1,145 @@
+"""How is an image resized?
+
+Every mode resamples rows, then columns. Output ``o`` of ``n`` lies at ``(o + 1/2) * size / n - 1/2``
+in the input, or with aligned corners at ``o * (size - 1) / (n - 1)``; what it takes from the inputs
+around that place is Burn 0.21's rule for each mode:
+
+- Nearest: the input at ``floor(o * size / n)``, whatever ``align_corners`` says.
+- Bilinear: the two neighbours, weighted by nearness; places before the first input take the first.
+- Bicubic: four neighbours, weighted by Keys' kernel with a = -3/4 ("Cubic convolution interpolation
+  for digital image processing", 1981); places outside repeat the edge.
+- Lanczos3: six neighbours, weighted by ``sinc(t) * sinc(t / 3)`` (Duchon, "Lanczos filtering in one
+  and two dimensions", 1979); places outside are left out and the weights scaled to sum to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.tensors import TensorSpec
+
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, Table
+from burn_remote_server.backends.array.module.checks import (
+    check_positive,
+    check_rank,
+    check_shape,
+)
+from burn_remote_server.backends.array.module.correlation import AXES
+from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape
+
+__all__ = ["Interpolation"]
+
+
+class Interpolation(AxisMapping):
+    """``x`` is ``[batch, channels, height, width]``; every output is linear in it, so the gradient
+    is the transposed map."""
+
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+        return {
+            "Interpolate": self.interpolate,
+            "InterpolateBackward": self.interpolate_backward,
+        }
+
+    def interpolate(
+        self, x: Array, *, output_size: Shape, mode: str, align_corners: bool, out: TensorSpec
+    ) -> Array:
+        """Return ``x`` resized to ``output_size``."""
+        maps = _maps("Interpolate", x, output_size, mode, align_corners)
+        # The axis that shrinks most goes first: the other one then has less to do.
+        for axis in sorted((2, 3), key=lambda axis: maps[axis].outputs / maps[axis].inputs):
+            x = self._apply(maps[axis], x, axis)
+        return x
+
+    def interpolate_backward(
+        self,
+        x: Array,
+        grad: Array,
+        *,
+        output_size: Shape,
+        mode: str,
+        align_corners: bool,
+        out: TensorSpec,
+    ) -> Array:
+        """Return the gradient of ``x``, of which only the shape counts."""
+        maps = _maps("InterpolateBackward", x, output_size, mode, align_corners)
+        check_shape("InterpolateBackward", "grad", grad, (*x.shape[:2], *output_size))
+        for axis in sorted((2, 3), key=lambda axis: maps[axis].inputs / maps[axis].outputs):
+            grad = self._apply(maps[axis].transposed, grad, axis)
+        return grad
+
+
+def _maps(
+    operation: str, x: Array, output_size: Shape, mode: str, align_corners: bool
+) -> dict[int, AxisMap]:
+    check_rank(operation, "x", x, 4, AXES[2])
+    check_positive(operation, "spatial size of x", x.shape[2:])
+    check_positive(operation, "output_size", output_size)
+    if mode not in _MODES:
+        known = ", ".join(_MODES)
+        raise OperationFailed(f"{operation}: mode is {mode!r}, expected one of {known}")
+    return {
+        axis: _map(size, outputs, mode, align_corners)
+        for axis, (size, outputs) in enumerate(zip(x.shape[2:], output_size, strict=True), start=2)
+    }
+
+
+# Larger: a few KB more per distinct size. Smaller: the sizes of one program would push each other out.
+@lru_cache(maxsize=256)
+def _map(size: int, outputs: int, mode: str, align_corners: bool) -> AxisMap:
+    return _MODES[mode](size, outputs, align_corners)
+
+
+def _places(size: int, outputs: int, align_corners: bool) -> Table:
+    numbers = np.arange(outputs, dtype=np.float64)
+    if align_corners:
+        return numbers * ((size - 1) / max(outputs - 1, 1))
+    return (numbers + 0.5) * (size / outputs) - 0.5
+
+
+def _nearest(size: int, outputs: int, align_corners: bool) -> AxisMap:
+    places = np.floor(np.arange(outputs, dtype=np.float64) * (size / outputs)).astype(np.int64)
+    return AxisMap.of_taps(size, np.minimum(places, size - 1)[:, None], None)
+
+
+def _bilinear(size: int, outputs: int, align_corners: bool) -> AxisMap:
+    places = np.maximum(_places(size, outputs, align_corners), 0.0)
+    low = np.floor(places)
+    upper = places - low
+    sources = np.stack([low, np.minimum(low + 1, size - 1)], axis=1).astype(np.int64)
+    return AxisMap.of_taps(size, sources, np.stack([1 - upper, upper], axis=1))
+
+
+def _bicubic(size: int, outputs: int, align_corners: bool) -> AxisMap:
+    sources, distances = _neighbours(_places(size, outputs, align_corners), -1, 2)
+    near = np.abs(distances)
+    a = -0.75
+    inner = ((a + 2) * near - (a + 3)) * near * near + 1
+    outer = ((a * near - 5 * a) * near + 8 * a) * near - 4 * a
+    weights = np.where(near < 1, inner, np.where(near < 2, outer, 0.0))
+    return AxisMap.of_taps(size, np.clip(sources, 0, size - 1), weights)
+
+
+def _lanczos3(size: int, outputs: int, align_corners: bool) -> AxisMap:
+    sources, distances = _neighbours(_places(size, outputs, align_corners), -2, 3)
+    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0.0)
+    weights = np.where((sources >= 0) & (sources < size), weights, 0.0)
+    total = weights.sum(axis=1, keepdims=True)
+    return AxisMap.of_taps(size, sources, weights / np.where(total == 0, 1.0, total))
+
+
+def _neighbours(places: Table, first: int, last: int) -> tuple[Table, Table]:
+    """Return the inputs ``first..last`` around each place and their distances from it."""
+    sources = np.floor(places)[:, None] + np.arange(first, last + 1)
+    return sources.astype(np.int64), places[:, None] - sources
+
+
+_MODES: Mapping[str, Callable[[int, int, bool], AxisMap]] = {
+    "Nearest": _nearest,
+    "Bilinear": _bilinear,
+    "Bicubic": _bicubic,
+    "Lanczos3": _lanczos3,
+}
