@@ -17,7 +17,8 @@ import threading
 import time
 from typing import Final, Protocol
 
-from burn_remote_protocol.links.frames import READ_BYTES, Piece
+from burn_remote_protocol.links.cutter import READ_BYTES
+from burn_remote_protocol.links.pieces import Piece
 
 __all__ = ["Channel", "PlainChannel", "Seen", "TlsChannel"]
 
@@ -26,6 +27,14 @@ __all__ = ["Channel", "PlainChannel", "Seen", "TlsChannel"]
 _MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 _DONT_WAIT: Final[int] = getattr(socket, "MSG_DONTWAIT", 0)
 _WHOLE: Final[int] = getattr(socket, "MSG_WAITALL", 0)
+
+
+# The most to ask for where a read returns what is there. Larger: most of the memory is given back
+# again. Smaller: more calls.
+TIMED_READ_BYTES: Final = 2**20
+
+# OpenSSL returns no more than this at once, whatever it is asked for.
+TLS_RECORD_BYTES: Final = 2**14
 
 
 class Seen(enum.Enum):
@@ -82,10 +91,12 @@ class _Bell:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._poll.register(self._heard, select.POLLIN)
+        # Or a late ring could write into a file that got the descriptor next.
+        self._lock = threading.Lock()
 
     def ring(self) -> None:
         # A full pipe has been rung already; a closed one has nobody waiting.
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
             os.write(self._rung, b"\0")
 
     def watch(self, timeout_seconds: float | None) -> Seen:
@@ -97,11 +108,10 @@ class _Bell:
         return Seen.READABLE if found else Seen.NOTHING
 
     def close(self) -> None:
-        heard, self._heard = self._heard, -1
-        rung, self._rung = self._rung, -1
-        if heard >= 0:
-            os.close(heard)
-            os.close(rung)
+        with self._lock:
+            os.close(self._heard)
+            os.close(self._rung)
+            self._heard = self._rung = -1
 
 
 class PlainChannel:
@@ -119,7 +129,8 @@ class PlainChannel:
             # One call for a whole large payload: its bytes object is filled in place.
             flags = _WHOLE if size > READ_BYTES else 0
         elif self._poll.poll(_milliseconds(timeout_seconds)):
-            flags = _DONT_WAIT
+            size = min(size, TIMED_READ_BYTES)
+            flags = 0
         else:
             return False
         arrived.extend(map(self._socket.recv, (size,), (flags,)))
@@ -137,7 +148,10 @@ class PlainChannel:
             if not _ready_for(self._socket, select.POLLOUT, timeout_seconds):
                 return False
             flags |= _DONT_WAIT
-        piece.taken.extend(map(self._socket.send, (piece.left(),), (flags,)))
+        try:
+            piece.taken.extend(map(self._socket.send, (piece.left(),), (flags,)))
+        except BlockingIOError:
+            return False
         return True
 
     def finish_writing(self) -> None:
@@ -172,7 +186,7 @@ class TlsChannel:
         while True:
             try:
                 with self._lock:
-                    arrived.append(self._socket.recv(size))
+                    arrived.append(self._socket.recv(min(size, TLS_RECORD_BYTES)))
                 return True
             except ssl.SSLWantReadError:
                 event = select.POLLIN

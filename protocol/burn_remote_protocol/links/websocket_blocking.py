@@ -6,13 +6,12 @@ which saves the hand-over from a reader thread, 40 µs a round trip.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidState, ProtocolError
@@ -21,16 +20,10 @@ from websockets.frames import CloseCode
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address, parse_address
 from burn_remote_protocol.links.channels import Channel, PlainChannel, Seen, TlsChannel
+from burn_remote_protocol.links.cutter import READ_BYTES, FrameCutter
 from burn_remote_protocol.links.dialing import dial, upgrade
-from burn_remote_protocol.links.frames import (
-    READ_BYTES,
-    ControlFrame,
-    FrameCutter,
-    Piece,
-    data_pieces,
-    masking_keys,
-)
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
+from burn_remote_protocol.links.sending import Sender
 
 __all__ = ["BlockingWebSocket", "connect"]
 
@@ -107,20 +100,11 @@ class BlockingWebSocket:
         self._address = str(address)
         self._channel = channel
         self._cutter = cutter
-        self._fragment_bytes = fragment_bytes
+        self._sender = Sender(channel, fragment_bytes)
         self._close_timeout_seconds = close_timeout_seconds
         self._pings = None if ping_interval_seconds is None else _Pings(ping_interval_seconds)
-        self._keys = masking_keys()
-
         self._protocol = protocol  # answers control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
-
-        # What the operating system has not taken yet: the frame that is being sent, or what an
-        # interrupt left of it. Control frames that came up meanwhile wait in ``_control``: a
-        # receiver must not wait for a sender, or neither side might ever read again.
-        self._unsent: collections.deque[Piece] = collections.deque()
-        self._control: collections.deque[Piece] = collections.deque()
-        self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._watch_lock = threading.Lock()
         self._close_lock = threading.Lock()
@@ -144,41 +128,39 @@ class BlockingWebSocket:
         self.send_parts(frame, _NO_PAYLOAD)
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        with self._send_lock:
-            if self._end is not None:
-                raise ConnectionLost(self._end)
-            try:
-                self._flush()
-                self._unsent.extend(data_pieces(head, payload, self._keys, self._fragment_bytes))
-                self._flush()
-            except OSError as error:
-                # What the peer said before it left may still be there to receive.
-                self._end = self._end or self._broken(error)
-                raise ConnectionLost(self._end) from error
-            except BaseException:
-                # The rest goes out before the next frame, when the caller's memory may be gone.
-                for piece in self._unsent:
-                    piece.keep()
-                raise
-        if self._control:
-            self._send_control()
+        try:
+            with self._sender.lock:
+                if self._end is not None:
+                    raise ConnectionLost(self._end)
+                self._sender.send(head, payload)
+            self._post()
+        except ConnectionLost:
+            raise
+        except OSError as error:
+            # What the peer said before it left may still be there to receive.
+            self._end = self._end or self._broken(error)
+            raise ConnectionLost(self._end) from error
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        with self._receive_lock:
-            while True:
-                try:
-                    found = self._cutter.take()
-                except ProtocolViolation as error:
-                    self._refuse(error)
-                    raise
-                if found is None:
-                    if not self._read(deadline):
+        message = None
+        try:
+            with self._receive_lock:
+                while True:
+                    message = self._cutter.take()
+                    if message is not None:
+                        return message
+                    if self._cutter.control:
+                        self._handle_control(self._cutter.control.popleft())
+                    elif not self._read(deadline):
                         return None
-                elif isinstance(found, ControlFrame):
-                    self._handle_control(found)
-                else:
-                    return found
+        except ProtocolViolation as error:
+            self._refuse(error)
+            raise
+        except BaseException:
+            if message is not None:  # interrupted on the way out
+                self._cutter.put_back(message)
+            raise
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -209,39 +191,17 @@ class BlockingWebSocket:
             self._channel.wake()
             with contextlib.ExitStack() as stack:
                 # Threads inside a call hold the descriptor: it must not become another file's.
-                for lock in (self._receive_lock, self._watch_lock, self._send_lock):
+                for lock in (self._receive_lock, self._watch_lock, self._sender.lock):
                     if lock.acquire(timeout=LEAVE_TIMEOUT_SECONDS):
                         stack.callback(lock.release)
                 self._channel.close()
                 self._released = True
 
-    def _flush(self, timeout_seconds: float | None = None) -> None:
-        """Hand over what is unsent. The send lock is held."""
-        while self._unsent:
-            piece = self._unsent[0]
-            if not piece.done() and not self._channel.write(piece, timeout_seconds):
-                return
-            if piece.done():
-                self._unsent.popleft()
-
-    def _send_control(self, timeout_seconds: float = 0) -> None:
-        """Send the control frames that wait, unless a sender is busy, which does it afterwards."""
-        while self._control and self._send_lock.acquire(timeout=timeout_seconds):
-            try:
-                while self._control:
-                    self._unsent.append(self._control.popleft())
-                self._flush(timeout_seconds)
-            except OSError as error:
-                self._end = self._end or self._broken(error)
-            finally:
-                self._send_lock.release()
-
     def _read(self, deadline: float | None) -> bool:
         """Read once; ``False`` when the time is over. The receive lock is held."""
         if self._stopped:
             raise ConnectionLost(self._end)
-        if self._control or self._unsent:
-            self._send_control()
+        self._post()
         arrived = self._cutter.arrived
         try:
             timeout_seconds = self._time_to_wait(deadline)
@@ -253,19 +213,31 @@ class BlockingWebSocket:
             raise self._stop(f"{self._address} hung up")
         return True
 
-    def _handle_control(self, frame: ControlFrame) -> None:
-        with self._protocol_lock:
-            self._protocol.receive_data(frame)
-            self._protocol.events_received()
-            answers = self._protocol.data_to_send()
-        self._control.extend(map(Piece, answers))
-        self._send_control()
+    def _handle_control(self, frame: bytes) -> None:
+        self._advance(self._protocol.receive_data, frame)
         if self._protocol.parser_exc is not None:
             raise self._stop(f"{self._address} broke the protocol: {self._protocol.parser_exc}")
         if self._protocol.close_rcvd is not None:
             raise self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
         if self._pings is not None:
             self._pings.answered()
+
+    def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
+        """Take one step of the protocol's state machine, and send what it has to say."""
+        with self._protocol_lock:
+            # It is closing already, or the code is none that may be sent: nothing to say.
+            with contextlib.suppress(InvalidState, ProtocolError):
+                step(*arguments)
+            self._protocol.events_received()
+            frames = self._protocol.data_to_send()
+        self._post(filter(None, frames), wait)
+
+    def _post(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
+        """Send control frames without waiting for a busy sender. Never raises ``OSError``."""
+        try:
+            self._sender.send_control(frames, timeout_seconds)
+        except OSError as error:
+            self._end = self._end or self._broken(error)
 
     def _stop(self, reason: str) -> ConnectionLost:
         """End both directions. What the peer said is a better reason than a failed send."""
@@ -287,10 +259,9 @@ class BlockingWebSocket:
         self._channel.wake()
 
     def _send_close(self, code: int, reason: str) -> None:
-        with self._protocol_lock, contextlib.suppress(InvalidState, ProtocolError):
-            self._protocol.send_close(code, _short(reason))
-            self._control.extend(map(Piece, self._protocol.data_to_send()))
-        self._send_control(self._close_timeout_seconds)
+        self._advance(
+            self._protocol.send_close, code, _short(reason), wait=self._close_timeout_seconds
+        )
         self._channel.finish_writing()
 
     def _drain(self, deadline: float) -> None:
@@ -317,14 +288,11 @@ class BlockingWebSocket:
         if self._pings is None or time.monotonic() < self._pings.due:
             return False
         if self._pings.waiting:
-            raise self._stop(
-                f"{self._address} did not answer a ping in {self._pings.interval_seconds:g} s"
-            )
-        self._pings.sent()
-        with self._protocol_lock, contextlib.suppress(InvalidState):
-            self._protocol.send_ping(b"")
-            self._control.extend(map(Piece, self._protocol.data_to_send()))
-        self._send_control()
+            interval = self._pings.interval_seconds
+            self._stop(f"{self._address} did not answer a ping in {interval:g} s")
+        else:
+            self._pings.sent()
+            self._advance(self._protocol.send_ping, b"")
         return True
 
     def _broken(self, error: OSError) -> str:

@@ -1,0 +1,198 @@
+"""How is what a server sends cut into messages, without copying what is large?
+
+The client's side of RFC 6455, section 5, for binary messages. Control frames are only cut out:
+their meaning is left to ``websockets``.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Final, NamedTuple
+
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+
+__all__ = ["READ_BYTES", "FrameCutter"]
+
+# How much to read when the length of what comes is not known. Larger: each read of a small frame
+# allocates more. Smaller: more reads for a burst of small frames. Payloads that lack more than this
+# are read straight into their own memory.
+READ_BYTES: Final = 64 * 2**10
+
+_CONTINUATION: Final = 0x00
+_TEXT: Final = 0x01
+_BINARY: Final = 0x02
+_FINAL: Final = 0x80
+_RESERVED: Final = 0x70
+_OPCODE: Final = 0x0F
+_CONTROL: Final = 0x08
+_MASKED: Final = 0x80
+_LENGTH_16: Final = 126
+_LAST_OPCODE: Final = 0x0A
+_HEADER_64_BYTES: Final = 10
+
+
+class _Place(NamedTuple):
+    """Where a cutter is. Replaced as a whole, in one store: an interrupt can't come halfway."""
+
+    arrived: list[bytes]  # read and not yet looked at; whoever reads appends here
+    buffer: bytes = b""
+    position: int = 0  # everything in ``buffer`` before this is done with
+    parts: tuple[bytes, ...] | None = None  # payload so far of the message being received
+    size: int = 0  # its length, the current frame counted in full
+    missing: int = 0  # how much of the current frame is not in ``parts``
+    open: bool = False  # more frames of this message follow
+    bulk: bool = False  # the last frame of data was large
+
+    def whole(self) -> bool:
+        """Tell whether ``parts`` are a message."""
+        return self.parts is not None and not self.missing and not self.open
+
+    def with_part(self, part: bytes) -> tuple[bytes, ...]:
+        # No empty parts: joining one to a large one would copy that.
+        return (*(self.parts or ()), part) if part else self.parts or ()
+
+
+class FrameCutter:
+    """Cuts what a server sends into binary messages and control frames. Performs no I/O.
+
+    Read about ``wanted()`` bytes and append them to ``arrived``; then ``take`` until ``None``.
+    """
+
+    def __init__(self, max_message_bytes: int, already_read: bytes = b"") -> None:
+        self._max_message_bytes: Final = max_message_bytes
+        self._place = _Place([], already_read)
+        # Whole control frames as they came, headers included, for the caller to answer.
+        self.control: collections.deque[bytes] = collections.deque()
+
+    @property
+    def arrived(self) -> list[bytes]:
+        """The list to which what was read is appended."""
+        return self._place.arrived
+
+    def wanted(self) -> int:
+        """Return how many bytes to read next. More than ``READ_BYTES`` are known to come."""
+        place = self._place
+        if place.missing > READ_BYTES:
+            return place.missing
+        if place.bulk and not place.missing:
+            # Read the next header alone, so that its payload can be read straight into its own
+            # memory: joining what came with the header to the rest would copy 1 MiB.
+            return max(1, _HEADER_64_BYTES - (len(place.buffer) - place.position))
+        return READ_BYTES
+
+    def ready(self) -> bool:
+        """Tell whether ``take`` would find something without more being read."""
+        place = self._place
+        if place.arrived or place.whole():
+            return True
+        if place.missing:
+            return False
+        found = _parse_header(place.buffer, place.position)
+        return found is not None and found[2] + found[1] <= len(place.buffer)
+
+    def take(self) -> bytes | None:
+        """Return the next message; ``None`` when more must be read or ``control`` has come.
+
+        Raises ``LimitExceeded`` from the header alone, and ``ProtocolViolation``.
+        """
+        if self._place.arrived:
+            self._merge()
+        while not self._place.missing:
+            place = self._place
+            if place.whole():
+                parts = place.parts or ()
+                message = parts[0] if len(parts) == 1 else b"".join(parts)
+                self._place = place._replace(parts=None, size=0)
+                return message
+            found = _parse_header(place.buffer, place.position)
+            if found is None:
+                return None
+            first, length, start = found
+            end = start + length
+            if first & _CONTROL:
+                _check_control(first, length)
+                if end <= len(place.buffer):
+                    self.control.append(place.buffer[place.position : end])
+                    self._place = place._replace(position=end)
+                return None
+            self._check_data(place, first, length)
+            if first == _FINAL | _BINARY and end <= len(place.buffer):
+                message = place.buffer[start:end]
+                # Nothing between this store and the caller's can be interrupted: no call is made.
+                self._place = _Place(place.arrived, place.buffer, end)
+                return message
+            self._begin(place, first, length, start)
+        return None
+
+    def put_back(self, message: bytes) -> None:
+        """Undo the last ``take``."""
+        self._place = self._place._replace(parts=(message,), size=len(message))
+
+    def _begin(self, place: _Place, first: int, length: int, start: int) -> None:
+        """Begin a frame of data that is not whole, or not the whole message."""
+        missing = max(0, start + length - len(place.buffer))
+        end = 0 if missing else start + length
+        self._place = place._replace(
+            buffer=b"" if missing else place.buffer,
+            position=end,
+            parts=place.with_part(place.buffer[start : start + length]),
+            size=place.size + length,
+            missing=missing,
+            open=not first & _FINAL,
+            bulk=length > READ_BYTES,
+        )
+
+    def _merge(self) -> None:
+        """Move what arrived to where it belongs: the payload in progress, then the buffer."""
+        place = self._place
+        chunk = place.arrived[0] if len(place.arrived) == 1 else b"".join(place.arrived)
+        if not place.missing:
+            rest = place.buffer[place.position :]
+            self._place = place._replace(
+                arrived=[], buffer=rest + chunk if rest else chunk, position=0
+            )
+            return
+        fits = len(chunk) <= place.missing
+        self._place = place._replace(
+            arrived=[],
+            buffer=b"" if fits else chunk,
+            position=0 if fits else place.missing,
+            parts=place.with_part(chunk if fits else chunk[: place.missing]),
+            missing=place.missing - len(chunk) if fits else 0,
+        )
+
+    def _check_data(self, place: _Place, first: int, length: int) -> None:
+        opcode = first & _OPCODE
+        if opcode == _TEXT:
+            raise ProtocolViolation("the peer sent a text message; this protocol is binary")
+        if opcode not in (_BINARY, _CONTINUATION) or first & _RESERVED:
+            raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
+        if place.open != (opcode == _CONTINUATION):
+            raise ProtocolViolation("the fragments of a WebSocket message are out of order")
+        if place.size + length > self._max_message_bytes:
+            raise LimitExceeded(
+                "bytes in one message", seen=place.size + length, allowed=self._max_message_bytes
+            )
+
+
+def _check_control(first: int, length: int) -> None:
+    if first & _OPCODE > _LAST_OPCODE or first & _RESERVED or not first & _FINAL:
+        raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
+    if length >= _LENGTH_16:
+        raise ProtocolViolation(f"a WebSocket control frame has {length:,} bytes")
+
+
+def _parse_header(buffer: bytes, position: int) -> tuple[int, int, int] | None:
+    """Return the first byte, the payload's length and where the payload begins."""
+    available = len(buffer) - position
+    if available < 2:
+        return None
+    length = buffer[position + 1]
+    if length < _LENGTH_16:
+        return buffer[position], length, position + 2
+    if length & _MASKED:
+        raise ProtocolViolation("a server's WebSocket frame is masked")
+    start = position + (4 if length == _LENGTH_16 else _HEADER_64_BYTES)
+    if len(buffer) < start:
+        return None
+    return buffer[position], int.from_bytes(buffer[position + 2 : start], "big"), start
