@@ -1,0 +1,138 @@
+"""What is a tensor before it can compute: a handle, its attributes, and the ways to wait for it?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from burn_remote import reading
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from typing_extensions import TypeIs
+
+    from burn_remote.arrays import Array
+    from burn_remote.device import Device
+    from burn_remote.pending import Pending
+    from burn_remote.runner import TensorHandle
+    from burn_remote.tensor import Tensor
+    from burn_remote_protocol.dtypes import DType
+    from burn_remote_protocol.tensors import Shape
+
+__all__ = ["TensorValue", "is_tensor"]
+
+
+class TensorValue:
+    """An immutable array on a device, or the promise of one.
+
+    Attributes and ``repr`` never ask the server. What waits for it: ``numpy``, ``item``,
+    ``tolist``, ``bool()``, ``int()``, ``float()``, ``complex()``, a use as an index, and
+    NumPy's conversions (``numpy.asarray(x)``). Nothing else does.
+    """
+
+    __slots__ = ("__weakref__", "handle")
+
+    # NumPy must leave ``array * tensor`` to us: it would read the tensor without being asked to.
+    __array_ufunc__ = None
+
+    def __init__(self, handle: TensorHandle) -> None:
+        self.handle = handle
+
+    @property
+    def shape(self) -> Shape:
+        """The number of elements along each axis."""
+        return self.handle.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self.handle.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.handle.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.handle.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the elements take on the wire; 0 for quantized dtypes."""
+        return self.handle.spec.nbytes
+
+    @property
+    def device(self) -> Device:
+        """Where the elements are."""
+        return self.handle.client.device
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def __len__(self) -> int:
+        """Return the size of the first axis. Raises ``ShapeMismatch`` for a 0-d tensor."""
+        if not self.shape:
+            raise ShapeMismatch("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def read(self) -> Pending[Array]:
+        """Ask for the elements without waiting: ``await`` the result, or call its ``result()``.
+
+        Returns a pending NumPy array of this shape, writable and its holder's own, with
+        ``ml_dtypes.bfloat16`` for bfloat16. Waiting for it raises ``OperationFailed`` when an
+        operation that it came from failed, and ``ConnectionLost``.
+        """
+        return reading.read_array(self.handle)
+
+    def numpy(self) -> Array:
+        """Wait for the elements, as a NumPy array; see ``read``."""
+        return reading.read_array(self.handle).result()
+
+    def item(self) -> Any:
+        """Wait for the only element, as a Python number. Raises ``ShapeMismatch`` for more."""
+        if self.size != 1:
+            raise ShapeMismatch(f"{self.handle.spec} has {self.size:,} elements, not one")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Wait for the elements, as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __bool__(self) -> bool:
+        """Wait for the only element and return whether it is true."""
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        """Wait for the only element."""
+        return int(self.item())
+
+    def __float__(self) -> float:
+        """Wait for the only element."""
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        """Wait for the only element."""
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        """Wait for the only element. Raises ``DTypeMismatch`` unless it is an integer."""
+        if not self.dtype.is_integer:
+            raise DTypeMismatch(f"{self.handle.spec} cannot be an index; only integers can")
+        return int(self.item())
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
+        """Wait for the elements: this is what ``numpy.asarray`` calls.
+
+        Raises ``ValueError`` for ``copy=False``: the elements are on the server.
+        """
+        if copy is False:
+            raise ValueError("the elements must be copied from the server: copy=False cannot be")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Whether a value is a ``Tensor`` (the class itself is a layer above)."""
+    return isinstance(value, TensorValue)
