@@ -1,0 +1,267 @@
+"""Hold tensors on other machines, compute on them, and move them from machine to machine."""
+
+from burn_remote import functional, random
+from burn_remote.accumulation import (
+    cummax,
+    cummin,
+    cumulative_prod,
+    cumulative_sum,
+)
+from burn_remote.addresses import (
+    DeviceId,
+    address_to_id,
+    id_to_address,
+)
+from burn_remote.arithmetic import (
+    add,
+    atan2,
+    divide,
+    floor_divide,
+    multiply,
+    negative,
+    pow,
+    reciprocal,
+    remainder,
+    subtract,
+    trunc_divide,
+)
+from burn_remote.casting import (
+    astype,
+)
+from burn_remote.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    not_equal,
+)
+from burn_remote.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from burn_remote.device import (
+    Device,
+    LocalDevice,
+    RemoteDevice,
+    default_device,
+)
+from burn_remote.dtypes import (
+    bfloat16,
+    bool,
+    flex32,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from burn_remote.elementwise import (
+    abs,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    ceil,
+    cos,
+    cosh,
+    erf,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    log2,
+    log10,
+    positive,
+    round,
+    rsqrt,
+    sign,
+    signbit,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    tan,
+    tanh,
+    trunc,
+)
+from burn_remote.gathering import (
+    gather,
+    gather_nd,
+    scatter,
+    scatter_nd,
+    take,
+    take_along_axis,
+    update_along,
+)
+from burn_remote.linear_algebra import (
+    cross,
+    matmul,
+    outer,
+    tensordot,
+    vecdot,
+    vector_norm,
+)
+from burn_remote.logic import (
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+)
+from burn_remote.manipulation import (
+    broadcast_arrays,
+    broadcast_to,
+    concat,
+    expand_dims,
+    flatten,
+    flip,
+    matrix_transpose,
+    moveaxis,
+    permute_dims,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    transpose,
+    unfold,
+    unstack,
+)
+from burn_remote.pending import (
+    Pending,
+)
+from burn_remote.reading import (
+    read,
+)
+from burn_remote.repetition import (
+    diff,
+    repeat,
+    roll,
+    tile,
+    tril,
+    triu,
+)
+from burn_remote.runner import (
+    RunnerClient,
+    TensorHandle,
+)
+from burn_remote.searching import (
+    argmax,
+    argmin,
+    argsort,
+    argtopk,
+    max_with_indices,
+    min_with_indices,
+    sort,
+    topk,
+)
+from burn_remote.selection import (
+    clip,
+    mask_fill,
+    maximum,
+    minimum,
+    where,
+)
+from burn_remote.statistics import (
+    all,
+    any,
+    count_nonzero,
+    max,
+    max_abs,
+    mean,
+    min,
+    prod,
+    std,
+    sum,
+    var,
+)
+from burn_remote.tensor import (
+    Tensor,
+)
+from burn_remote.traffic import (
+    Traffic,
+)
+from burn_remote_protocol.dtypes import DType, DTypeUsage, QuantScheme
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+    ConnectionFailed,
+    ConnectionLost,
+    DeviceMismatch,
+    DTypeMismatch,
+    HandshakeRefused,
+    LimitExceeded,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    QuotaExceeded,
+    SessionLost,
+    ShapeMismatch,
+    TransferFailed,
+    UnknownTensor,
+    Unsupported,
+    UsageError,
+    VersionMismatch,
+)
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+__all__ = [
+    "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost", "DType",
+    "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceMismatch", "HandshakeRefused",
+    "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
+    "ProtocolViolation", "QuantScheme", "QuotaExceeded", "RemoteDevice", "RunnerClient",
+    "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle", "TensorSpec",
+    "Traffic", "TransferFailed", "UnknownTensor", "Unsupported", "UsageError",
+    "VersionMismatch", "abs", "acos", "acosh", "add", "address_to_id", "all", "any", "arange",
+    "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype", "atan",
+    "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
+    "broadcast_to", "ceil", "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax",
+    "cummin", "cumulative_prod", "cumulative_sum", "default_device", "diff", "divide", "empty",
+    "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten",
+    "flex32", "flip", "float16", "float32", "float64", "floor", "floor_divide", "full",
+    "full_like", "functional", "gather", "gather_nd", "greater", "greater_equal",
+    "id_to_address", "int8", "int16", "int32", "int64", "isfinite", "isinf", "isnan", "less",
+    "less_equal", "linspace", "log", "log1p", "log2", "log10", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs",
+    "max_with_indices", "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum",
+    "moveaxis", "multiply", "negative", "not_equal", "ones", "ones_like", "outer",
+    "permute_dims", "positive", "pow", "prod", "random", "read", "reciprocal", "remainder",
+    "repeat", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_nd", "sign", "signbit",
+    "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract",
+    "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile",
+    "topk", "transpose", "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16", "uint32",
+    "uint64", "unfold", "unstack", "update_along", "var", "vecdot", "vector_norm", "where",
+    "zeros", "zeros_like",
+]  # fmt: skip

@@ -1,0 +1,99 @@
+"""How are tensors of random numbers made?
+
+The numbers come from the session's generator on the device: after ``device.seed(…)`` the same
+calls give the same numbers. ``device=None`` means ``default_device()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote.arrays import as_dtype
+from burn_remote.axes import normal_shape
+from burn_remote.casting import astype
+from burn_remote.creation import AnyDType
+from burn_remote.device import default_device
+from burn_remote.operators import Operator
+from burn_remote.searching import argsort
+from burn_remote.tensor import Tensor
+from burn_remote_protocol.dtypes import F32, I64, DType
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+
+__all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
+
+Shape = int | Sequence[int]
+
+RANDOM: Final = Operator(floats.RANDOM)
+INT_RANDOM: Final = Operator(numeric.INT_RANDOM)
+
+
+def uniform(
+    shape: Shape,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers between ``low`` and ``high`` (excluded), all equally likely."""
+    return _drawn(shape, ("Uniform", float(low), float(high)), as_dtype(dtype), device)
+
+
+def normal(
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers of a normal distribution with this mean and standard deviation."""
+    return _drawn(shape, ("Normal", float(mean), float(std)), as_dtype(dtype), device)
+
+
+def bernoulli(
+    shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
+) -> Tensor:
+    """Return ones with probability ``p``, and zeros; of a bool dtype, truths."""
+    if not 0 <= p <= 1:
+        raise UsageError(f"a probability is between 0 and 1, not {p}")
+    wanted = as_dtype(dtype)
+    if wanted.is_bool:
+        return astype(_drawn(shape, ("Bernoulli", float(p)), F32, device), wanted)
+    return _drawn(shape, ("Bernoulli", float(p)), wanted, device)
+
+
+def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+    """Return numbers of the device's default distribution: from 0 to 1 for floats."""
+    return _drawn(shape, ("Default",), as_dtype(dtype), device)
+
+
+def integers(
+    low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
+) -> Tensor:
+    """Return integers from ``low`` up to before ``high``, all equally likely."""
+    if low >= high:
+        raise UsageError(f"there is no integer from {low} up to before {high}")
+    wanted = as_dtype(dtype)
+    if not wanted.is_integer:
+        raise UsageError(f"integers cannot be {wanted}; convert them with .astype(...)")
+    return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
+
+
+def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
+    """Return the numbers from 0 to ``count - 1`` in a random order, as int64."""
+    return argsort(uniform(count, device=device))
+
+
+def _drawn(
+    shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: Device | None
+) -> Tensor:
+    operator = INT_RANDOM if dtype.is_integer else RANDOM
+    client = (default_device() if device is None else device).client
+    return Tensor(operator.create(client, TensorSpec(normal_shape(shape), dtype), (distribution,)))
