@@ -22,10 +22,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from servers import running_servers
 from sklearn.datasets import load_digits
 
 import burn_remote as br
-from servers import running_servers
 
 CLASSES = 10
 HIDDEN = 64
@@ -99,7 +99,10 @@ def train(network: Network, x: np.ndarray, y: np.ndarray, epochs: int, device: b
     one_hot = np.eye(CLASSES, dtype=np.float32)[y]
     starts = range(0, len(x) - BATCH + 1, BATCH)
     batches = [
-        (br.tensor(x[i : i + BATCH], device=device), br.tensor(one_hot[i : i + BATCH], device=device))
+        (
+            br.tensor(x[i : i + BATCH], device=device),
+            br.tensor(one_hot[i : i + BATCH], device=device),
+        )
         for i in starts
     ]
     for _ in track(range(epochs), description="training", console=console):
@@ -160,7 +163,9 @@ def main(
     table.add_row("training steps per second", f"{steps / seconds:,.0f}")
     table.add_row("operations sent", f"{total.operations:,}")
     table.add_row("frames sent", f"{total.frames_sent:,}")
-    table.add_row("operations per frame while training", f"{trained.operations / trained.frames_sent:.0f}")
+    table.add_row(
+        "operations per frame while training", f"{trained.operations / trained.frames_sent:.0f}"
+    )
     table.add_row("bytes up", f"{total.bytes_sent:,}")
     table.add_row("bytes down", f"{total.bytes_received:,}")
     table.add_row("bytes moved from server to server", f"{network.nbytes:,}")

@@ -42,6 +42,7 @@ class Device:
     transfer_domain: ClassVar[str | None] = None
 
     session: NativeSession
+    _client: RunnerClient
 
     @property
     def client(self) -> RunnerClient:
@@ -55,7 +56,7 @@ class Device:
 
     def _adopt(self, session: NativeSession) -> None:
         self.session = session
-        self._client: RunnerClient = session
+        self._client = session
         if not hasattr(session, "device"):
             session.device = self
 

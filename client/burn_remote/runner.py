@@ -16,8 +16,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.device import Device
-    from burn_remote_protocol.dtypes import DType
-    from burn_remote_protocol.messages import DTypeUsage
+    from burn_remote_protocol.dtypes import DType, DTypeUsage
 
 __all__ = ["RunnerClient", "TensorHandle"]
 

@@ -244,9 +244,7 @@ class NativeSession:
         """Ask what the device can do with a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
 
-    def _ask(
-        self, question: Callable[[int], Task], read: TensorSpec | None = None
-    ) -> Pending[Any]:
+    def _ask(self, question: Callable[[int], Task], read: TensorSpec | None = None) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         with self._lock:
             if self._error is not None:
@@ -405,7 +403,7 @@ class NativeSession:
         # Memory is taken for what was asked, never for what an answer claims.
         if request.read is None or spec != request.read:
             raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
-        request.buffer = memoryview(np.empty(spec.nbytes, np.uint8))
+        request.buffer = np.empty(spec.nbytes, np.uint8).data
 
     def _take_chunk(self, chunk: Chunk) -> None:
         request = self._requests.get(chunk.payload)

@@ -198,9 +198,7 @@ class Engine:
             reason = str(error) or "the server has no room for the elements"
             self._outbox.reply(task.request, OperationFailed(reason, operation="Read"))
         else:
-            self._outbox.reply(
-                task.request, TensorData(buffer, task.spec.shape, task.spec.dtype)
-            )
+            self._outbox.reply(task.request, TensorData(buffer, task.spec.shape, task.spec.dtype))
 
     def _sync(self, task: Sync) -> None:
         self._interpreter.settle()

@@ -107,7 +107,9 @@ class Host:
         self.transfers: Final = Transfers()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.peers: Final = Peers(settings, tasks)
-        self.devices: Final = [Device(index, backend, self) for index, backend in enumerate(backends)]
+        self.devices: Final = [
+            Device(index, backend, self) for index, backend in enumerate(backends)
+        ]
         self.draining: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()

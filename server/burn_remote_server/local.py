@@ -89,7 +89,7 @@ class LocalLink:
         """Execute a frame that is made of two parts."""
         self.send(head + payload)
 
-    def receive(self, timeout_seconds: float | None) -> bytes | None:
+    def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         """Return the next frame from the engine, ``None`` when the time is over."""
         with self._arrived:
             if not self._arrived.wait_for(self._readable, timeout_seconds):
@@ -98,7 +98,7 @@ class LocalLink:
                 return self._frames.popleft()
         raise ConnectionLost(f"{self.address} was closed")
 
-    def wait_readable(self, timeout_seconds: float | None) -> bool:
+    def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a frame, or the end, can be received; consumes nothing."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)

@@ -140,16 +140,16 @@ def _declared_outputs(signature: Signature) -> Any:
 def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:
     """Return the failure that an operation's outputs get for what was raised while it ran."""
     signature = plan.signature
-    where = {
-        "operation": str(signature.row),
-        "shapes": signature.describe(),
-        "tensor": tensor,
-    }
+    kind, reason = _blame(error, plan)
+    return kind(reason, operation=str(signature.row), shapes=signature.describe(), tensor=tensor)
+
+
+def _blame(error: Exception, plan: Plan) -> tuple[type[OperationFailed], str]:
     if isinstance(error, OperationFailed):
-        return type(error)(error.reason, **where)
+        return type(error), error.reason
     if isinstance(error, MemoryError):
-        return OutOfMemory(f"the device has no room for {plan.output_bytes:,} bytes", **where)
+        return OutOfMemory, f"the device has no room for {plan.output_bytes:,} bytes"
     if isinstance(error, BurnRemoteError):
-        return OperationFailed(str(error), **where)
-    logger.warning("kernel_failed", operation=str(signature.row), exc_info=error)
-    return OperationFailed(f"{type(error).__name__}: {error}", **where)
+        return OperationFailed, str(error)
+    logger.warning("kernel_failed", operation=str(plan.signature.row), exc_info=error)
+    return OperationFailed, f"{type(error).__name__}: {error}"

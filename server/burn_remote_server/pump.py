@@ -140,7 +140,7 @@ async def _converse(
     reading = asyncio.ensure_future(_read(link, session, outbox, writer, host))
     writing = asyncio.ensure_future(writer.run())
     draining = asyncio.ensure_future(host.draining.wait())
-    running = {reading, writing, draining}
+    running: set[asyncio.Future[Any]] = {reading, writing, draining}
     try:
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in (reading, writing):
@@ -155,8 +155,8 @@ async def _converse(
         await writer.flush()
         return SessionLost("the server is shutting down")
     finally:
-        for task in running:
-            task.cancel()
+        for each in running:
+            each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
 
@@ -203,12 +203,11 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
     except* ConnectionLost:
         pass
     except* BurnRemoteError as group:
-        await _say_goodbye(link, group.exceptions[0])
+        reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
+        await _say_goodbye(link, reason)
 
 
-async def _answer(
-    request: FetchRequest, host: Host, outbox: NativeOutbox, writer: _Writer
-) -> None:
+async def _answer(request: FetchRequest, host: Host, outbox: NativeOutbox, writer: _Writer) -> None:
     value: Any
     try:
         exposed = await host.exposed(("native", request.transfer))

@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import structlog
-from websockets.asyncio.server import Server, ServerConnection, serve as listen
+from websockets.asyncio import server as websocket_server
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
@@ -66,10 +67,10 @@ class _Service:
             backend=host.settings.backend,
         )
 
-    def listen(self) -> listen:
+    def listen(self) -> websocket_server.serve:
         """Return the listening server, to be entered as a context."""
         settings = self._host.settings
-        return listen(
+        return websocket_server.serve(
             self._handle,
             settings.host,
             settings.port,

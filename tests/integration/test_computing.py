@@ -15,7 +15,9 @@ from support.servers import RunningServer
 def test_operations_run_where_the_tensors_are(device: br.Device) -> None:
     rng = np.random.default_rng(0)
     x, w, b = rng.random((5, 4)), rng.random((4, 3)), rng.random((3,))
-    y = (br.tensor(x, device=device) @ br.tensor(w, device=device) + br.tensor(b, device=device)).relu()
+    y = (
+        br.tensor(x, device=device) @ br.tensor(w, device=device) + br.tensor(b, device=device)
+    ).relu()
     np.testing.assert_allclose(y.numpy(), np.maximum(x @ w + b, 0), rtol=1e-12)
 
 

@@ -58,9 +58,8 @@ def test_awaiting_a_failed_tensor_raises_too(device: br.Device) -> None:
 
 
 def test_tensors_of_two_devices_do_not_mix(device: br.Device, second_server: RunningServer) -> None:
-    with br.RemoteDevice(second_server.address) as other:
-        with pytest.raises(br.DeviceMismatch):
-            br.ones((2,), device=device) + br.ones((2,), device=other)
+    with br.RemoteDevice(second_server.address) as other, pytest.raises(br.DeviceMismatch):
+        br.ones((2,), device=device) + br.ones((2,), device=other)
 
 
 def test_shapes_that_do_not_go_together_fail_at_the_call(device: br.Device) -> None:

@@ -52,13 +52,13 @@ def test_sessions_that_wait_for_each_other_do_not_deadlock(remote_pair: Pair) ->
 
 
 def test_a_tensor_moves_between_devices_of_one_server() -> None:
-    with server("--device-count", "2") as running:
-        with (
-            br.RemoteDevice(running.address) as first,
-            br.RemoteDevice(f"{running.address}/1") as second,
-        ):
-            moved = br.arange(10, device=first).to(second)
-            assert moved.tolist() == list(range(10))
+    with (
+        server("--device-count", "2") as running,
+        br.RemoteDevice(running.address) as first,
+        br.RemoteDevice(f"{running.address}/1") as second,
+    ):
+        moved = br.arange(10, device=first).to(second)
+        assert moved.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("nbytes", [4, 20_000, 3_000_001])

@@ -97,8 +97,8 @@ INLINE_BYTES: Final = 16 * 1024
 MAX_SIGNATURES: Final = 4096
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 
-_HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH = range(
-    1, 11
+_HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH = (
+    range(1, 11)
 )
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset

@@ -48,7 +48,7 @@ LINEAR: Final = Row(
     linear,
     linear_cost,
 )
-LINEAR_XBACKWARD: Final = Row(
+LINEAR_X_BACKWARD: Final = Row(
     "Module",
     "LinearXBackward",
     (tensor_in("weight"), tensor_in("output_grad"), tensor_out("out")),
@@ -114,6 +114,6 @@ CTC_LOSS_BACKWARD: Final = Row(
 )
 
 ROWS: Final = (
-    EMBEDDING, EMBEDDING_BACKWARD, LINEAR, LINEAR_XBACKWARD, LINEAR_WEIGHT_BACKWARD,
+    EMBEDDING, EMBEDDING_BACKWARD, LINEAR, LINEAR_X_BACKWARD, LINEAR_WEIGHT_BACKWARD,
     LINEAR_BIAS_BACKWARD, ATTENTION, CTC_LOSS, CTC_LOSS_BACKWARD,
 )  # fmt: skip

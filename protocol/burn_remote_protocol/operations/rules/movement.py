@@ -155,10 +155,11 @@ def cat(call: Call) -> Outputs:
         refuse_shape("there is no tensor to concatenate; at least one must be given")
     first, dim = specs[0], call.parameters["dim"]
     check_axis("dim", dim, first.shape)
+    tail = first.shape[dim + 1 :]
     for position, spec in enumerate(specs):
         check_same_dtype(first, **{f"tensor {position}": spec})
-        others = (*spec.shape[:dim], *spec.shape[dim + 1 :])
-        if others != (*first.shape[:dim], *first.shape[dim + 1 :]):
+        alike = spec.shape[:dim] == first.shape[:dim] and spec.shape[dim + 1 :] == tail
+        if not alike or len(spec.shape) != len(first.shape):
             refuse_shape(f"tensor {position} is {spec}, but must be like {first} except in {dim=}")
     total = sum(spec.shape[dim] for spec in specs)
-    return (result((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype),)
+    return (result((*first.shape[:dim], total, *tail), first.dtype),)
