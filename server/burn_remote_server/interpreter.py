@@ -73,6 +73,11 @@ class Interpreter:
     def execute(self, operation: Operation) -> None:
         """Run an operation that came in full."""
         signature, tensors = operation
+        if signature.row.family == "Init":
+            return  # Burn's note that an upload is complete; nothing is left to do
+        if signature.row.family == "Drop":
+            self.drop(tensors)
+            return
         plan = self._plans.get(id(signature))
         if plan is None:
             plan = self._prepare(signature)
@@ -204,7 +209,7 @@ class Interpreter:
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
         """Put the array that has arrived whole in its tensor's place."""
         del self._slots[tensor]
-        self._arrays[tensor] = slot.array
+        self._arrays[tensor] = self.backend.finished(slot.array, slot.spec.dtype)
 
     def refused_upload(self, tensor: int) -> bool:
         """Whether chunks of this tensor may still come although it is no upload (any more): it was

@@ -6,6 +6,7 @@ native dialect to it, frame by frame, as to any server.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections import deque
 from typing import Final
@@ -68,6 +69,9 @@ class LocalLink:
         self._arrived = threading.Condition()
         self._running = threading.Lock()
         self._greeted = False
+        # The caller's own NumPy settings stay as they are.
+        self._context = contextvars.copy_context()
+        self._context.run(backend.prepare_thread)
         self._interrupted = False
         self.closed = False
 
@@ -76,9 +80,8 @@ class LocalLink:
         with self._running:
             if self.closed:
                 raise ConnectionLost(f"{self.address} was closed")
-            self._backend.prepare_thread()
             try:
-                self._take(frame)
+                self._context.run(self._take, frame)
             except BurnRemoteError as error:
                 self._say(Closing(error) if self._greeted else Refused(error))
                 self._free()

@@ -68,7 +68,7 @@ class _Download:
         self._buffer[chunk.offset : end] = chunk.data
         self.received = end
         if end == len(self._buffer):
-            self.finish(self._backend.finished(self._array))
+            self.finish(self._backend.finished(self._array, self.spec.dtype))
 
     def finish(self, array: Any) -> None:
         """Deliver the array."""

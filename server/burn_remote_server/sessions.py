@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -44,6 +45,10 @@ class Session:
         self.engine = engine
         self.interpreter = interpreter
         self._inline_cost = inline_cost
+        # Work on the event loop runs in a context of its own: NumPy keeps there how it treats
+        # divisions by zero, and the loop's other tasks must not inherit that.
+        self._context = contextvars.copy_context()
+        self._context.run(interpreter.backend.prepare_thread)
         self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(
@@ -60,7 +65,7 @@ class Session:
         if not self._worker.queued:
             cost = self.engine.estimate(batch)
             if cost is not None and cost <= self._inline_cost:
-                self._run(partial(self.engine.run, batch))
+                self._context.run(self._run, partial(self.engine.run, batch))
                 self._notify()
                 return
         self._worker.submit(partial(self._run, partial(self.engine.run, batch)))
@@ -68,7 +73,9 @@ class Session:
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a piece of an upload, now or in its turn."""
         if not self._worker.queued:
-            self._run(partial(self.engine.write_chunk, chunk))
+            self._context.run(self._run, partial(self.engine.write_chunk, chunk))
+            if self.error is not None:
+                self._notify()
             return
         self._worker.submit(partial(self._run, partial(self.engine.write_chunk, chunk)))
 

@@ -1,19 +1,28 @@
-"""What must an array library offer so that sessions can compute on it?"""
+"""What must an array library offer so that sessions can compute on it?
+
+The surface is that of Burn's ``Backend`` trait; what is Burn's per-family ``*TensorOps`` is here one
+kernel per row of the table of operations.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["Backend", "BackendSession", "Kernel"]
+__all__ = ["Backend", "BackendSession", "Kernel", "Run"]
 
-# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays.
+# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per input
+# field: an array, None for an absent one, a list for a list.
 Kernel = Callable[..., Any]
+
+# run(*tensors) -> array or tuple of arrays: a kernel whose parameters and outputs are settled.
+Run = Callable[..., Any]
 
 
 class BackendSession(ABC):
@@ -24,20 +33,36 @@ class BackendSession(ABC):
         """Return the implementation of an operation. Raises ``Unsupported`` for none."""
 
     @abstractmethod
+    def bind(self, signature: Signature) -> Run:
+        """Return the implementation with the signature's parameters and outputs settled.
+
+        Faster per call than ``kernel``: what does not change between calls is decided here, and
+        what remains may be a function of the array library itself. Raises ``Unsupported``.
+        """
+
+    @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:
         """Return the array library's dtype in which tensors of ``dtype`` are held."""
 
     @abstractmethod
     def seed(self, seed: int) -> None:
-        """Start the session's random numbers anew."""
+        """Start the session's random numbers anew; the same seed gives the same tensors."""
 
 
 class Backend(ABC):
-    """One device: its arrays and what can be done with them."""
+    """One device: its arrays and what can be done with them.
 
-    name: str
-    device_count: int = 1
-    ad_enabled: bool = False
+    Arrays are never changed once a kernel or an upload has made them, so they may be shared.
+    """
+
+    name: ClassVar[str]
+    # Gradients are the client's: it sends the operations that compute them.
+    ad_enabled: ClassVar[bool] = False
+
+    @property
+    def device_count(self) -> int:
+        """How many devices of this library the machine has."""
+        return 1
 
     @abstractmethod
     def open_session(self) -> BackendSession:
@@ -45,11 +70,14 @@ class Backend(ABC):
 
     @abstractmethod
     def to_device(self, data: TensorData) -> Any:
-        """Return an array with the elements of ``data``, copied."""
+        """Return an array with the elements of ``data``; the data may change afterwards.
+
+        Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
+        """
 
     @abstractmethod
     def empty(self, spec: TensorSpec) -> Any:
-        """Return an array for an upload to fill. Raises ``MemoryError``."""
+        """Return an array for an upload to fill. Raises ``MemoryError`` and ``Unsupported``."""
 
     @abstractmethod
     def writable_bytes(self, array: Any) -> memoryview:
@@ -77,14 +105,21 @@ class Backend(ABC):
 
     def supports_dtype(self, dtype: DType) -> bool:
         """Whether tensors of a dtype can be stored and computed with."""
-        usage = self.dtype_usage(dtype)
-        return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage
+        general = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
+        return self.dtype_usage(dtype) & general == general
 
     def prepare_thread(self) -> None:
-        """Make the calling thread ready to run kernels."""
+        """Make the calling thread, or the running task, ready to run kernels."""
 
     def sync(self) -> None:
         """Wait until the device has done everything asked of it."""
 
     def memory_cleanup(self) -> None:
         """Return cached memory to the system."""
+
+    def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which arrays are made that will stay, such as a model's weights."""
+        return contextlib.nullcontext()
+
+    def staging(self, data: Iterable[TensorData]) -> None:
+        """Prepare data that will soon be uploaded, where the device is faster for it."""

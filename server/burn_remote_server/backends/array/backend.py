@@ -1,0 +1,67 @@
+"""How do tensors get in and out of the arrays of a module such as NumPy?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.array.dtypes import array_dtype, wire_dtype
+from burn_remote_server.backends.array.families import random_families, shared_families
+from burn_remote_server.backends.array.random_numbers import RandomStream
+from burn_remote_server.backends.array.session import ArraySession, kernel_table
+from burn_remote_server.backends.interface import Backend
+
+__all__ = ["ArrayBackend"]
+
+GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
+BOOL_BYTES: Final = np.dtype("u1")
+BOOL_WORDS: Final = np.dtype("<u4")
+
+
+class ArrayBackend(Backend):
+    """A backend over an array module ``xp`` whose arrays are in the host's memory."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        self._shared = kernel_table(shared_families(xp))
+
+    def open_session(self) -> ArraySession:
+        stream = RandomStream(self.xp)
+        table = {**self._shared, **kernel_table(random_families(self.xp, stream))}
+        return ArraySession(self.xp, table, stream.seed)
+
+    # -- tensors in and out -------------------------------------------------------------------
+
+    def to_device(self, data: TensorData) -> Any:
+        elements = np.frombuffer(data.bytes, dtype=wire_dtype(data.dtype))
+        if elements.size != data.spec.size:
+            raise ShapeMismatch(f"{elements.nbytes:,} bytes are not those of {data.spec}")
+        # Bytes never change and each message has its own, so the array may keep them.
+        owned = elements if type(data.bytes) is bytes else elements.copy()
+        return self.finished(owned.reshape(data.shape)) if data.dtype.is_bool else owned.reshape(
+            data.shape
+        )
+
+    def empty(self, spec: TensorSpec) -> Any:
+        return self.xp.empty(spec.shape, wire_dtype(spec.dtype))
+
+    def writable_bytes(self, array: Any) -> memoryview:
+        return memoryview(array.reshape(-1).view(BOOL_BYTES))
+
+    def finished(self, array: Any) -> Any:
+        raise NotImplementedError
+
+    def to_bytes(self, array: Any, dtype: DType) -> memoryview:
+        raise NotImplementedError
+
+    def nbytes(self, array: Any) -> int:
+        return int(array.nbytes)
+
+    # -- what it can do -----------------------------------------------------------------------
+
+    def dtype_usage(self, dtype: DType) -> DTypeUsage:
+        raise NotImplementedError

@@ -1,0 +1,66 @@
+"""In which array dtype is a tensor held, and in which one does it cross the wire?"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from burn_remote_protocol.dtypes import (
+    BF16,
+    BOOL,
+    BOOL_U8,
+    BOOL_U32,
+    F16,
+    F32,
+    F64,
+    FLEX32,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    DType,
+)
+from burn_remote_protocol.errors import Unsupported
+
+__all__ = ["BFLOAT16", "LOW_PRECISION", "array_dtype", "wire_dtype"]
+
+BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
+
+# Kept in memory, computed in float32.
+LOW_PRECISION: Final = frozenset({np.dtype(np.float16), BFLOAT16})
+
+_ARRAY_DTYPES: Final[dict[DType, Any]] = {
+    F64: np.dtype("<f8"), F32: np.dtype("<f4"), FLEX32: np.dtype("<f4"), F16: np.dtype("<f2"),
+    BF16: BFLOAT16,
+    I64: np.dtype("<i8"), I32: np.dtype("<i4"), I16: np.dtype("<i2"), I8: np.dtype("i1"),
+    U64: np.dtype("<u8"), U32: np.dtype("<u4"), U16: np.dtype("<u2"), U8: np.dtype("u1"),
+    BOOL: np.dtype("?"), BOOL_U8: np.dtype("?"), BOOL_U32: np.dtype("?"),
+}  # fmt: skip
+
+# Truth values cross as numbers, of which any but 0 is true.
+_WIRE_DTYPES: Final[dict[DType, Any]] = _ARRAY_DTYPES | {
+    BOOL: np.dtype("u1"), BOOL_U8: np.dtype("u1"), BOOL_U32: np.dtype("<u4"),
+}  # fmt: skip
+
+
+def _found(table: dict[DType, Any], dtype: DType) -> Any:
+    found = table.get(dtype)
+    if found is None:
+        raise Unsupported(f"tensors of dtype {dtype} cannot be held by this server")
+    return found
+
+
+def array_dtype(dtype: DType) -> Any:
+    """Return the dtype of the arrays that hold such tensors. Raises ``Unsupported``."""
+    return _found(_ARRAY_DTYPES, dtype)
+
+
+def wire_dtype(dtype: DType) -> Any:
+    """Return the dtype of the elements on the wire. Raises ``Unsupported``."""
+    return _found(_WIRE_DTYPES, dtype)

@@ -1,0 +1,38 @@
+"""How does a number of the IR become one of a tensor's dtype?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+__all__ = ["is_exact", "scalar_array", "wrapped"]
+
+
+def wrapped(value: float | int | bool, dtype: Any) -> int:
+    """Return an integer as Rust's ``as`` makes it: fractions go, what is too large wraps around."""
+    if isinstance(value, float) and not math.isfinite(value):
+        # Rust saturates here; the result then is what the largest 64-bit integer wraps to.
+        value = 0 if math.isnan(value) else math.copysign(2**63 - 1, value)
+    bits = dtype.itemsize * 8
+    number = int(value) & (2**bits - 1)
+    return number - 2**bits if dtype.kind == "i" and number >> (bits - 1) else number
+
+
+def scalar_array(xp: Any, value: float | int | bool, dtype: Any) -> Any:
+    """Return a zero-dimensional array, so that a function need not convert the number each time."""
+    if dtype.kind in "iu":
+        return xp.asarray(wrapped(value, dtype), dtype=dtype)
+    if dtype.kind == "b":
+        return xp.asarray(value != 0, dtype=dtype)
+    # A number too large for the dtype becomes infinite, as a tensor's would.
+    with np.errstate(all="ignore"):
+        return xp.asarray(np.float64(value).astype(dtype))
+
+
+def is_exact(value: float | int | bool, dtype: Any) -> bool:
+    """Whether a floating-point dtype has exactly this number."""
+    with np.errstate(all="ignore"):
+        rounded = float(np.float64(value).astype(dtype))
+    return rounded == value or rounded != rounded
