@@ -79,21 +79,22 @@ class QuantScheme:
     def from_wire(cls, wire: Any) -> QuantScheme:
         """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs)."""
         try:
-            value, param, store, level, mode = wire
+            value, param, store, level, mode = _array(wire, 5)
             if value not in cls.VALUES or param not in cls.PARAMS or mode != "Symmetric":
                 raise ValueError
             if store != "Native":
-                ((name, dimension),) = _pairs(store)
+                name, dimension = _variant(store)
                 if name not in ("PackedU32", "PackedNative") or not _is_count(dimension):
                     raise ValueError
                 store = (name, dimension)
             if level == "Tensor":
                 level = None
             else:
-                ((name, (sizes, count)),) = _pairs(level)
-                if name != "Block" or len(sizes) != 5 or not 1 <= count <= 5:
+                name, block = _variant(level)
+                sizes, count = _array(block, 2)
+                if name != "Block" or count not in range(1, 6):
                     raise ValueError
-                if not all(type(size) is int and 1 <= size <= 255 for size in sizes):
+                if any(type(n) is not int or not 1 <= n <= 255 for n in (*_array(sizes, 5), count)):
                     raise ValueError
                 level = tuple(sizes[:count])
         except (TypeError, ValueError) as error:
@@ -147,7 +148,7 @@ class DType:
         try:
             if type(wire) is str:
                 return _BY_NAME[wire]
-            ((name, body),) = _pairs(wire)
+            name, body = _variant(wire)
             if name == "Bool":
                 return _BY_STORE[body]
             if name == "QFloat":
@@ -191,12 +192,20 @@ class DType:
         return (DType.from_wire, (self.wire,))
 
 
-def _pairs(wire: Any) -> Any:
-    return wire.items() if isinstance(wire, dict) else wire
+def _array(wire: Any, length: int) -> Any:
+    # Maps, text and byte buffers can be unpacked too, so the type is asked for first.
+    if type(wire) not in (tuple, list) or len(wire) != length:
+        raise ValueError
+    return wire
+
+
+def _variant(wire: Any) -> Any:
+    ((name, body),) = wire.items() if type(wire) is dict else wire if type(wire) is tuple else ()
+    return name, body
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 2**64
 
 
 F64 = DType("F64", Category.FLOAT, 8)

@@ -56,6 +56,10 @@ __all__ = [
 ]
 
 
+# Longer: log lines nobody reads to the end. Shorter: the fields of a usual operation are cut.
+EXCERPT_CHARACTERS: Final = 200
+
+
 class _Excerpt(reprlib.Repr):
     """``reprlib`` bounds lists and text, but prints whole integers and byte buffers first."""
 
@@ -78,7 +82,8 @@ _EXCERPT: Final = _Excerpt()
 
 def shown(value: object) -> str:
     """Return a short text of what a peer sent, however long or deeply nested it is."""
-    return _EXCERPT.repr(value)
+    text = _EXCERPT.repr(value)
+    return text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}…"
 
 
 class BurnRemoteError(Exception):
@@ -270,9 +275,12 @@ def error_from_wire(wire: Any) -> BurnRemoteError:
         code, reason, operation, shapes, tensor = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"not an error: {shown(wire)}") from None
+    texts = (code, reason, operation, shapes)
+    if any(type(text) is not str for text in texts) or type(tensor) not in (int, type(None)):
+        raise ProtocolViolation(f"not an error: {shown(wire)}")
     kind = CODES.get(code, OperationFailed)
     if issubclass(kind, OperationFailed):
-        return kind(str(reason), operation=str(operation), shapes=str(shapes), tensor=tensor)
+        return kind(reason, operation=operation, shapes=shapes, tensor=tensor)
     if kind is LimitExceeded:
-        return ProtocolViolation(str(reason))
-    return kind(str(reason))
+        return ProtocolViolation(reason)
+    return kind(reason)

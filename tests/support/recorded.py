@@ -59,7 +59,8 @@ def recordings() -> tuple[str, ...]:
 
 def sessions(recording: str) -> list[dict[str, Any]]:
     """Return the sessions of one file: names, and frames as they crossed the wire."""
-    loaded: list[dict[str, Any]] = msgpack.unpackb(lzma.open(DATA / recording).read())
+    packed = lzma.decompress((DATA / recording).read_bytes())
+    loaded: list[dict[str, Any]] = msgpack.unpackb(packed)
     return loaded
 
 

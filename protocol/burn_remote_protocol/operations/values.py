@@ -159,7 +159,7 @@ def decode_tensor_data(wire: Any) -> TensorData:
     lengths = quantization.byte_lengths(spec.shape, scheme) if scheme else (spec.nbytes,)
     if seen not in lengths:
         allowed = " or ".join(f"{length:,}" for length in lengths)
-        raise unexpected(f"{allowed} bytes for {spec}", f"{seen:,} bytes")
+        raise ProtocolViolation(f"expected {allowed} bytes for {spec}, saw {seen:,}")
     return TensorData(content, spec.shape, spec.dtype)
 
 

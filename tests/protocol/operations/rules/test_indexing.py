@@ -1,0 +1,72 @@
+"""Tests of the rules for what is picked or written by indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.tensors import TensorSpec
+from support.specs import f16, f32, i32, i64, made
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters", "expected"),
+    [
+        (base.SELECT, (f32(2, 3), i64(5)), {"dim": 1}, f32(2, 5)),
+        (base.SELECT_ASSIGN, (f32(2, 3), i32(5), f32(2, 5)), {"dim": 1}, f32(2, 3)),
+        (base.GATHER, (f32(2, 3), i64(2, 7)), {"dim": 1}, f32(2, 7)),
+        (base.GATHER, (f32(2, 3), i64(1, 7)), {"dim": 1}, f32(1, 7)),
+        (base.SCATTER, (f32(2, 3), i64(2, 7), f32(2, 7)), {"dim": 1}, f32(2, 3)),
+        (base.GATHER_ND, (f32(2, 3, 4), i64(5, 2)), {}, f32(5, 4)),
+        (base.GATHER_ND, (f32(2, 3), i64(2)), {}, f32()),
+        (base.GATHER_ND, (f32(2, 3), i64(6, 5, 1)), {}, f32(6, 5, 3)),
+        (base.GATHER_ND, (f32(2, 3), i64(4, 0)), {}, f32(4, 2, 3)),
+        (base.SCATTER_ND, (f32(2, 3), i64(5, 1), f32(5, 3)), {}, f32(2, 3)),
+    ],
+    ids=str,
+)
+def test_indices_shape_what_is_picked(
+    row: Row, inputs: Any, parameters: Any, expected: TensorSpec
+) -> None:
+    assert made(row, *inputs, **parameters) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters"),
+    [
+        (base.SELECT, (f32(2, 3), i64(5)), {"dim": 2}),
+        (base.SELECT, (f32(2, 3), i64(5, 1)), {"dim": 1}),
+        (base.SELECT_ASSIGN, (f32(2, 3), i64(5), f32(2, 3)), {"dim": 1}),
+        (base.GATHER, (f32(2, 3), i64(3, 7)), {"dim": 1}),
+        (base.GATHER, (f32(2, 3), i64(2)), {"dim": 1}),
+        (base.SCATTER, (f32(2, 3), i64(2, 7), f32(2, 3)), {"dim": 1}),
+        (base.GATHER_ND, (f32(2, 3), i64(5, 3)), {}),
+        (base.GATHER_ND, (f32(2, 3), i64()), {}),
+        (base.SCATTER_ND, (f32(2, 3), i64(5, 1), f32(5)), {}),
+    ],
+    ids=str,
+)
+def test_shapes_that_do_not_suit_the_indices_are_refused(
+    row: Row, inputs: Any, parameters: Any
+) -> None:
+    with pytest.raises(ShapeMismatch):
+        made(row, *inputs, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs"),
+    [
+        (base.SELECT, (f32(2), f32(2))),
+        (base.GATHER, (f32(2), f32(2))),
+        (base.SCATTER, (f32(2), i64(2), f16(2))),
+        (base.SELECT_ASSIGN, (f32(2), i64(2), f16(2))),
+    ],
+    ids=str,
+)
+def test_indices_are_integers_and_values_are_like_the_tensor(row: Row, inputs: Any) -> None:
+    with pytest.raises(DTypeMismatch):
+        made(row, *inputs, dim=0)

@@ -1,0 +1,110 @@
+"""Tests of the rules for what is pooled or sampled anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.operations.families import floats, pooling, sampling
+from burn_remote_protocol.operations.row import Row
+from support.specs import f16, f32, i32, i64, made
+
+LINE: dict[str, Any] = {"kernel_size": 3, "stride": 2, "padding": 0, "ceil_mode": False}
+PLANE: dict[str, Any] = {
+    "kernel_size": (3, 1),
+    "stride": (1, 2),
+    "padding": (1, 0),
+    "ceil_mode": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "parameters", "size"),
+    [
+        (pooling.AVG_POOL1D, LINE, 2),
+        (pooling.AVG_POOL1D, LINE | {"ceil_mode": True}, 3),
+        (pooling.MAX_POOL1D, LINE | {"dilation": 2}, 1),
+        (pooling.ADAPTIVE_AVG_POOL1D, {"output_size": 4}, 4),
+    ],
+    ids=str,
+)
+def test_a_line_is_pooled(row: Row, parameters: Any, size: int) -> None:
+    assert made(row, f32(2, 5, 6), **parameters) == (f32(2, 5, size),)
+
+
+@pytest.mark.parametrize(
+    ("row", "parameters", "shape"),
+    [
+        (pooling.AVG_POOL2D, PLANE, (6, 2)),
+        (pooling.MAX_POOL2D, PLANE | {"dilation": (1, 1)}, (6, 2)),
+        (pooling.ADAPTIVE_AVG_POOL2D, {"output_size": (4, 7)}, (4, 7)),
+        (sampling.INTERPOLATE, {"output_size": (9, 1)}, (9, 1)),
+    ],
+    ids=str,
+)
+def test_a_plane_is_pooled_or_sampled(row: Row, parameters: Any, shape: tuple[int, ...]) -> None:
+    assert made(row, f32(2, 5, 6, 3), **parameters) == (f32(2, 5, *shape),)
+
+
+def test_indices_come_beside_the_maxima() -> None:
+    parameters: dict[str, Any] = LINE | {"dilation": 1}
+    x, grad = f32(2, 5, 6), f32(2, 5, 2)
+
+    assert made(pooling.MAX_POOL1D_WITH_INDICES, x, **parameters) == (grad, i64(2, 5, 2))
+    assert made(
+        pooling.MAX_POOL1D_WITH_INDICES, x, requested=(grad, i32(2, 5, 2)), **parameters
+    ) == (grad, i32(2, 5, 2))
+    assert made(pooling.MAX_POOL1D_WITH_INDICES_BACKWARD, x, grad, i64(2, 5, 2), **parameters) == (
+        x,
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "grad", "parameters"),
+    [
+        (pooling.AVG_POOL2D_BACKWARD, f32(2, 5, 6, 2), PLANE),
+        (pooling.ADAPTIVE_AVG_POOL2D_BACKWARD, f32(2, 5, 4, 4), {}),
+        (sampling.INTERPOLATE_BACKWARD, f32(2, 5, 9, 1), {"output_size": (9, 1)}),
+    ],
+    ids=str,
+)
+def test_a_gradient_has_the_shape_of_the_input(row: Row, grad: Any, parameters: Any) -> None:
+    x = f32(2, 5, 6, 3)
+
+    assert made(row, x, grad, **parameters) == (x,)
+    with pytest.raises(ShapeMismatch, match="grad is"):
+        made(row, x, f32(2, 4, *grad.shape[2:]), **parameters)
+    with pytest.raises(DTypeMismatch, match="grad is float16"):
+        made(row, x, f16(*grad.shape), **parameters)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters"),
+    [
+        (pooling.AVG_POOL1D, (f32(2, 5),), LINE),
+        (pooling.AVG_POOL1D, (f32(2, 5, 2),), LINE),
+        (pooling.ADAPTIVE_AVG_POOL1D, (f32(2, 5, 0),), {"output_size": 4}),
+        (sampling.INTERPOLATE, (f32(2, 5, 6, 0),), {"output_size": (9, 1)}),
+        (
+            pooling.MAX_POOL1D_WITH_INDICES_BACKWARD,
+            (f32(2, 5, 6), f32(2, 5, 2), i64(2, 5, 3)),
+            LINE | {"dilation": 1},
+        ),
+    ],
+    ids=str,
+)
+def test_an_image_that_does_not_fit_is_refused(row: Row, inputs: Any, parameters: Any) -> None:
+    with pytest.raises(ShapeMismatch):
+        made(row, *inputs, **parameters)
+
+
+def test_a_grid_shapes_what_is_sampled() -> None:
+    assert made(floats.GRID_SAMPLE2D, f32(2, 3, 4, 5), f32(2, 6, 7, 2)) == (f32(2, 3, 6, 7),)
+
+
+@pytest.mark.parametrize("grid", [f32(1, 6, 7, 2), f32(2, 6, 7, 3), f32(2, 6, 2)])
+def test_a_grid_that_does_not_suit_the_image_is_refused(grid: Any) -> None:
+    with pytest.raises(ShapeMismatch, match="grid is"):
+        made(floats.GRID_SAMPLE2D, f32(2, 3, 4, 5), grid)

@@ -1,0 +1,69 @@
+"""Tests of the rules for reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.tensors import TensorSpec
+from support.specs import f32, flags, i32, i64, made
+
+
+@pytest.mark.parametrize(
+    ("row", "parameters", "expected"),
+    [
+        (numeric.SUM, {}, (f32(1),)),
+        (numeric.SUM_DIM, {"axis": 1, "accumulator_len": 1}, (f32(2, 1, 4),)),
+        (numeric.PROD_DIM, {"axis": 1, "accumulator_len": 0}, (f32(2, 1, 4),)),
+        (numeric.ARG_MAX, {"axis": 0, "accumulator_len": 1}, (i64(1, 3, 4),)),
+        (numeric.TOP_K, {"axis": 2, "accumulator_len": 3}, (f32(2, 3, 3),)),
+        (numeric.ARG_TOP_K, {"axis": 2, "accumulator_len": 3}, (i64(2, 3, 3),)),
+        (numeric.MAX_DIM_WITH_INDICES, {"dim": 2}, (f32(2, 3, 1), i64(2, 3, 1))),
+        (numeric.CUM_SUM, {"axis": 2}, (f32(2, 3, 4),)),
+    ],
+    ids=str,
+)
+def test_a_reduced_axis_stays_with_its_new_size(
+    row: Row, parameters: Any, expected: tuple[TensorSpec, ...]
+) -> None:
+    assert made(row, f32(2, 3, 4), **parameters) == expected
+
+
+def test_a_scalar_is_reduced_to_one_element() -> None:
+    assert made(numeric.MEAN, f32()) == (f32(1),)
+
+
+def test_indices_have_the_dtype_that_the_caller_wants() -> None:
+    requested = (f32(1, 3), i32(1, 3))
+
+    assert made(numeric.MIN_DIM_WITH_INDICES, f32(2, 3), requested=requested, dim=0) == requested
+    assert made(numeric.ARG_MIN, f32(2, 3), requested=(i32(1, 3),), axis=0, accumulator_len=1) == (
+        i32(1, 3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "spec", "parameters"),
+    [
+        (numeric.SUM_DIM, f32(2), {"axis": 1, "accumulator_len": 1}),
+        (numeric.CUM_MAX, f32(), {"axis": 0}),
+        (numeric.TOP_K, f32(2), {"axis": 0, "accumulator_len": 3}),
+        (numeric.ARG_MAX, f32(0), {"axis": 0, "accumulator_len": 1}),
+        (numeric.MAX_DIM_WITH_INDICES, f32(3, 0), {"dim": 1}),
+    ],
+    ids=str,
+)
+def test_an_axis_or_element_that_is_not_there_is_refused(
+    row: Row, spec: TensorSpec, parameters: Any
+) -> None:
+    with pytest.raises(ShapeMismatch):
+        made(row, spec, **parameters)
+
+
+def test_truth_values_have_no_sum() -> None:
+    with pytest.raises(DTypeMismatch, match=r"input is bool\[2\]"):
+        made(numeric.SUM, flags(2))

@@ -1,0 +1,96 @@
+"""Tests of the rules for Fourier transforms, CTC losses and quantized tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.dtypes import DType, QuantScheme
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.operations.families import floats, layers, sampling
+from burn_remote_protocol.tensors import TensorSpec
+from support.specs import f16, f32, i64, made
+
+PER_TENSOR = QuantScheme("Q8S", "F32", "Native", None, "Symmetric")
+PER_BLOCK = QuantScheme("Q8S", "F32", "Native", (16,), "Symmetric")
+
+
+@pytest.mark.parametrize(("size", "n", "bins"), [(16, None, 9), (7, None, 4), (6, 8, 5), (8, 1, 1)])
+def test_a_real_signal_has_half_the_frequencies_and_one(size: int, n: int, bins: int) -> None:
+    spectrum = f32(2, bins, 3)
+
+    assert made(sampling.RFFT, f32(2, size, 3), dim=1, n=n) == (spectrum, spectrum)
+
+
+@pytest.mark.parametrize(("bins", "n", "size"), [(9, None, 16), (5, 8, 8), (4, 7, 7)])
+def test_frequencies_make_an_even_signal_unless_told(bins: int, n: int, size: int) -> None:
+    spectrum = f32(2, bins)
+
+    assert made(sampling.IRFFT, spectrum, spectrum, dim=1, n=n) == (f32(2, size),)
+
+
+def test_transforms_of_nothing_are_refused() -> None:
+    with pytest.raises(ShapeMismatch, match="at least 1 sample"):
+        made(sampling.RFFT, f32(0), dim=0, n=None)
+    with pytest.raises(ShapeMismatch, match="too few frequencies"):
+        made(sampling.IRFFT, f32(1), f32(1), dim=0, n=None)
+    with pytest.raises(ShapeMismatch, match="too few frequencies"):
+        made(sampling.IRFFT, f32(0), f32(0), dim=0, n=4)
+    with pytest.raises(ShapeMismatch, match="no axis"):
+        made(sampling.RFFT, f32(4), dim=1, n=None)
+
+
+def test_both_parts_of_a_spectrum_are_alike() -> None:
+    with pytest.raises(ShapeMismatch, match="input_im"):
+        made(sampling.IRFFT, f32(5), f32(4), dim=0, n=None)
+    with pytest.raises(DTypeMismatch, match="input_im"):
+        made(sampling.IRFFT, f32(5), f16(5), dim=0, n=None)
+
+
+CTC = (f32(7, 2, 5), i64(2, 3), i64(2), i64(2))
+
+
+def test_there_is_one_ctc_loss_per_sequence() -> None:
+    assert made(layers.CTC_LOSS, *CTC, blank=0) == (f32(2),)
+    assert made(layers.CTC_LOSS_BACKWARD, *CTC, f32(2), blank=4) == (CTC[0],)
+
+
+@pytest.mark.parametrize(
+    ("position", "spec"), [(0, f32(7, 2)), (1, i64(3, 3)), (1, i64(3)), (2, i64(3)), (3, i64(2, 1))]
+)
+def test_targets_and_lengths_must_suit_the_batch(position: int, spec: Any) -> None:
+    inputs: list[Any] = list(CTC)
+    inputs[position] = spec
+
+    with pytest.raises(ShapeMismatch):
+        made(layers.CTC_LOSS, *inputs, blank=0)
+
+
+def test_the_blank_is_one_of_the_classes() -> None:
+    with pytest.raises(ShapeMismatch, match="blank=5 is none of the 5 classes"):
+        made(layers.CTC_LOSS, *CTC, blank=5)
+
+
+def test_lengths_are_integers() -> None:
+    with pytest.raises(DTypeMismatch, match="input_lengths"):
+        made(layers.CTC_LOSS, *CTC[:2], f32(2), CTC[3], blank=0)
+
+
+@pytest.mark.parametrize(("scheme", "scales"), [(PER_TENSOR, f32(1)), (PER_BLOCK, f32(2, 2))])
+def test_a_quantized_tensor_keeps_its_shape(scheme: QuantScheme, scales: TensorSpec) -> None:
+    quantized = TensorSpec((2, 20), DType.quantized(scheme))
+
+    assert made(floats.QUANTIZE, f32(2, 20), scales, scheme=scheme) == (quantized,)
+    assert made(floats.DEQUANTIZE, quantized) == (f32(2, 20),)
+    assert made(floats.DEQUANTIZE, quantized, requested=(f16(2, 20),)) == (f16(2, 20),)
+
+
+def test_there_is_a_scale_for_each_block() -> None:
+    with pytest.raises(ShapeMismatch, match=r"float32\[2, 20\] has 4 scales"):
+        made(floats.QUANTIZE, f32(2, 20), f32(1), scheme=PER_BLOCK)
+
+
+def test_only_quantized_tensors_are_dequantized() -> None:
+    with pytest.raises(DTypeMismatch, match="must be quantized"):
+        made(floats.DEQUANTIZE, f32(2))

@@ -1,0 +1,101 @@
+"""Tests of all rules at once: whatever they are asked, they answer or refuse, and agree."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from burn_remote_protocol.dtypes import BOOL, F16, F32, I32, I64, U8, DType, QuantScheme
+from burn_remote_protocol.errors import LimitExceeded, UsageError
+from burn_remote_protocol.operations import kinds
+from burn_remote_protocol.operations.fields import Role
+from burn_remote_protocol.operations.row import Call, Row
+from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice, TensorSpec, checked_shape
+
+SCHEMES = (
+    QuantScheme("Q8S", "F32", "Native", None, "Symmetric"),
+    QuantScheme("Q4F", "F32", ("PackedU32", 0), (2, 4), "Symmetric"),
+)
+
+# Few sizes and mostly one dtype, so that many of the calls are right.
+sizes = st.sampled_from([0, 1, 1, 2, 2, 2, 3, 4, 2**40])
+shapes = (
+    st.lists(sizes, max_size=5)
+    .map(tuple)
+    .filter(lambda shape: math.prod(size or 1 for size in shape) <= MAX_ELEMENTS)
+)
+dtypes = st.sampled_from([F32, F32, F32, F16, I64, I32, U8, BOOL, DType.quantized(SCHEMES[1])])
+specs = st.builds(TensorSpec, shapes, dtypes)
+counts = st.sampled_from([0, 1, 1, 1, 2, 2, 3, 2**63, 2**64 - 1])
+signed = st.sampled_from([-(2**63), -2, -1, 1, 2, 2**63 - 1])
+numbers = st.floats() | st.integers(-(2**63), 2**64 - 1) | st.booleans()
+
+
+VALUES: dict[type[kinds.Kind], st.SearchStrategy[Any]] = {
+    kinds.TensorKind: specs,
+    kinds.UnsignedKind: counts,
+    kinds.BoolKind: st.booleans(),
+    kinds.ScalarKind: numbers,
+    kinds.SliceKind: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
+    kinds.SchemeKind: st.sampled_from(SCHEMES),
+    kinds.StringKind: st.text(max_size=3),
+    kinds.DistributionKind: st.just(("Default",)),
+}
+
+
+def argument(kind: kinds.Kind) -> st.SearchStrategy[Any]:
+    """Return values that a field of this kind may have, as a rule sees them."""
+    match kind:
+        case kinds.OptionalKind(inner):
+            return st.none() | argument(inner)
+        case kinds.ListKind(inner, least, most):
+            return st.lists(argument(inner), min_size=least, max_size=min(most, 4)).map(tuple)
+        case kinds.WrappedKind(inner):
+            return argument(inner)
+        case kinds.NameKind(names):
+            return st.sampled_from(names)
+    return VALUES[type(kind)]
+
+
+@st.composite
+def calls(draw: st.DrawFn, row: Row) -> Call:
+    """Draw a call; more often than not its inputs have one shape and dtype."""
+    inputs: list[Any] = []
+    parameters: dict[str, Any] = {}
+    alike = draw(st.none() | specs)
+    for field in row.fields:
+        if field.role is Role.INPUT:
+            one_kind = alike is not None and isinstance(field.kind, kinds.TensorKind)
+            inputs.append(alike if one_kind and draw(st.booleans()) else draw(argument(field.kind)))
+        elif isinstance(field.kind, kinds.StructKind):
+            parameters |= {name: draw(argument(kind)) for name, kind in field.kind.members}
+        elif field.role is Role.PARAMETER:
+            parameters[field.name] = draw(argument(field.kind))
+    requested = tuple(draw(st.lists(specs, max_size=2)))
+    return Call(tuple(inputs), parameters, requested)
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=str)
+@given(data=st.data())
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+def test_a_rule_gives_outputs_or_refuses_and_stands_by_its_answer(
+    row: Row, data: st.DataObject
+) -> None:
+    call = data.draw(calls(row))
+
+    try:
+        outputs = row.rule(call)
+    except (UsageError, LimitExceeded) as error:
+        assert str(error)
+        return
+
+    assert all(checked_shape(spec.shape) == spec.shape for spec in outputs)
+    # What a rule gives is what may be declared.
+    assert row.rule(call._replace(requested=outputs)) == outputs
+    if row.cost is not None:
+        assert row.cost(call) >= 0

@@ -1,0 +1,130 @@
+"""Tests of the errors: can they cross the wire, and do they say what they know?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol import errors
+from burn_remote_protocol.errors import (
+    CODES,
+    BurnRemoteError,
+    ConnectionLost,
+    LimitExceeded,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    SessionLost,
+    ShapeMismatch,
+    error_from_wire,
+    error_to_wire,
+    shown,
+)
+
+
+def classes_of(error: type[BurnRemoteError]) -> list[type[BurnRemoteError]]:
+    return [error, *[inner for child in error.__subclasses__() for inner in classes_of(child)]]
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    defined = [
+        error for error in classes_of(BurnRemoteError) if error.__module__ == errors.__name__
+    ]
+
+    assert set(CODES.values()) == set(defined)
+    assert len(CODES) == len(defined)
+    assert all(error.code == code for code, error in CODES.items())
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in CODES.values() if kind is not LimitExceeded], ids=lambda k: k.code
+)
+def test_an_error_arrives_as_it_was_sent(kind: type[BurnRemoteError]) -> None:
+    arrived = error_from_wire(error_to_wire(kind("no room")))
+
+    assert type(arrived) is kind
+    assert str(arrived) == "no room"
+
+
+def test_a_failed_operation_arrives_with_all_that_is_known_of_it() -> None:
+    sent = OutOfMemory("no room", operation="Numeric.Add", shapes="float32[2]", tensor=7)
+
+    arrived = error_from_wire(error_to_wire(sent))
+
+    assert isinstance(arrived, OutOfMemory)
+    assert (arrived.operation, arrived.shapes, arrived.tensor) == ("Numeric.Add", "float32[2]", 7)
+    assert str(arrived) == "Numeric.Add(float32[2]) failed: no room"
+
+
+def test_a_failed_operation_says_where_it_was_issued() -> None:
+    error = OperationFailed("no room", operation="Numeric.Add", location="train.py:31")
+
+    assert str(error) == "Numeric.Add() failed: no room (issued at train.py:31)"
+
+
+def test_an_exceeded_limit_arrives_as_a_violation_with_its_text() -> None:
+    arrived = error_from_wire(error_to_wire(LimitExceeded("rank", seen=40_000, allowed=32)))
+
+    assert type(arrived) is ProtocolViolation
+    assert str(arrived) == "rank: seen 40,000, allowed 32"
+
+
+def test_an_unknown_code_arrives_as_a_failed_operation() -> None:
+    assert type(error_from_wire(["quantum_decoherence", "why", "", "", None])) is OperationFailed
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        None, 5, [], ["error", "text"], [["error"], "text", "", "", None],
+        ["error", 5, "", "", None], ["error", "text", None, "", None],
+        ["operation_failed", "text", "", "", "7"], ["operation_failed", "text", "", "", True],
+    ],
+)  # fmt: skip
+def test_what_is_no_error_is_refused(wire: Any) -> None:
+    with pytest.raises(ProtocolViolation, match="not an error"):
+        error_from_wire(wire)
+
+
+def test_errors_can_be_caught_as_what_python_calls_them() -> None:
+    assert issubclass(ShapeMismatch, ValueError)
+    assert issubclass(SessionLost, ConnectionLost)
+    assert issubclass(ConnectionLost, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((2, 3), "(2, 3)"),
+        (2**64 - 1, "18446744073709551615"),
+        (2**200, "<201-bit integer>"),
+        (b"abc", "b'abc'"),
+        (bytes(1000), "<1,000 bytes>"),
+        (memoryview(bytes(1000)), "<1,000 bytes>"),
+    ],
+)
+def test_an_excerpt_shows_short_values_and_measures_long_ones(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.binary() | st.floats(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=100,
+    )
+)
+def test_an_excerpt_is_short(value: Any) -> None:
+    assert len(shown([value] * 100)) <= 201
+
+
+def test_an_excerpt_of_a_hostile_value_is_short() -> None:
+    nested: Any = []
+    for _ in range(100_000):
+        nested = [nested]
+
+    for value in (nested, [nested] * 1000, "x" * 10**6, 10**5000, [10**5000] * 1000):
+        assert len(shown(value)) <= 201
