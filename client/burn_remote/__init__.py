@@ -1,6 +1,6 @@
 """Hold tensors on other machines, compute on them, and move them from machine to machine."""
 
-from burn_remote import functional, random
+from burn_remote import functional, gradients, random
 from burn_remote.accumulation import (
     cummax,
     cummin,
@@ -158,9 +158,11 @@ from burn_remote.manipulation import (
     unfold,
     unstack,
 )
+from burn_remote.padding import pad
 from burn_remote.pending import (
     Pending,
 )
+from burn_remote.quantization import dequantize, quantize
 from burn_remote.reading import (
     read,
 )
@@ -248,20 +250,20 @@ __all__ = [
     "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
     "broadcast_to", "ceil", "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax",
-    "cummin", "cumulative_prod", "cumulative_sum", "default_device", "diff", "divide", "empty",
-    "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten",
-    "flex32", "flip", "float16", "float32", "float64", "floor", "floor_divide", "full",
-    "full_like", "functional", "gather", "gather_nd", "greater", "greater_equal",
-    "id_to_address", "int8", "int16", "int32", "int64", "isfinite", "isinf", "isnan", "less",
-    "less_equal", "linspace", "log", "log1p", "log2", "log10", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs",
-    "max_with_indices", "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum",
-    "moveaxis", "multiply", "negative", "not_equal", "ones", "ones_like", "outer",
-    "permute_dims", "positive", "pow", "prod", "random", "read", "reciprocal", "remainder",
-    "repeat", "reshape", "roll", "round", "rsqrt", "scatter", "scatter_nd", "sign", "signbit",
-    "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract",
-    "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile",
-    "topk", "transpose", "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16", "uint32",
-    "uint64", "unfold", "unstack", "update_along", "var", "vecdot", "vector_norm", "where",
-    "zeros", "zeros_like",
+    "cummin", "cumulative_prod", "cumulative_sum", "default_device", "dequantize", "diff",
+    "divide", "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1",
+    "eye", "flatten", "flex32", "flip", "float16", "float32", "float64", "floor",
+    "floor_divide", "full", "full_like", "functional", "gather", "gather_nd", "gradients",
+    "greater", "greater_equal", "id_to_address", "int8", "int16", "int32", "int64", "isfinite",
+    "isinf", "isnan", "less", "less_equal", "linspace", "log", "log1p", "log2", "log10",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "mask_fill", "matmul",
+    "matrix_transpose", "max", "max_abs", "max_with_indices", "maximum", "mean", "meshgrid",
+    "min", "min_with_indices", "minimum", "moveaxis", "multiply", "negative", "not_equal",
+    "ones", "ones_like", "outer", "pad", "permute_dims", "positive", "pow", "prod", "quantize",
+    "random", "read", "reciprocal", "remainder", "repeat", "reshape", "roll", "round", "rsqrt",
+    "scatter", "scatter_nd", "sign", "signbit", "sin", "sinh", "sort", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take",
+    "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile", "topk", "transpose",
+    "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16", "uint32", "uint64", "unfold",
+    "unstack", "update_along", "var", "vecdot", "vector_norm", "where", "zeros", "zeros_like",
 ]  # fmt: skip

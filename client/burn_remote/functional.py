@@ -1,5 +1,174 @@
 """Which functions do networks consist of? Those of ``torch.nn.functional``, under their names."""
 
-from burn_remote.activations import relu
+from __future__ import annotations
 
-__all__ = ["relu"]
+from typing import TYPE_CHECKING
+
+from burn_remote import activations
+from burn_remote.activations import (
+    celu,
+    elu,
+    gelu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
+from burn_remote.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    deform_conv2d,
+)
+from burn_remote.elementwise import tanh
+from burn_remote.layers import (
+    dropout,
+    embedding,
+    linear,
+    one_hot,
+    scaled_dot_product_attention,
+)
+from burn_remote.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    ctc_loss,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from burn_remote.normalization import (
+    batch_norm,
+    cosine_similarity,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    normalize,
+    rms_norm,
+)
+from burn_remote.padding import pad
+from burn_remote.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    max_pool1d,
+    max_pool1d_with_indices,
+    max_pool2d,
+    max_pool2d_with_indices,
+)
+from burn_remote.sampling import grid_sample, interpolate, irfft, rfft
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "celu",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "cosine_similarity",
+    "cross_entropy",
+    "ctc_loss",
+    "deform_conv2d",
+    "dropout",
+    "elu",
+    "embedding",
+    "gelu",
+    "glu",
+    "grid_sample",
+    "group_norm",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "huber_loss",
+    "instance_norm",
+    "interpolate",
+    "irfft",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsigmoid",
+    "max_pool1d",
+    "max_pool1d_with_indices",
+    "max_pool2d",
+    "max_pool2d_with_indices",
+    "mish",
+    "mse_loss",
+    "nll_loss",
+    "normalize",
+    "one_hot",
+    "pad",
+    "prelu",
+    "relu",
+    "relu6",
+    "rfft",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "selu",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softmin",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+]
+
+
+def softmax(input: Tensor, dim: int = -1) -> Tensor:
+    """Return positive numbers that add up to 1 along an axis, in the ratios of ``exp(input)``."""
+    return activations.softmax(input, dim)
+
+
+def softmin(input: Tensor, dim: int = -1) -> Tensor:
+    """Return ``softmax(-input)``."""
+    return activations.softmin(input, dim)
+
+
+def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
+    """Return the logarithm of ``softmax(input)``, without its underflow."""
+    return activations.log_softmax(input, dim)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Return the first half of an axis times the sigmoid of the second: ``[…, n, …]`` to n/2."""
+    return activations.glu(input, dim)

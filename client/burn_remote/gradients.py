@@ -1,0 +1,235 @@
+"""Which gradients of layers does the IR have as operations of its own?
+
+Their names, arguments and shapes are Burn's: weights of ``linear`` are ``[in, out]``. The result
+of each has the shape of the argument that it is the gradient to. Per spatial axis, an option is one
+integer for all or a sequence of one for each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.convolution import Sizes, per_axis
+from burn_remote.operators import Operator
+from burn_remote.sampling import MODES
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "adaptive_avg_pool_backward",
+    "avg_pool_backward",
+    "conv_bias_backward",
+    "conv_weight_backward",
+    "conv_x_backward",
+    "ctc_loss_backward",
+    "deform_conv2d_backward",
+    "embedding_backward",
+    "interpolate_backward",
+    "linear_bias_backward",
+    "linear_weight_backward",
+    "linear_x_backward",
+    "max_pool_backward",
+]
+
+EMBEDDING_BACKWARD: Final = Operator(layers.EMBEDDING_BACKWARD)
+LINEAR_X_BACKWARD: Final = Operator(layers.LINEAR_X_BACKWARD)
+LINEAR_WEIGHT_BACKWARD: Final = Operator(layers.LINEAR_WEIGHT_BACKWARD)
+LINEAR_BIAS_BACKWARD: Final = Operator(layers.LINEAR_BIAS_BACKWARD)
+CTC_LOSS_BACKWARD: Final = Operator(layers.CTC_LOSS_BACKWARD)
+INTERPOLATE_BACKWARD: Final = Operator(sampling.INTERPOLATE_BACKWARD)
+DEFORMABLE_CONV2D_BACKWARD: Final = Operator(convolution.DEFORMABLE_CONV2D_BACKWARD)
+
+# By the number of spatial axes.
+CONV_X_BACKWARD: Final = {
+    1: Operator(convolution.CONV1D_X_BACKWARD),
+    2: Operator(convolution.CONV2D_X_BACKWARD),
+    3: Operator(convolution.CONV3D_X_BACKWARD),
+}
+CONV_WEIGHT_BACKWARD: Final = {
+    1: Operator(convolution.CONV1D_WEIGHT_BACKWARD),
+    2: Operator(convolution.CONV2D_WEIGHT_BACKWARD),
+    3: Operator(convolution.CONV3D_WEIGHT_BACKWARD),
+}
+CONV_BIAS_BACKWARD: Final = {
+    1: Operator(convolution.CONV1D_BIAS_BACKWARD),
+    2: Operator(convolution.CONV2D_BIAS_BACKWARD),
+    3: Operator(convolution.CONV3D_BIAS_BACKWARD),
+}
+AVG_POOL_BACKWARD: Final = {
+    1: Operator(pooling.AVG_POOL1D_BACKWARD),
+    2: Operator(pooling.AVG_POOL2D_BACKWARD),
+}
+ADAPTIVE_AVG_POOL_BACKWARD: Final = {
+    1: Operator(pooling.ADAPTIVE_AVG_POOL1D_BACKWARD),
+    2: Operator(pooling.ADAPTIVE_AVG_POOL2D_BACKWARD),
+}
+MAX_POOL_BACKWARD: Final = {
+    1: Operator(pooling.MAX_POOL1D_WITH_INDICES_BACKWARD),
+    2: Operator(pooling.MAX_POOL2D_WITH_INDICES_BACKWARD),
+}
+
+
+def linear_x_backward(weight: Tensor, output_grad: Tensor) -> Tensor:
+    """Return ``output_grad @ weight.T``: ``[in, out]``, ``[…, out]`` to ``[…, in]``."""
+    return LINEAR_X_BACKWARD.apply((weight, output_grad))
+
+
+def linear_weight_backward(x: Tensor, output_grad: Tensor) -> Tensor:
+    """Return ``x.T @ output_grad``: ``[…, in]``, ``[…, out]`` to ``[in, out]``."""
+    return LINEAR_WEIGHT_BACKWARD.apply((x, output_grad))
+
+
+def linear_bias_backward(output_grad: Tensor) -> Tensor:
+    """Return the sum over all but the last axis: ``[…, out]`` to ``[out]``."""
+    return LINEAR_BIAS_BACKWARD.apply((output_grad,))
+
+
+def embedding_backward(weights: Tensor, out_grad: Tensor, indices: Tensor) -> Tensor:
+    """Add the gradients of looked-up rows: ``[rows, n]``, ``[…, n]``, ``[…]`` to ``[rows, n]``."""
+    return EMBEDDING_BACKWARD.apply((weights, out_grad, indices))
+
+
+def conv_x_backward(
+    x: Tensor,
+    weight: Tensor,
+    output_grad: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its input."""
+    spatial = _spatial(x, 3)
+    options = _options(spatial, stride, padding, dilation, groups)
+    return CONV_X_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
+
+
+def conv_weight_backward(
+    x: Tensor,
+    weight: Tensor,
+    output_grad: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its kernels."""
+    spatial = _spatial(x, 3)
+    options = _options(spatial, stride, padding, dilation, groups)
+    return CONV_WEIGHT_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
+
+
+def conv_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -> Tensor:
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its bias."""
+    return CONV_BIAS_BACKWARD[_spatial(x, 3)].apply((x, bias, output_grad))
+
+
+def deform_conv2d_backward(
+    x: Tensor,
+    offset: Tensor,
+    weight: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    out_grad: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    weight_groups: int = 1,
+    offset_groups: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients of ``deform_conv2d`` to x, offset, weight, mask and bias.
+
+    Those of an absent mask and an absent bias are ``None``.
+    """
+    axes = (per_axis(stride, 2), per_axis(padding, 2), per_axis(dilation, 2))
+    gradients = DEFORMABLE_CONV2D_BACKWARD.apply_all(
+        (x, offset, weight, mask, bias, out_grad), ((*axes, weight_groups, offset_groups),)
+    )
+    to_x, to_offset, to_weight, *optional = gradients
+    to_bias = None if bias is None else optional.pop()
+    to_mask = None if mask is None else optional.pop()
+    return to_x, to_offset, to_weight, to_mask, to_bias
+
+
+def avg_pool_backward(
+    x: Tensor,
+    grad: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes = 0,
+    count_include_pad: bool = True,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Return the gradient of ``avg_pool1d`` or ``avg_pool2d`` to its input."""
+    spatial = _spatial(x, 2)
+    windows = _windows(spatial, kernel_size, stride, padding)
+    parameters = (*windows, count_include_pad, ceil_mode)
+    return AVG_POOL_BACKWARD[spatial].apply((x, grad), parameters)
+
+
+def adaptive_avg_pool_backward(x: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of ``adaptive_avg_pool1d`` or ``adaptive_avg_pool2d`` to its input."""
+    return ADAPTIVE_AVG_POOL_BACKWARD[_spatial(x, 2)].apply((x, grad))
+
+
+def max_pool_backward(
+    x: Tensor,
+    grad: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Return the gradient of a pooling with indices, of one or two spatial axes, to its input."""
+    spatial = _spatial(x, 2)
+    windows = _windows(spatial, kernel_size, stride, padding, dilation)
+    return MAX_POOL_BACKWARD[spatial].apply((x, grad, indices), (*windows, ceil_mode))
+
+
+def interpolate_backward(
+    x: Tensor,
+    grad: Tensor,
+    output_size: Sizes,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Tensor:
+    """Return the gradient of ``interpolate``, of images, to its input."""
+    options = (MODES[mode], align_corners)
+    return INTERPOLATE_BACKWARD.apply((x, grad), (per_axis(output_size, 2), options))
+
+
+def ctc_loss_backward(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    grad_loss: Tensor,
+    blank: int = 0,
+) -> Tensor:
+    """Return the gradient of single CTC losses, ``[batch]``, to the log-probabilities."""
+    inputs = (log_probs, targets, input_lengths, target_lengths, grad_loss)
+    return CTC_LOSS_BACKWARD.apply(inputs, (blank,))
+
+
+def _spatial(x: Tensor, most: int) -> int:
+    spatial = x.ndim - 2
+    if not 1 <= spatial <= most:
+        raise ShapeMismatch(f"x is {x.handle.spec}, but must have 1 to {most} spatial axes")
+    return spatial
+
+
+def _options(
+    spatial: int, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> tuple[tuple[int, ...] | int, ...]:
+    return (*[per_axis(sizes, spatial) for sizes in (stride, padding, dilation)], groups)
+
+
+def _windows(spatial: int, *sizes: Sizes) -> tuple[tuple[int, ...] | int, ...]:
+    # Rows of one spatial axis have plain integers, of two pairs.
+    pairs = [per_axis(size, spatial) for size in sizes]
+    return tuple([pair[0] for pair in pairs]) if spatial == 1 else tuple(pairs)
