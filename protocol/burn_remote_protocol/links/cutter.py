@@ -128,6 +128,10 @@ class FrameCutter:
         """Undo the last ``take``."""
         self._place = self._place._replace(parts=(message,), size=len(message))
 
+    def discard(self) -> None:
+        """Forget everything that was not taken."""
+        self._place = _Place([])
+
     def _begin(self, place: _Place, first: int, length: int, start: int) -> None:
         """Begin a frame of data that is not whole, or not the whole message."""
         missing = max(0, start + length - len(place.buffer))

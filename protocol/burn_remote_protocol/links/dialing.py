@@ -73,6 +73,8 @@ def upgrade(
         early = _read_response(sock, address, protocol, deadline)
         if protocol.handshake_exc is not None:
             raise protocol.handshake_exc
+    except ConnectionFailed:  # an OSError too
+        raise
     except (OSError, InvalidHandshake) as error:
         raise connection_failure(address, error) from error
     return protocol, early
@@ -134,7 +136,7 @@ def _status_explanation(address: Address, status: int) -> str:
 
 def _resolve(address: Address, deadline: float) -> list[Any]:
     """Look the name up, within the time; the system's resolver has no bound that we can set."""
-    with contextlib.suppress(socket.gaierror):
+    with contextlib.suppress(socket.gaierror, UnicodeError):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=numeric

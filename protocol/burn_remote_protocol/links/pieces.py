@@ -14,7 +14,7 @@ try:
 except ImportError:  # no compiled wheel for this platform
     from websockets.utils import apply_mask
 
-__all__ = ["Piece", "data_pieces", "masking_keys"]
+__all__ = ["Piece", "data_pieces"]
 
 # Payloads are masked in blocks just before they are sent. Larger: the masked copy leaves the second
 # level cache before the kernel reads it. Smaller: more system calls.
@@ -23,6 +23,9 @@ MASK_BLOCK_BYTES: Final = 256 * 2**10
 # Up to this size a frame is sent as one piece with its header: copying it costs less than a
 # second system call.
 JOINED_BYTES: Final = 16 * 2**10
+
+# Masking keys drawn at once. Larger: nothing gained. Smaller: more system calls, 0.5 µs each.
+DRAWN_KEYS: Final = 256
 
 _CONTINUATION: Final = 0x00
 _BINARY: Final = 0x02
@@ -66,15 +69,16 @@ class Piece:
 
 
 def data_pieces(
-    head: bytes, payload: memoryview, keys: Iterator[bytes], fragment_bytes: int | None
+    head: bytes, payload: memoryview, keys: list[bytes], fragment_bytes: int | None
 ) -> list[Piece]:
     """Return one binary message in pieces, to be sent in order.
 
-    ``keys`` yields masking keys of 4 random bytes, one for each WebSocket frame.
+    ``keys`` holds unpredictable masking keys, one for each WebSocket frame; more are drawn when it
+    is empty.
     """
     total = len(head) + len(payload)
     if total <= JOINED_BYTES and (fragment_bytes is None or total <= fragment_bytes):
-        key = next(keys)
+        key = _next_key(keys)
         body = b"".join((head, payload)) if payload else head
         header = _header(_FINAL | _BINARY, total, key)
         return [Piece(header + apply_mask(body, key))]
@@ -84,7 +88,7 @@ def data_pieces(
     while True:
         size = total if fragment_bytes is None else min(total, fragment_bytes)
         total -= size
-        key = next(keys)
+        key = _next_key(keys)
         header = _header(opcode if total else opcode | _FINAL, size, key)
         pieces.append(Piece(header, more=True))
         pieces += _masked(parts, size, key)
@@ -115,9 +119,9 @@ def _header(first: int, length: int, key: bytes) -> bytes:
     return bytes((first, _MASKED | _LENGTH_64)) + length.to_bytes(8, "big") + key
 
 
-def masking_keys() -> Iterator[bytes]:
-    """Yield unpredictable masking keys, drawn 256 at a time: one system call each costs 0.5 µs."""
-    while True:
-        drawn = os.urandom(1024)
-        for start in range(0, len(drawn), 4):
-            yield drawn[start : start + 4]
+def _next_key(keys: list[bytes]) -> bytes:
+    # A list, for an interrupt would end a generator.
+    if not keys:
+        drawn = os.urandom(4 * DRAWN_KEYS)
+        keys.extend(drawn[start : start + 4] for start in range(0, len(drawn), 4))
+    return keys.pop()

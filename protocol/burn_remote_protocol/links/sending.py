@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from burn_remote_protocol.links.channels import Channel
-from burn_remote_protocol.links.pieces import Piece, data_pieces, masking_keys
+from burn_remote_protocol.links.pieces import Piece, data_pieces
 
 __all__ = ["Sender"]
 
@@ -19,7 +19,7 @@ class Sender:
     def __init__(self, channel: Channel, fragment_bytes: int | None) -> None:
         self._channel: Final = channel
         self._fragment_bytes: Final = fragment_bytes
-        self._keys: Final = masking_keys()
+        self._keys: Final[list[bytes]] = []
         # The message that is being sent, or what an interrupt left of it. Guarded by ``lock``.
         self._unsent: collections.deque[Piece] = collections.deque()
         # Control frames that came up while a message is being sent. They wait here, because a

@@ -256,6 +256,7 @@ class BlockingWebSocket:
             CloseCode.MESSAGE_TOO_BIG if too_big else CloseCode.PROTOCOL_ERROR, str(error)
         )
         self._stopped = True
+        self._cutter.discard()
         self._channel.wake()
 
     def _send_close(self, code: int, reason: str) -> None:

@@ -1,0 +1,81 @@
+"""What is made of the addresses that people type?"""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionFailed
+from burn_remote_protocol.links.addresses import Address, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("ws://gpu-box:4000", Address(False, "gpu-box", 4000)),
+        ("ws://gpu-box", Address(False, "gpu-box", 3000)),
+        ("wss://gpu-box", Address(True, "gpu-box", 3000)),
+        ("WS://GPU-Box:4000/", Address(False, "gpu-box", 4000)),
+        (" ws://gpu-box:4000/1\n", Address(False, "gpu-box", 4000, "/1")),
+        ("ws://10.0.0.7:4000/a/b/", Address(False, "10.0.0.7", 4000, "/a/b")),
+        ("ws://[::1]:4000", Address(False, "::1", 4000)),
+        ("ws://[::1]", Address(False, "::1", 3000)),
+        ("ws://bücher", Address(False, "xn--bcher-kva", 3000)),
+    ],
+)
+def test_a_good_address_is_read(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["ws://gpu-box:3000", "wss://10.0.0.7:4000/1", "ws://[2001:db8::7]:3000/a/b"]
+)
+def test_an_address_is_written_as_it_is_read(text: str) -> None:
+    assert str(parse_address(text)) == text
+
+
+def test_a_route_goes_below_the_prefix() -> None:
+    assert str(parse_address("ws://gpu-box/1").joined("/session")) == "ws://gpu-box:3000/1/session"
+    assert str(parse_address("ws://gpu-box").joined("")) == "ws://gpu-box:3000"
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("gpu-box:3000", "write ws://gpu-box:3000"),
+        ("gpu-box", "write ws://gpu-box"),
+        ("10.0.0.7:3000/1", "write ws://10.0.0.7:3000/1"),
+        ("http://gpu-box:3000", "write ws://gpu-box:3000"),
+        ("https://gpu-box:3000", "write wss://gpu-box:3000"),
+        ("ws:/gpu-box", "write ws://gpu-box"),
+        ("ws:gpu-box:3000", "write ws://gpu-box:3000"),
+        ("wss:/gpu-box", "write wss://gpu-box"),
+        ("", "write ws://host:3000"),
+        ("://", "write ws://host:3000"),
+        ("ws://", "write ws://host:3000"),
+        ("ws:///1", "write ws://host:3000"),
+        ("ws://:3000", "write ws://host:3000"),
+        ("ws://gpu-box:http", "from 1 to 65535"),
+        ("ws://gpu-box:0", "from 1 to 65535"),
+        ("ws://gpu-box:65536", "from 1 to 65535"),
+        ("ws://gpu-box:3000?token=1", "write ws://gpu-box:3000"),
+        ("ws://gpu-box:3000#1", "write ws://gpu-box:3000"),
+        ("ws://gpu box", "no host name"),
+        ("ws://gpu-box/a b", "its path"),
+        ("ws://gpu-box/ä", "its path"),
+        ("ws://::1:3000", "write ws://"),
+        ("ws://[::1", "write ws://host:3000"),
+        ("ws://[nonsense]", "write ws://host:3000"),
+        ("ws://" + "ä" * 70, "no host name"),
+    ],
+)
+def test_a_bad_address_is_refused_with_what_to_write_instead(text: str, advice: str) -> None:
+    with pytest.raises(ConnectionFailed) as caught:
+        parse_address(text)
+    assert advice in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_password_in_an_address_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConnectionFailed, match="token=") as caught:
+        parse_address("ws://me:secret@gpu-box")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,157 @@
+"""What does a person read when no connection can be opened, and is the time bounded?"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionFailed
+from burn_remote_protocol.links.websocket_blocking import connect
+from support.link_servers import PATIENCE_SECONDS, link_server, raw_server, read_to_end
+
+
+def failure(address: str, timeout_seconds: float = PATIENCE_SECONDS, **options: object) -> str:
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(address, timeout_seconds=timeout_seconds, **options)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_refused_port_asks_whether_the_server_runs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert f"nothing listens at ws://127.0.0.1:{port}; check" in failure(f"ws://127.0.0.1:{port}")
+
+
+def test_an_unknown_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *arguments: object, **options: object) -> object:
+        if options.get("flags"):
+            return real(host, *arguments, **options)  # type: ignore[arg-type]
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert "no host is known by the name 'nobody.invalid'" in failure("ws://nobody.invalid")
+
+
+def test_a_resolver_that_hangs_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+    released = threading.Event()
+
+    def getaddrinfo(host: str, *arguments: object, **options: object) -> object:
+        if options.get("flags"):
+            return real(host, *arguments, **options)  # type: ignore[arg-type]
+        released.wait(PATIENCE_SECONDS)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert "did not answer in time" in failure("ws://slow.invalid", timeout_seconds=0.05)
+    released.set()
+
+
+def test_a_name_with_a_label_that_is_too_long_is_unknown() -> None:
+    assert "no host is known" in failure(f"ws://{'a' * 64}.invalid")
+
+
+def test_a_server_that_says_nothing_is_given_up_on() -> None:
+    with raw_server(read_to_end) as port:
+        text = failure(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
+        assert "did not answer in time; check the host" in text
+
+
+def test_a_server_that_says_nothing_to_tls_is_given_up_on() -> None:
+    with raw_server(read_to_end) as port:
+        text = failure(f"wss://127.0.0.1:{port}", timeout_seconds=0.1)
+        assert "did not answer in time; check the host" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(404, "no WebSocket; check the port"), (401, "check the token"), (503, "try again later")],
+)
+@pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
+def test_an_http_server_is_recognized(status: int, advice: str, version: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = version
+
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            """Keep quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        text = failure(f"ws://127.0.0.1:{server.server_port}")
+        serving.join(PATIENCE_SECONDS)
+    assert f"answered HTTP {status}" in text
+    assert advice in text
+
+
+def says(answer: bytes) -> Callable[[socket.socket], None]:
+    def behave(sock: socket.socket) -> None:
+        sock.recv(2**16)
+        sock.sendall(answer)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"220 mail ready\r\n",
+        b"\x00" * 100_000,
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: of somebody else\r\n\r\n",
+    ],
+    ids=["ssh", "mail", "zeros", "no upgrade", "wrong key"],
+)
+def test_another_kind_of_server_is_no_websocket_server(answer: bytes) -> None:
+    with raw_server(says(answer)) as port:
+        assert "is no WebSocket server" in failure(f"ws://127.0.0.1:{port}")
+
+
+def test_a_server_that_hangs_up_at_once_hung_up() -> None:
+    with raw_server(says(b"")) as port:
+        assert "hung up before it spoke" in failure(f"ws://127.0.0.1:{port}")
+
+
+def test_tls_to_a_server_without_it_is_explained() -> None:
+    with link_server() as server:
+        text = failure(f"wss://localhost:{server.port}")
+        assert "check that the server speaks TLS, or write ws://" in text
+
+
+def test_no_tls_to_a_server_with_it_is_explained(tls_contexts: dict[str, ssl.SSLContext]) -> None:
+    with link_server(tls=tls_contexts["server"]) as server:
+        assert "wss://" in failure(f"ws://localhost:{server.port}")
+
+
+def test_an_untrusted_certificate_is_explained(tls_contexts: dict[str, ssl.SSLContext]) -> None:
+    with link_server(tls=tls_contexts["server"]) as server:
+        assert "is not trusted (self" in failure(server.address)
+
+
+def test_a_tls_context_for_an_address_without_tls_is_refused() -> None:
+    assert "write wss://" in failure("ws://127.0.0.1:1", tls=ssl.create_default_context())
+
+
+def test_headers_and_the_route_reach_the_server() -> None:
+    with link_server() as server:
+        link = connect(server.address + "/1", "/session", headers={"X-Name": "value"})
+        end = server.accept()
+        assert end.connection.request is not None
+        assert end.connection.request.path == "/1/session"
+        assert end.connection.request.headers["X-Name"] == "value"
+        assert link.address == f"ws://localhost:{server.port}/1/session"
+        link.close()

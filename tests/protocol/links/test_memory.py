@@ -1,0 +1,50 @@
+"""Do links in memory keep the contracts of links?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink, BlockingLink
+from burn_remote_protocol.links.memory import MemoryLink, async_memory_pair, memory_pair
+from support.async_links import AsyncLinkConformance, OpenAsyncPair
+from support.link_servers import PATIENCE_SECONDS
+from support.links import BlockingLinkConformance, FarEnd, OpenPair
+
+
+class MemoryFarEnd:
+    """The other end, with the patience of a test."""
+
+    def __init__(self, link: MemoryLink) -> None:
+        self.send = link.send
+        self.send_parts = link.send_parts
+        self.close = link.close
+        self.vanish = link.close
+        self._link = link
+
+    def receive(self) -> bytes | None:
+        return self._link.receive(PATIENCE_SECONDS)
+
+
+class TestMemoryLink(BlockingLinkConformance):
+    @pytest.fixture
+    def open_pair(self) -> OpenPair:
+        def open_pair(max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[BlockingLink, FarEnd]:
+            near, far = memory_pair(max_message_bytes=max_message_bytes)
+            return near, MemoryFarEnd(far)
+
+        return open_pair
+
+
+class TestAsyncMemoryLink(AsyncLinkConformance):
+    @pytest.fixture
+    def open_pair(self) -> OpenAsyncPair:
+        @contextlib.asynccontextmanager
+        async def open_pair(
+            max_message_bytes: int = MAX_MESSAGE_BYTES,
+        ) -> AsyncIterator[tuple[AsyncLink, AsyncLink]]:
+            yield async_memory_pair(max_message_bytes=max_message_bytes)
+
+        return open_pair

@@ -1,0 +1,107 @@
+"""Do WebSockets on an event loop keep the contract of links, as servers and as clients?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.asyncio.client import connect as plain_connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
+from support.async_links import AsyncLinkConformance, OpenAsyncPair
+from support.link_servers import raw_server, read_to_end
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
+    """Run a server; yield its address and where its ends of connections come out."""
+    accepted: asyncio.Queue[WebSocketLink] = asyncio.Queue(1)
+
+    async def handle(connection: ServerConnection) -> None:
+        await accepted.put(WebSocketLink(connection))
+        await connection.wait_closed()
+
+    async with serve(
+        handle,
+        "127.0.0.1",
+        0,
+        compression=None,
+        max_size=max_message_bytes,
+        max_queue=4,
+        ping_interval=None,
+        close_timeout=1,
+    ) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        yield f"ws://127.0.0.1:{port}", accepted
+
+
+class TestWebSocketLink(AsyncLinkConformance):
+    @pytest.fixture
+    def open_pair(self) -> OpenAsyncPair:
+        @contextlib.asynccontextmanager
+        async def open_pair(
+            max_message_bytes: int = MAX_MESSAGE_BYTES,
+        ) -> AsyncIterator[tuple[AsyncLink, AsyncLink]]:
+            async with listening(max_message_bytes) as (address, accepted):
+                client = await connect(address, max_message_bytes=max_message_bytes)
+                server = await accepted.get()
+                try:
+                    yield client, server
+                finally:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(client.close())
+                        tasks.create_task(server.close())
+
+        return open_pair
+
+
+async def test_a_text_message_is_a_violation_that_ends_the_link() -> None:
+    async with listening() as (address, accepted), plain_connect(address) as client:
+        server = await accepted.get()
+        await client.send("hello?")
+        with pytest.raises(ProtocolViolation, match="binary"):
+            await server.receive()
+        with pytest.raises(ConnectionLost):
+            await server.send(b"")
+
+
+async def test_a_reset_connection_is_connection_lost() -> None:
+    async with listening() as (address, accepted):
+        client = await plain_connect(address)
+        server = await accepted.get()
+        client.transport.abort()
+        with pytest.raises(ConnectionLost, match=r"hung up|broke"):
+            await server.receive()
+
+
+async def test_the_peer_is_named_by_host_and_port() -> None:
+    async with listening() as (address, accepted):
+        client = await connect(address)
+        server = await accepted.get()
+        assert f"ws://{client.peer}" == address
+        assert server.peer.startswith("127.0.0.1:")
+        await client.close()
+
+
+async def test_a_refused_port_is_explained() -> None:
+    with pytest.raises(ConnectionFailed, match="nothing listens at ws://"):
+        await connect("ws://127.0.0.1:1")
+
+
+async def test_a_malformed_address_is_explained() -> None:
+    with pytest.raises(ConnectionFailed, match="write ws://gpu-box:3000"):
+        await connect("gpu-box:3000")
+
+
+async def test_a_server_that_says_nothing_is_given_up_on() -> None:
+    with raw_server(read_to_end) as port:
+        with pytest.raises(ConnectionFailed, match="did not answer in time"):
+            await connect(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
+        await asyncio.sleep(0)  # the loop closes the socket, for which the raw server waits

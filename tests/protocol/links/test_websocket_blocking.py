@@ -1,0 +1,348 @@
+"""Do WebSockets for threads keep the contract of links, and what do they do beyond it?"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
+
+from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
+from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket, connect
+from support.link_servers import LOOPS, PATIENCE_SECONDS, link_server, raw_server, read_to_end
+from support.links import BlockingLinkConformance, FarEnd, OpenPair, in_thread, pattern, send_all
+
+
+class TestBlockingWebSocket(BlockingLinkConformance):
+    @pytest.fixture(params=[*LOOPS, "tls"])
+    def open_pair(self, request: pytest.FixtureRequest) -> Iterator[OpenPair]:
+        contexts: Any = {}
+        loop_name = request.param
+        if loop_name == "tls":
+            contexts = request.getfixturevalue("tls_contexts")
+            loop_name = "uvloop"
+        with contextlib.ExitStack() as stack:
+
+            def open_pair(
+                max_message_bytes: int = MAX_MESSAGE_BYTES,
+            ) -> tuple[BlockingLink, FarEnd]:
+                server = stack.enter_context(
+                    link_server(
+                        loop_name, max_message_bytes=max_message_bytes, tls=contexts.get("server")
+                    )
+                )
+                link = connect(
+                    server.address, max_message_bytes=max_message_bytes, tls=contexts.get("client")
+                )
+                stack.callback(link.close)
+                return link, server.accept()
+
+            yield open_pair
+
+
+def accept_websocket(sock: socket.socket) -> None:
+    """Answer the handshake of a raw connection."""
+    protocol = ServerProtocol()
+    while not (requests := protocol.events_received()):
+        protocol.receive_data(sock.recv(2**16))
+    protocol.send_response(protocol.accept(requests[0]))  # type: ignore[arg-type]
+    sock.sendall(b"".join(protocol.data_to_send()))
+
+
+def frame_bytes(opcode: Opcode, payload: bytes, *, fin: bool = True) -> bytes:
+    return Frame(opcode, payload, fin).serialize(mask=False)
+
+
+@contextlib.contextmanager
+def scripted_link(*script: bytes, **options: Any) -> Iterator[BlockingWebSocket]:
+    """Open a link to a server that sends these bytes after the handshake, then listens."""
+
+    def behave(sock: socket.socket) -> None:
+        accept_websocket(sock)
+        for part in script:
+            sock.sendall(part)
+        read_to_end(sock)
+
+    with raw_server(behave) as port:
+        link = connect(f"ws://127.0.0.1:{port}", close_timeout_seconds=0, **options)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+def test_a_frame_that_comes_with_the_handshake_is_received() -> None:
+    def behave(sock: socket.socket) -> None:
+        protocol = ServerProtocol()
+        protocol.receive_data(sock.recv(2**16))
+        protocol.send_response(protocol.accept(protocol.events_received()[0]))  # type: ignore[arg-type]
+        protocol.send_binary(b"early")
+        sock.sendall(b"".join(protocol.data_to_send()))
+        read_to_end(sock)
+
+    with raw_server(behave) as port:
+        link = connect(f"ws://127.0.0.1:{port}", close_timeout_seconds=0)
+        assert link.wait_readable(PATIENCE_SECONDS)
+        assert link.receive(PATIENCE_SECONDS) == b"early"
+        link.close()
+
+
+@pytest.mark.parametrize("timeout_seconds", [None, PATIENCE_SECONDS])
+def test_frames_that_arrive_byte_by_byte_are_put_together(timeout_seconds: float | None) -> None:
+    stream = frame_bytes(Opcode.BINARY, b"") + frame_bytes(Opcode.BINARY, pattern(200))
+    stream += frame_bytes(Opcode.PING, b"?") + frame_bytes(Opcode.BINARY, b"end")
+    with scripted_link(*(stream[n : n + 1] for n in range(len(stream)))) as link:
+        received = [link.receive(timeout_seconds) for _ in range(3)]
+    assert received == [b"", pattern(200), b"end"]
+
+
+@pytest.mark.parametrize("timeout_seconds", [None, PATIENCE_SECONDS])
+def test_a_message_in_fragments_with_a_ping_between_them_arrives_whole(
+    timeout_seconds: float | None,
+) -> None:
+    large = pattern(300_000)
+    with scripted_link(
+        frame_bytes(Opcode.BINARY, large, fin=False),
+        frame_bytes(Opcode.PING, b"?"),
+        frame_bytes(Opcode.CONT, b"", fin=False),
+        frame_bytes(Opcode.CONT, large, fin=False) + frame_bytes(Opcode.CONT, b"", fin=True),
+        frame_bytes(Opcode.BINARY, b"next"),
+    ) as link:
+        assert link.receive(timeout_seconds) == large + large
+        assert link.receive(timeout_seconds) == b"next"
+
+
+def test_fragments_are_refused_as_soon_as_they_exceed_the_limit_together() -> None:
+    with (
+        scripted_link(
+            frame_bytes(Opcode.BINARY, bytes(600), fin=False),
+            frame_bytes(Opcode.CONT, bytes(600), fin=True),
+            max_message_bytes=1000,
+        ) as link,
+        pytest.raises(ProtocolViolation, match="1,200, allowed 1,000"),
+    ):
+        link.receive(PATIENCE_SECONDS)
+
+
+def test_a_huge_length_is_refused_from_the_header_alone() -> None:
+    header = b"\x82\x7f" + (2**63 - 1).to_bytes(8, "big")
+    allowed = pytest.raises(ProtocolViolation, match="allowed 67,108,864")
+    with scripted_link(header) as link, allowed:
+        link.receive(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame_bytes(Opcode.TEXT, b"hello?"),
+        frame_bytes(Opcode.CONT, b"of nothing"),
+        frame_bytes(Opcode.BINARY, b"unfinished", fin=False) + frame_bytes(Opcode.BINARY, b"new"),
+        b"\x82\x81\0\0\0\0x",  # masked, which servers must not
+        b"\xc2\x00",  # a reserved bit
+        b"\x83\x00",  # an unknown opcode
+        b"\x8b\x00",  # an unknown control opcode
+        b"\x89\x7e\x00\x7e" + bytes(126),  # a ping with more than 125 bytes
+        b"\x09\x00",  # a fragmented ping
+    ],
+    ids=["text", "continuation", "interleaved", "masked", "reserved", "opcode", "control", "ping",
+         "fragmented ping"],
+)  # fmt: skip
+def test_what_the_protocol_forbids_is_a_violation_that_ends_the_link(sent: bytes) -> None:
+    with scripted_link(sent) as link:
+        with pytest.raises(ProtocolViolation):
+            link.receive(PATIENCE_SECONDS)
+        assert link.closed
+        with pytest.raises(ConnectionLost):
+            link.receive(PATIENCE_SECONDS)
+
+
+def test_a_close_frame_with_an_impossible_code_ends_the_link() -> None:
+    broken = pytest.raises(ConnectionLost, match="broke the protocol")
+    with scripted_link(frame_bytes(Opcode.CLOSE, struct.pack("!H", 17))) as link, broken:
+        link.receive(PATIENCE_SECONDS)
+
+
+def test_a_stream_that_ends_within_a_frame_is_connection_lost() -> None:
+    def behave(sock: socket.socket) -> None:
+        accept_websocket(sock)
+        sock.sendall(frame_bytes(Opcode.BINARY, bytes(300_000))[:200_000])
+
+    with raw_server(behave) as port:
+        link = connect(f"ws://127.0.0.1:{port}")
+        with pytest.raises(ConnectionLost, match="hung up"):
+            link.receive(None)
+        link.close()
+
+
+def test_what_the_peer_said_before_it_left_is_received_after_a_failed_send() -> None:
+    def behave(sock: socket.socket) -> None:
+        accept_websocket(sock)
+        sock.sendall(frame_bytes(Opcode.BINARY, b"because"))
+        sock.sendall(frame_bytes(Opcode.CLOSE, struct.pack("!H", 1001) + b"draining"))
+        sock.shutdown(socket.SHUT_RDWR)
+
+    with raw_server(behave) as port:
+        link = connect(f"ws://127.0.0.1:{port}")
+        with pytest.raises(ConnectionLost):
+            while True:
+                link.send(bytes(2**20))
+        with contextlib.suppress(ConnectionLost):
+            assert link.receive(PATIENCE_SECONDS) == b"because"
+        with pytest.raises(ConnectionLost):
+            link.receive(PATIENCE_SECONDS)
+        link.close()
+
+
+def test_pings_are_answered_while_receiving() -> None:
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+        receiving = in_thread(link.receive, None)
+        end.run(wait_for(end.run(end.connection.ping())))
+        end.send(b"done")
+        assert receiving.result(PATIENCE_SECONDS) == b"done"
+        link.close()
+
+
+def test_pings_are_answered_while_another_thread_is_blocked_in_a_send() -> None:
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+        progress = threading.Semaphore(0)
+
+        def send_all() -> None:
+            for _ in range(64):
+                link.send(bytes(2**20))
+                progress.release()
+
+        sending = in_thread(send_all)
+        while progress.acquire(timeout=0.2):
+            pass
+        receiving = in_thread(link.receive, None)
+        answered = end.run(end.connection.ping())
+        end.send(b"the receiver was not held up")
+        assert receiving.result(PATIENCE_SECONDS) == b"the receiver was not held up"
+        for _ in range(64):
+            end.receive()
+        sending.result(PATIENCE_SECONDS)
+        end.run(wait_for(answered))
+        link.close()
+
+
+async def wait_for(answered: Any) -> None:
+    await answered
+
+
+def test_a_peer_that_answers_pings_stays_connected() -> None:
+    with link_server() as server:
+        link = connect(server.address, ping_interval_seconds=0.02)
+        end = server.accept()
+        assert link.receive(0.3) is None
+        end.send(b"alive")
+        assert link.receive(PATIENCE_SECONDS) == b"alive"
+        link.close()
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_peer_that_does_not_answer_pings_is_lost(waiting: bool) -> None:
+    with scripted_link(ping_interval_seconds=0.02) as link:
+        if waiting:
+            assert link.wait_readable(PATIENCE_SECONDS)
+        with pytest.raises(ConnectionLost, match="did not answer a ping"):
+            link.receive(PATIENCE_SECONDS)
+
+
+def test_messages_are_sent_in_fragments_where_asked() -> None:
+    with link_server() as server:
+        link = connect(server.address, fragment_bytes=2**20)
+        end = server.accept()
+        message = pattern(2 * 2**20 + 5)
+        sending = in_thread(link.send_parts, message[:3], memoryview(message)[3:])
+
+        async def sizes() -> list[int]:
+            return [len(part) async for part in end.connection.recv_streaming()]
+
+        assert end.run(sizes()) == [2**20, 2**20, 5]
+        sending.result(PATIENCE_SECONDS)
+        sending = in_thread(link.send, message)
+        assert end.receive() == message
+        link.send(b"")
+        assert end.receive() == b""
+        link.close()
+
+
+class Interrupted(BaseException):
+    """Stands for KeyboardInterrupt, which would end the test run if it escaped."""
+
+
+@contextlib.contextmanager
+def frequent_interrupts(interval_seconds: float) -> Iterator[None]:
+    """Raise ``Interrupted`` in this thread again and again, whenever a link's code is running."""
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame and frame.f_globals.get("__package__") == "burn_remote_protocol.links":
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, interval_seconds, interval_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupts_while_receiving_lose_nothing() -> None:
+    frames = [pattern(size) for size in (10, 1_000_000, 70_000, 3, 2_000_000) * 20]
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+        sending = in_thread(send_all, end, frames)
+        received: list[bytes | None] = []
+        with frequent_interrupts(0.001):
+            while len(received) < len(frames):
+                with contextlib.suppress(Interrupted):
+                    received.append(link.receive(None))
+        assert received == frames
+        sending.result(PATIENCE_SECONDS)
+        link.close()
+
+
+def test_interrupts_while_sending_leave_each_frame_whole_or_unsent() -> None:
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+
+        def receive_all() -> list[bytes]:
+            found = [end.receive()]
+            while found[-1][4:] != b"last":
+                found.append(end.receive())
+            return found
+
+        receiving = in_thread(receive_all)
+        sent = set()
+        content = pattern(200_000)
+        payload = bytearray(content)
+        with frequent_interrupts(0.001):
+            for number in range(300):
+                payload[:] = content
+                with contextlib.suppress(Interrupted):
+                    link.send_parts(struct.pack("!I", number), memoryview(payload))
+                    sent.add(number)
+                payload[:] = bytes(len(content))
+        link.send(struct.pack("!I", 300) + b"last")
+        found = receiving.result(2 * PATIENCE_SECONDS)
+        numbers = [struct.unpack("!I", frame[:4])[0] for frame in found]
+        assert all(frame[4:] == content for frame in found[:-1])
+        assert numbers == sorted(set(numbers))
+        assert sent <= set(numbers)
+        link.close()

@@ -1,0 +1,162 @@
+"""What must every link for event loops do, whatever carries it?
+
+``AsyncLinkConformance`` is the contract of ``AsyncLink`` as tests. A test module subclasses it and
+says how a pair of ends is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
+from support.link_servers import PATIENCE_SECONDS
+from support.links import SIZES, pattern
+
+__all__ = ["AsyncLinkConformance", "OpenAsyncPair"]
+
+SENDERS = 8
+
+
+class OpenAsyncPair(Protocol):
+    """Opens both ends of a connection; they are closed when the context ends."""
+
+    def __call__(
+        self, max_message_bytes: int = ...
+    ) -> contextlib.AbstractAsyncContextManager[tuple[AsyncLink, AsyncLink]]: ...
+
+
+class AsyncLinkConformance:
+    """Subclasses give the fixture ``open_pair``. What one end does, the other must do too."""
+
+    @pytest.fixture(params=["one way", "the other way"])
+    def forwards(self, request: pytest.FixtureRequest) -> bool:
+        return bool(request.param == "one way")
+
+    @pytest.fixture
+    def open_ends(self, open_pair: OpenAsyncPair, forwards: bool) -> OpenAsyncPair:
+        """The pair, either way round, in a context that must not hang."""
+
+        @contextlib.asynccontextmanager
+        async def open_ends(max_message_bytes: int = MAX_MESSAGE_BYTES):  # type: ignore[no-untyped-def]
+            async with asyncio.timeout(2 * PATIENCE_SECONDS), open_pair(max_message_bytes) as pair:
+                yield pair if forwards else pair[::-1]
+
+        return open_ends
+
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_a_frame_of_any_size_arrives_unchanged(
+        self, open_ends: OpenAsyncPair, size: int
+    ) -> None:
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            for frame in (pattern(size), b"what follows it"):
+                tasks.create_task(near.send(frame))
+                assert await far.receive() == frame
+
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_parts_arrive_as_one_frame(self, open_ends: OpenAsyncPair, size: int) -> None:
+        payload = pattern(size)
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            for head in (b"", b"head!", pattern(300)):
+                tasks.create_task(near.send_parts(head, memoryview(payload)))
+                assert await far.receive() == head + payload
+
+    async def test_a_frame_of_64_mib_arrives_unchanged(self, open_ends: OpenAsyncPair) -> None:
+        frame = pattern(MAX_MESSAGE_BYTES)
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            tasks.create_task(near.send(frame))
+            assert await far.receive() == frame
+
+    async def test_frames_of_concurrent_senders_never_interleave(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        sizes = [1, 70_000, 300, 300_000, 17_000, 125]
+
+        async def send_all(link: AsyncLink, sender: int) -> None:
+            for number, size in enumerate(sizes):
+                payload = bytes([sender]) * size
+                await link.send_parts(bytes([sender, number]), memoryview(payload))
+
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            for sender in range(SENDERS):
+                tasks.create_task(send_all(near, sender))
+            numbers: dict[int, list[int]] = {sender: [] for sender in range(SENDERS)}
+            for _ in range(SENDERS * len(sizes)):
+                frame = await far.receive()
+                assert frame[2:] == bytes([frame[0]]) * sizes[frame[1]]
+                numbers[frame[0]].append(frame[1])
+        assert all(order == list(range(len(sizes))) for order in numbers.values())
+
+    async def test_a_sender_waits_while_nobody_receives(self, open_ends: OpenAsyncPair) -> None:
+        sent = 0
+
+        async def send_all(link: AsyncLink) -> None:
+            nonlocal sent
+            for _ in range(64):
+                await link.send(bytes(2**20))
+                sent += 1
+
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(send_all(near))
+            before = -1
+            while sent > before:
+                before = sent
+                await asyncio.wait([sending], timeout=0.2)
+            assert not sending.done(), "nothing bounds what the link holds"
+            for _ in range(64):
+                assert await far.receive() == bytes(2**20)
+
+    async def test_a_cancelled_receive_loses_nothing(self, open_ends: OpenAsyncPair) -> None:
+        async with open_ends() as (near, far):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await far.receive()
+            await near.send(b"one")
+            await near.send(b"two")
+            assert [await far.receive(), await far.receive()] == [b"one", b"two"]
+
+    async def test_closing_is_seen_by_the_other_end_after_the_frames_before_it(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            await near.send(b"last words")
+            tasks.create_task(near.close(4001, "had enough"))
+            assert await far.receive() == b"last words"
+            for _ in range(2):
+                with pytest.raises(ConnectionLost, match=r"4001.*had enough"):
+                    await far.receive()
+            with pytest.raises(ConnectionLost):
+                await far.send(b"too late")
+
+    async def test_a_closed_link_raises_connection_lost_and_may_be_closed_again(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            closing = tasks.create_task(near.close())
+            with pytest.raises(ConnectionLost):
+                await far.receive()
+            await closing
+            await near.close()
+            with pytest.raises(ConnectionLost, match="this program closed"):
+                await near.send(b"")
+            with pytest.raises(ConnectionLost, match="this program closed"):
+                await near.receive()
+
+    async def test_a_message_over_the_limit_is_refused_and_ends_the_link(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends(1000) as (near, far), asyncio.TaskGroup() as tasks:
+            await near.send(bytes(1000))
+            assert await far.receive() == bytes(1000)
+            sending = tasks.create_task(near.send(bytes(1001)))
+            with pytest.raises(LimitExceeded) as caught:
+                await far.receive()
+            assert (caught.value.seen, caught.value.allowed) == (1001, 1000)
+            with contextlib.suppress(ConnectionLost):
+                await sending
+            with pytest.raises(ConnectionLost, match="1009"):
+                await near.receive()
