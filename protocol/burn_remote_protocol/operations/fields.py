@@ -11,20 +11,22 @@ from enum import Enum
 from typing import Final
 
 from burn_remote_protocol.operations.kinds import (
-    BoolKind,
-    DistributionKind,
     Kind,
     ListKind,
-    NameKind,
     OptionalKind,
+    StructKind,
+    TensorKind,
+    WrappedKind,
+)
+from burn_remote_protocol.operations.parameters import (
+    BoolKind,
+    DistributionKind,
+    NameKind,
     ScalarKind,
     SchemeKind,
     SliceKind,
     StringKind,
-    StructKind,
-    TensorKind,
     UnsignedKind,
-    WrappedKind,
 )
 from burn_remote_protocol.tensors import MAX_RANK, TensorStatus
 

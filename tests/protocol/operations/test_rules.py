@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.dtypes import BOOL, F16, F32, I32, I64, U8, DType, QuantScheme
 from burn_remote_protocol.errors import LimitExceeded, UsageError
-from burn_remote_protocol.operations import kinds
+from burn_remote_protocol.operations import kinds, parameters
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.table import TABLE
@@ -38,13 +38,13 @@ numbers = st.floats() | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 
 VALUES: dict[type[kinds.Kind], st.SearchStrategy[Any]] = {
     kinds.TensorKind: specs,
-    kinds.UnsignedKind: counts,
-    kinds.BoolKind: st.booleans(),
-    kinds.ScalarKind: numbers,
-    kinds.SliceKind: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
-    kinds.SchemeKind: st.sampled_from(SCHEMES),
-    kinds.StringKind: st.text(max_size=3),
-    kinds.DistributionKind: st.just(("Default",)),
+    parameters.UnsignedKind: counts,
+    parameters.BoolKind: st.booleans(),
+    parameters.ScalarKind: numbers,
+    parameters.SliceKind: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
+    parameters.SchemeKind: st.sampled_from(SCHEMES),
+    parameters.StringKind: st.text(max_size=3),
+    parameters.DistributionKind: st.just(("Default",)),
 }
 
 
@@ -57,7 +57,7 @@ def argument(kind: kinds.Kind) -> st.SearchStrategy[Any]:
             return st.lists(argument(inner), min_size=least, max_size=min(most, 4)).map(tuple)
         case kinds.WrappedKind(inner):
             return argument(inner)
-        case kinds.NameKind(names):
+        case parameters.NameKind(names):
             return st.sampled_from(names)
     return VALUES[type(kind)]
 

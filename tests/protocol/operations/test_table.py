@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32, U8, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch
-from burn_remote_protocol.operations import kinds
+from burn_remote_protocol.operations import kinds, parameters
 from burn_remote_protocol.operations.families import base, bools, floats, numeric, session
 from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.row import Row
@@ -30,13 +30,13 @@ FAMILIES = {
 }
 
 VALUE_KINDS = {
-    "usize": kinds.UnsignedKind,
-    "bool": kinds.BoolKind,
-    "ScalarIr": kinds.ScalarKind,
-    "Slice": kinds.SliceKind,
-    "String": kinds.StringKind,
-    "Distribution": kinds.DistributionKind,
-    "QuantScheme": kinds.SchemeKind,
+    "usize": parameters.UnsignedKind,
+    "bool": parameters.BoolKind,
+    "ScalarIr": parameters.ScalarKind,
+    "Slice": parameters.SliceKind,
+    "String": parameters.StringKind,
+    "Distribution": parameters.DistributionKind,
+    "QuantScheme": parameters.SchemeKind,
     "TensorIr": kinds.TensorKind,
     "QuantizationParametersIr": kinds.WrappedKind,
 }
@@ -61,7 +61,7 @@ def check_kind(kind: kinds.Kind, rust: str) -> None:
     elif rust in VALUE_KINDS:
         assert isinstance(kind, VALUE_KINDS[rust])
     elif rust in schema()["enums"]:
-        assert isinstance(kind, kinds.NameKind)
+        assert isinstance(kind, parameters.NameKind)
         assert list(kind.names) == list(schema()["enums"][rust])
     else:
         assert isinstance(kind, kinds.StructKind)
