@@ -1,0 +1,236 @@
+"""The native dialect carries every message unchanged and refuses everything else."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.dialects import native
+from burn_remote_protocol.dtypes import BOOL, F32, I64
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    HandshakeRefused,
+    LimitExceeded,
+    OperationFailed,
+    ProtocolViolation,
+    QuotaExceeded,
+    error_to_wire,
+)
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    BeginUpload,
+    Cleanup,
+    Closing,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Failed,
+    Fetch,
+    FetchRequest,
+    Hello,
+    QueryDType,
+    Read,
+    Refused,
+    Reply,
+    Resume,
+    Seed,
+    Sync,
+    Upload,
+    Welcome,
+)
+from burn_remote_protocol.operations.encoding import decode_operation
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.recorded import golden
+
+SPEC = TensorSpec((2, 3), F32)
+DATA = TensorData(bytes(range(24)), (2, 3), F32)
+TRANSFER = bytes(range(32))
+OPERATION = decode_operation(golden("OperationIr")[0].tuples)
+
+TASKS = [
+    Define(7, OPERATION.signature),
+    Execute(OPERATION),
+    Drop((1, 2, 2**64 - 1)),
+    Drop(()),
+    Upload(3, DATA),
+    Upload(3, TensorData(b"", (0,), BOOL)),
+    BeginUpload(4, TensorSpec((1024, 1024), I64), 8 * 2**20),
+    Read(1, 2, SPEC),
+    Sync(9),
+    Seed(2**64 - 1),
+    QueryDType(1, BOOL),
+    Cleanup(),
+    Expose(5, SPEC, 2, TRANSFER, 30.0),
+    Fetch(TRANSFER, "ws://a:3000", 6, SPEC),
+]
+
+FRAMES = [
+    Hello((1, 2), "token", Resume(3, b"secret", 4, {5: 6}), "a test", {"hint": 1}),
+    Hello((1,)),
+    Welcome(1, 2, b"s" * 16, 60.0, {"backend": "numpy"}, {"chunk_bytes": 5}, "ws://a:1", 3, {4: 5}),
+    Reply(1, 2, DATA),
+    Reply(1, 2, SPEC),
+    Reply(1, 2, None),
+    Reply(1, 2, 3),
+    Acknowledged(17),
+    FetchRequest(1, TRANSFER, 2),
+]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare messages; errors compare by what they say."""
+    if isinstance(a, BurnRemoteError):
+        return isinstance(b, type(a)) and error_to_wire(a) == error_to_wire(b)
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
+def test_a_task_arrives_as_it_was_sent(task: Any) -> None:
+    frame = native.encode_batch(1, 0, [native.encode_task(task)])
+    batch = native.decode_frame(frame)
+    assert batch[:2] == (1, 0)
+    assert native.decode_task(batch.tasks[0]) == task
+
+
+@pytest.mark.parametrize("message", FRAMES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    assert native.decode_frame(native.encode_frame(message)) == message
+
+
+@pytest.mark.parametrize("make", [Refused, Closing])
+def test_an_error_that_ends_a_connection_keeps_its_type_and_text(make: Any) -> None:
+    sent = make(HandshakeRefused("too many sessions"))
+    assert same(native.decode_frame(native.encode_frame(sent)).error, sent.error)
+
+
+def test_a_failure_keeps_operation_shapes_reason_and_tensor() -> None:
+    error = QuotaExceeded("too much", operation="Numeric.Add", shapes="float32[2]", tensor=8)
+    received = native.decode_frame(native.encode_frame(Failed(3, (8, 9), error)))
+    assert received.tensors == (8, 9)
+    assert same(received.error, error)
+    reply = native.decode_frame(native.encode_frame(Reply(1, 2, error)))
+    assert same(reply.value, error)
+
+
+def test_an_unknown_error_code_of_a_newer_server_arrives_as_a_failed_operation() -> None:
+    frame = b"\x06" + msgpack.packb([1, 2, 1, ["brand_new", "why", "Op", "shapes", 3]])
+    assert isinstance(native.decode_frame(frame).value, OperationFailed)
+
+
+def test_an_invocation_is_left_as_numbers_until_it_runs() -> None:
+    batch = native.decode_frame(native.encode_batch(5, 4, [msgpack.packb([0, 1, 2, 3])]))
+    assert batch == native.Batch(5, 4, ((0, 1, 2, 3),))
+
+
+def test_an_operation_with_a_known_signature_takes_about_ten_bytes() -> None:
+    tasks = [msgpack.packb([3, i, i + 1, i + 2]) for i in range(1000, 1256)]
+    assert len(native.encode_batch(1, 0, tasks)) / 256 < 12
+
+
+def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
+    frame = native.chunk_head(7, 2**40) + b"payload"
+    assert frame[:24] == struct.pack(">BBHIQQ", 3, 0, 0, 0, 7, 2**40)
+    chunk = native.decode_frame(frame)
+    assert (chunk.payload, chunk.offset, bytes(chunk.data)) == (7, 2**40, b"payload")
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (b"", "empty"),
+        (b"\xff", "unknown kind of frame 255"),
+        (b"\x02", "not MessagePack"),
+        (b"\x02\xc0", "not a batch"),
+        (b"\x02" + msgpack.packb([1, 2]), "not a batch"),
+        (b"\x02" + msgpack.packb([-1, 0, []]), "-1"),
+        (b"\x02" + msgpack.packb([1, 0, "ab"]), "list of tasks"),
+        (b"\x02" + msgpack.packb([1, 0, []]) + b"\x00", "not MessagePack"),
+        (b"\x03short", "header"),
+        (b"\x03\x01" + bytes(22), "flags"),
+        (b"\x01" + msgpack.packb([[], None, None, "", {}]), "versions"),
+        (b"\x01" + msgpack.packb([[1], None, [1, b"x" * 65, 0, {}], "", {}]), "64 bytes"),
+        (b"\x0a" + msgpack.packb([1, b"short", 0]), "32 bytes"),
+    ],
+)
+def test_a_frame_that_is_none_is_refused_with_what_is_wrong(frame: bytes, says: str) -> None:
+    with pytest.raises(ProtocolViolation, match=says):
+        native.decode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [(-99, 1), (-6,), (-6, 1, 2, 3), (-3, 5), (-3, (-1,)), ("x",), (), (-8, 2**64), (-11, 1)],
+)
+def test_a_task_that_is_none_is_refused(task: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_task(task)
+
+
+@pytest.mark.parametrize("dims", [[-1], [2**63, 2**63], [2**31] * 3, [1] * 40, ["2"], [True]])
+def test_an_absurd_shape_is_refused(dims: list[Any]) -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_task((-6, 1, 2, (tuple(dims), "F32")))
+
+
+def test_a_list_may_not_be_longer_than_the_limit_whatever_it_claims() -> None:
+    with pytest.raises(ProtocolViolation, match="not MessagePack"):
+        native.decode_frame(b"\x02\x93\x01\x00\xdd\xff\xff\xff\xff")
+
+
+def test_a_nesting_bomb_is_refused() -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_frame(b"\x02\x93\x01\x00" + b"\x91" * 100_000)
+    nested = b"\x02\x93\x01\x00\x91" + b"\x91" * 900 + b"\xc0"
+    batch = native.decode_frame(nested)
+    with pytest.raises(ProtocolViolation):
+        native.decode_task(batch.tasks[0])
+
+
+def test_bytes_that_disagree_with_shape_and_dtype_are_refused() -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_task((-4, 1, (b"123", (2, 3), "F32")))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_never_raise_anything_but_a_violation(body: bytes) -> None:
+    for kind in range(12):
+        try:
+            message = native.decode_frame(bytes((kind,)) + body)
+            if isinstance(message, native.Batch):
+                for task in message.tasks:
+                    native.decode_task(task)
+        except (ProtocolViolation, LimitExceeded):
+            pass
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=40)
+    | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(st.integers(1, 10), st.lists(JSON, max_size=9))
+def test_well_formed_nonsense_never_raises_anything_but_a_violation(
+    kind: int, body: list[Any]
+) -> None:
+    try:
+        native.decode_frame(bytes((kind,)) + msgpack.packb(body))
+    except ProtocolViolation:
+        pass
+
+
+@given(st.integers(-12, -1), st.lists(JSON, max_size=6))
+def test_tasks_of_nonsense_never_raise_anything_but_a_violation(code: int, rest: list[Any]) -> None:
+    batch = native.decode_frame(b"\x02" + msgpack.packb([1, 0, [[code, *rest]]]))
+    try:
+        native.decode_task(batch.tasks[0])
+    except ProtocolViolation:
+        pass
