@@ -50,6 +50,8 @@ _ROWS: Final = {
     for kind, about in KINDS.items()
 }
 
+_SIGNATURES: Final[dict[bytes, Signature]] = {}
+
 
 def decode_operation(wire: Any) -> Operation:
     """Read an operation: its signature, and the ids of its tensors.
@@ -79,9 +81,6 @@ def decode_operation(wire: Any) -> Operation:
     return operation
 
 
-_SIGNATURES: Final[dict[bytes, Signature]] = {}
-
-
 def _split(wire: Any) -> tuple[str, Any, Row, Any]:
     """Return the kind, the dtype beside the variant, the row and the values of its fields."""
     kind, body = variant(wire, "an operation")
@@ -104,10 +103,8 @@ def _split(wire: Any) -> tuple[str, Any, Row, Any]:
 
 def _decode(kind: str, dtype: Any, row: Row, values: Any) -> Operation:
     tensors: list[int] = []
-    fields = sequence(values, len(row.fields), f"the fields of {row}")
-    arguments = [
-        _decode_field(row, *pair, tensors) for pair in zip(row.fields, fields, strict=True)
-    ]
+    pairs = zip(row.fields, values, strict=True)
+    arguments = [_decode_field(row, item, value, tensors) for item, value in pairs]
     carried = DType.from_wire(dtype) if KINDS[kind].carries_dtype else None
     return Operation(Signature(kind, row, carried, tuple(arguments)), tuple(tensors))
 
