@@ -1,0 +1,54 @@
+"""What does a round trip cost with the same WebSocket stack and nothing else?"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from burn_remote_protocol.links import websocket_blocking
+
+__all__ = ["echo_round_trip_seconds"]
+
+# The bytes of one operation and its read, and of their answer: see docs/wire-native.md.
+REQUEST = bytes(60)
+
+
+async def _echo() -> None:
+    """Answer each message with itself, on a free port that is printed first."""
+    from websockets.asyncio.server import ServerConnection, serve
+
+    async def answer(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(bytes(1024 + 30) if message else b"")
+
+    async with serve(answer, "127.0.0.1", 0, compression=None, ping_interval=None) as server:
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.get_running_loop().create_future()
+
+
+def echo_round_trip_seconds(count: int = 3000) -> float:
+    """Return the median time of a message and its answer, to a server process with uvloop."""
+    process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None  # started with a pipe
+        port = int(process.stdout.readline())
+        link = websocket_blocking.connect(f"ws://127.0.0.1:{port}")
+        seconds = []
+        for _ in range(count):
+            start = time.perf_counter()
+            link.send(REQUEST)
+            link.receive()
+            seconds.append(time.perf_counter() - start)
+        link.close()
+        return sorted(seconds)[count // 2]
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_echo())
