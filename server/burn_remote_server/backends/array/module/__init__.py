@@ -1,3 +1,5 @@
-"""Which kernels does the IR's family ``Module`` have? One class per subject, one table."""
+"""Kernels of neural-network modules, one class per subject."""
 
-from __future__ import annotations
+from burn_remote_server.backends.array.module.subjects import SUBJECTS, module_families
+
+__all__ = ["SUBJECTS", "module_families"]

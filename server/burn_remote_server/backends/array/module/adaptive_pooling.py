@@ -1,7 +1,7 @@
 """What is the mean of each of a given number of windows that cover the input?
 
-Output ``o`` of ``n`` averages the inputs from ``floor(o * size / n)`` to ``ceil((o + 1) * size / n)``
-(excluded), which may overlap: PyTorch's definition, and Burn's.
+Output ``o`` of ``n`` averages the inputs ``floor(o * size / n) .. ceil((o + 1) * size / n)``, the
+end excluded; they may overlap: PyTorch's definition, and Burn's.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from burn_remote_protocol.tensors import TensorSpec
 
-from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, Table
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping
 from burn_remote_server.backends.array.module.checks import (
     check_positive,
     check_rank,
     check_shape,
 )
 from burn_remote_server.backends.array.module.correlation import AXES
-from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape
+from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape, Table
 
 __all__ = ["AdaptivePooling"]
 
@@ -87,7 +87,7 @@ def _ranges(size: int, outputs: int) -> tuple[Table, Table]:
     return numbers * size // outputs, -(-(numbers + 1) * size // outputs)
 
 
-# Larger: a few KB more per distinct layer. Smaller: layers of one program would push each other out.
+# Larger: a few KB more per distinct layer. Smaller: the layers of one program push each other out.
 @lru_cache(maxsize=256)
 def _sums(size: int, outputs: int) -> AxisMap:
     starts, stops = _ranges(size, outputs)

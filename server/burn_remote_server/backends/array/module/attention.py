@@ -1,6 +1,6 @@
 """How does attention work without ever holding all of its scores?
 
-``softmax(softcap(Q K' * scale) masked + bias) V`` over blocks of queries and of keys, with a running
+``softmax(softcap(Q K' * scale) masked + bias) V`` over blocks of queries and keys, with a running
 maximum and sum per query (Milakov & Gimelshein, arXiv:1805.02867; Dao et al., "FlashAttention",
 arXiv:2205.14135). The order of the steps is Burn's: scale (by default ``1 / sqrt(dim)``), soft cap
 ``cap * tanh(scores / cap)``, mask (true hides a key), causal mask, bias. A query that sees no key
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import check_rank, check_shape, refuse
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Subject, blocks
 
@@ -86,7 +85,9 @@ class Attention(Subject):
             )
         return result
 
-    def _broadcast(self, argument: str, array: Array | None, shape: tuple[int, ...]) -> Array | None:
+    def _broadcast(
+        self, argument: str, array: Array | None, shape: tuple[int, ...]
+    ) -> Array | None:
         if array is None:
             return None
         check_rank("Attention", argument, array, 4, SCORES)
@@ -125,7 +126,9 @@ class Attention(Subject):
         limits = xp.finfo(query.dtype)
         query = query * query.dtype.type(options.scale)
         highest = total = result = None
-        for first, last in blocks(self._visible_keys(query, key, options, first_query), KEYS_AT_ONCE):
+        for first, last in blocks(
+            self._visible_keys(query, key, options, first_query), KEYS_AT_ONCE
+        ):
             part = slice(first, last)
             scores = xp.matmul(query, key[:, :, part].swapaxes(-1, -2))
             if options.softcap is not None:
@@ -159,14 +162,13 @@ class Attention(Subject):
             return xp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
         return result / xp.maximum(total, limits.tiny)
 
-    def _visible_keys(
-        self, query: Array, key: Array, options: _Options, first_query: int
-    ) -> int:
+    def _visible_keys(self, query: Array, key: Array, options: _Options, first_query: int) -> int:
         """Return how many keys the last query of the block may see."""
-        keys: int = key.shape[2]
+        keys = int(key.shape[2])
         if options.causal_offset is None:
             return keys
-        return max(0, min(keys, first_query + query.shape[2] + options.causal_offset))
+        seen = first_query + int(query.shape[2]) + options.causal_offset
+        return max(0, min(keys, seen))
 
     def _hide_future(self, scores: Array, offset: int) -> None:
         """Hide the keys after the query's own; query ``i`` sees keys up to ``i + offset``."""

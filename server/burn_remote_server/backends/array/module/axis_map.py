@@ -7,15 +7,12 @@ map is a list of taps, not a matrix: a matrix would multiply infinities by its z
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from burn_remote_server.backends.array.module.subject import Array, Subject
+from burn_remote_server.backends.array.module.subject import Array, Subject, Table
 
-__all__ = ["AxisMap", "AxisMapping", "Table"]
-
-Table = np.ndarray[Any, Any]
+__all__ = ["AxisMap", "AxisMapping"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +43,7 @@ class AxisMap:
         """The adjoint: sources get what their targets hold, weighted alike."""
         order = np.argsort(self.sources, kind="stable")
         weights = None if self.weights is None else self.weights[order]
-        return AxisMap(
-            self.outputs, self.inputs, self.sources[order], self.targets[order], weights
-        )
+        return AxisMap(self.outputs, self.inputs, self.sources[order], self.targets[order], weights)
 
     def rounds(self) -> list[tuple[Table, Table, Table | None]]:
         """Return the entries as rounds in which no target occurs twice: targets, sources,

@@ -51,9 +51,7 @@ class WindowColumns(Subject):
             for first, last in blocks(height, rows_at_once):
                 yield Block(first_image, last_image, first, last, first * inner, last * inner)
 
-    def _columns(
-        self, x: Array, windows: Windows, groups: int
-    ) -> Iterator[tuple[Block, Array]]:
+    def _columns(self, x: Array, windows: Windows, groups: int) -> Iterator[tuple[Block, Array]]:
         """Yield the columns of ``x`` ``[images, channels, *sizes]``, block by block.
 
         The columns are ``[images, groups, channels / groups * taps, windows]``, zero where a window

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import check_rank, check_shape
 from burn_remote_server.backends.array.module.correlation import (
     AXES,

@@ -112,7 +112,7 @@ class Correlation(WindowColumns):
         return out
 
     def _input_gradient(self, weight: Array, grad: Array, layer: Layer) -> Array:
-        """Return the gradient ``[batch, channels, *sizes]`` of the input, given that of the output."""
+        """Return the gradient ``[batch, channels, *sizes]`` of the input from the output's."""
         windows, groups = layer.windows, layer.groups
         batch = grad.shape[0]
         shape = (batch, layer.channels, *windows.sizes)
@@ -129,7 +129,9 @@ class Correlation(WindowColumns):
         out = self.xp.zeros(shape, grad.dtype)
         if layer.depthwise:
             for image, channels, filters in self._planes(out, layer):
-                self._spread_taps(grad[image, filters], weight[filters], out[image, channels], layer)
+                self._spread_taps(
+                    grad[image, filters], weight[filters], out[image, channels], layer
+                )
             return out
         height = layer.channels * windows.taps
         for block in self._blocks(batch, height, windows, grad.dtype.itemsize):
@@ -138,7 +140,7 @@ class Correlation(WindowColumns):
         return out
 
     def _weight_gradient(self, x: Array, grad: Array, layer: Layer, shape: Shape) -> Array:
-        """Return the gradient, of ``shape``, of the filters, given that of the output."""
+        """Return the gradient, of ``shape``, of the filters from the output's."""
         windows, groups = layer.windows, layer.groups
         grouped = grad.reshape(x.shape[0], groups, -1, layer.positions)
         out = self.xp.zeros((groups, layer.filters // groups, math.prod(shape[1:])), x.dtype)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import check_range, check_rank, check_shape
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Subject
 
@@ -16,6 +15,8 @@ __all__ = ["Embedding"]
 class Embedding(Subject):
     """``weights`` is ``[rows, dim]``, ``indices`` has any shape, usually ``[batch, length]``, the
     output and its gradient are ``[*indices, dim]``."""
+
+    low_precision = frozenset({"Embedding"})
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -40,7 +41,3 @@ class Embedding(Subject):
         sums = self.xp.zeros((rows, dim), out_grad.dtype)
         self._scatter_add_rows(sums, indices.reshape(used), out_grad.reshape(used, dim))
         return sums
-
-    def _scatter_add_rows(self, target: Array, rows: Array, values: Array) -> None:
-        """Add each row of ``values`` to the row of ``target`` that ``rows`` names."""
-        self.xp.add.at(target, rows, values)

@@ -20,7 +20,7 @@ class AxisTap(NamedTuple):
     that no earlier tap reached (``fresh``) and the others (``seen``), each with the elements under
     it."""
 
-    index: int
+    tap: int
     fresh: tuple[slice, slice]
     seen: tuple[slice, slice]
 

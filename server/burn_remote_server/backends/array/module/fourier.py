@@ -1,6 +1,6 @@
 """What is the spectrum of a real signal, and which signal has a given spectrum?
 
-``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)`` for ``k = 0 .. n / 2``, and its inverse with the
+``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)`` for ``k = 0 .. n / 2``; its inverse has the
 factor ``1 / n``: the definitions of NumPy and PyTorch. ``n`` cuts or zero-pads the signal (the
 spectrum for the inverse). Burn allows powers of two only; any ``n`` works here.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import check_axis, check_shape, refuse
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Subject
 

@@ -1,8 +1,8 @@
 """How is an image resized?
 
-Every mode resamples rows, then columns. Output ``o`` of ``n`` lies at ``(o + 1/2) * size / n - 1/2``
-in the input, or with aligned corners at ``o * (size - 1) / (n - 1)``; what it takes from the inputs
-around that place is Burn 0.21's rule for each mode:
+Every mode resamples one axis after the other. Output ``o`` of ``n`` lies in the input at
+``(o + 1/2) * size / n - 1/2``, or with aligned corners at ``o * (size - 1) / (n - 1)``; what it
+takes from the inputs around that place is Burn 0.21's rule for each mode:
 
 - Nearest: the input at ``floor(o * size / n)``, whatever ``align_corners`` says.
 - Bilinear: the two neighbours, weighted by nearness; places before the first input take the first.
@@ -18,17 +18,17 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
+
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.tensors import TensorSpec
-
-from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, Table
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping
 from burn_remote_server.backends.array.module.checks import (
     check_positive,
     check_rank,
     check_shape,
 )
 from burn_remote_server.backends.array.module.correlation import AXES
-from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape
+from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape, Table
 
 __all__ = ["Interpolation"]
 
@@ -87,7 +87,7 @@ def _maps(
     }
 
 
-# Larger: a few KB more per distinct size. Smaller: the sizes of one program would push each other out.
+# Larger: a few KB more per distinct size. Smaller: the sizes of one program push each other out.
 @lru_cache(maxsize=256)
 def _map(size: int, outputs: int, mode: str, align_corners: bool) -> AxisMap:
     return _MODES[mode](size, outputs, align_corners)

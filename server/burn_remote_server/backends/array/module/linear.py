@@ -1,7 +1,7 @@
 """What does a linear layer compute, and what are its gradients?
 
-``y = x W + b``, ``dx = dy W'``, ``dW = sum over the batch of x' dy``, ``db = sum of dy``. As in Burn
-the weight is ``[d_input, d_output]``, the transpose of PyTorch's.
+``y = x W + b``, ``dx = dy W'``, ``dW = sum over the batch of x' dy``, ``db = sum of dy``. The
+weight is Burn's ``[d_input, d_output]``, the transpose of PyTorch's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import check_rank, check_shape, refuse
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Subject
 
@@ -31,9 +30,7 @@ class Linear(Subject):
             "LinearBiasBackward": self.linear_bias_backward,
         }
 
-    def linear(
-        self, x: Array, weight: Array, bias: Array | None, *, out: TensorSpec
-    ) -> Array:
+    def linear(self, x: Array, weight: Array, bias: Array | None, *, out: TensorSpec) -> Array:
         """Return ``x W + b``."""
         check_rank("Linear", "weight", weight, 2, WEIGHT)
         d_input, d_output = weight.shape
@@ -58,9 +55,7 @@ class Linear(Subject):
         operation = "LinearWeightBackward"
         if x.ndim < 1:
             raise refuse(operation, "shape of x", x.shape, "[..., d_input]")
-        check_shape(
-            operation, "output_grad", output_grad, (*x.shape[:-1], *output_grad.shape[-1:])
-        )
+        check_shape(operation, "output_grad", output_grad, (*x.shape[:-1], *output_grad.shape[-1:]))
         return self.xp.matmul(_rows(x).T, _rows(output_grad))
 
     def linear_bias_backward(self, output_grad: Array, *, out: TensorSpec) -> Array:

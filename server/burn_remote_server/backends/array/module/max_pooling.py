@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from burn_remote_protocol.tensors import TensorSpec
 
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.module.checks import (
     check_range,
     check_rank,
@@ -131,7 +131,7 @@ class MaxPooling(Folding):
     ) -> tuple[Array, Array]:
         # Innermost axis first: among equal elements each row offers its first one and the first
         # row wins, which is row-major order. The other way round a lower row could win.
-        indices = None
+        indices: Array = None
         scale = 1
         for axis, window in reversed(list(enumerate(windows, start=2))):
             x, indices = self._fold_indices(x, indices, axis, window, scale)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from burn_remote_protocol.tensors import TensorSpec
-
 from burn_remote_server.backends.array.module.checks import (
     check_groups,
     check_positive,
@@ -86,7 +85,12 @@ class TransposedConvolution(Correlation):
         return self._spread("ConvTranspose3d", x, weight, bias, options)
 
     def _spread(
-        self, operation: str, x: Array, weight: Array, bias: Array | None, options: TransposedGeometry
+        self,
+        operation: str,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        options: TransposedGeometry,
     ) -> Array:
         layer = _checked_adjoint(operation, x, weight, options)
         if bias is not None:
@@ -97,9 +101,7 @@ class TransposedConvolution(Correlation):
         return out
 
 
-def _checked_adjoint(
-    operation: str, x: Array, weight: Array, options: TransposedGeometry
-) -> Layer:
+def _checked_adjoint(operation: str, x: Array, weight: Array, options: TransposedGeometry) -> Layer:
     """Return the convolution whose output has the shape of ``x`` and whose input is wanted."""
     stride, padding, dilation = options["stride"], options["padding"], options["dilation"]
     rank, groups = len(stride), options["groups"]

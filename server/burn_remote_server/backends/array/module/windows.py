@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from burn_remote_server.backends.array.module.checks import check_positive, refuse
+from burn_remote_server.backends.array.module.subject import Table
 
 __all__ = ["Axis", "Position", "Windows"]
 
@@ -55,13 +55,14 @@ class Axis:
         reach = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation
         return self.padding == 0 and reach < self.size
 
-    def counts(self, include_padding: bool) -> np.ndarray[Any, Any]:
+    def counts(self, include_padding: bool) -> Table:
         """Return how many taps of each window lie inside the input, or inside its padded form."""
         margin = self.padding if include_padding else 0
         starts = np.arange(self.outputs) * self.stride - self.padding
         first = np.maximum(-((starts + margin) // self.dilation), 0)
         last = np.minimum((self.size + margin - 1 - starts) // self.dilation + 1, self.kernel)
-        return np.maximum(last - first, 0)
+        counts: Table = np.maximum(last - first, 0)
+        return counts
 
 
 class Windows(tuple[Axis, ...]):
