@@ -14,7 +14,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.tensors import TensorData
 
-__all__ = ["Array", "array_from", "as_array", "as_dtype", "data_from"]
+__all__ = ["Array", "array_from", "as_array", "as_dtype", "data_from", "numpy_dtype"]
 
 Array = npt.NDArray[Any]
 
@@ -73,11 +73,12 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     except ValueError as error:
         raise DTypeMismatch(f"not the elements of a tensor: {error}") from error
     if dtype is None:
-        if isinstance(value, float | list | tuple) and array.dtype == np.float64:
+        plain = isinstance(value, float | list | tuple) and not isinstance(value, np.generic)
+        if plain and array.dtype == np.float64:
             return array.astype(np.float32)
         as_dtype(array.dtype)
         return array
-    target = _stored(dtype)
+    target = numpy_dtype(dtype)
     if array.dtype != target:
         as_dtype(array.dtype)
         array = array.astype(np.bool_).astype(target) if dtype.is_bool else array.astype(target)
@@ -92,7 +93,7 @@ def data_from(array: Array, dtype: DType | None = None) -> TensorData:
     """
     if dtype is None:
         dtype = as_dtype(array.dtype)
-    stored = _stored(dtype)
+    stored = numpy_dtype(dtype)
     if array.dtype != stored:
         array = array.astype(stored)
     flat = np.asarray(array, order="C").reshape(-1)
@@ -107,7 +108,7 @@ def array_from(data: TensorData) -> Array:
     A buffer that can be written is taken over without a copy: whoever delivers one gives it up.
     Bool stores become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
     """
-    stored = _stored(data.dtype)
+    stored = numpy_dtype(data.dtype)
     content = data.bytes
     flat: Array = np.frombuffer(content, stored)
     if not _LITTLE_ENDIAN:
@@ -119,7 +120,11 @@ def array_from(data: TensorData) -> Array:
     return flat.reshape(data.shape)
 
 
-def _stored(dtype: DType) -> np.dtype[Any]:
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """Return the dtype of arrays that hold elements as the wire does.
+
+    Raises ``DTypeMismatch`` for quantized dtypes.
+    """
     stored = _NUMPY.get(dtype)
     if stored is None:
         raise DTypeMismatch(f"NumPy has no dtype for {dtype}; dequantize the tensor first")

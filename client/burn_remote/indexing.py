@@ -82,14 +82,18 @@ def _picked(x: Tensor, selection: Selection) -> Tensor:
     axes = [axis for axis, _ in selection.pickers]
     positions = [positions for _, positions in selection.pickers]
     if len(axes) == 1:
-        return take(x, positions[0], axis=axes[0])
-    x = moveaxis(x, axes, range(len(axes)))
+        picked = take(x, positions[0], axis=axes[0])
+        return _moved(picked, positions[0].ndim, axes[0], selection.place)
+    leading = moveaxis(x, axes, range(len(axes)))
     coordinates = _coordinates(x, positions)
-    block = coordinates.ndim - 1
-    picked = gather_nd(x, coordinates)
-    if not selection.place:
-        return picked
-    return moveaxis(picked, range(block), range(selection.place, selection.place + block))
+    return _moved(gather_nd(leading, coordinates), coordinates.ndim - 1, 0, selection.place)
+
+
+def _moved(x: Tensor, block: int, source: int, destination: int) -> Tensor:
+    """Move neighbouring axes, the positions' own, from one place to another."""
+    if source == destination:
+        return x
+    return moveaxis(x, range(source, source + block), range(destination, destination + block))
 
 
 def _set_sliced(x: Tensor, selection: Selection, value: Tensor | Number, update: Update) -> Tensor:
@@ -104,21 +108,21 @@ def _set_sliced(x: Tensor, selection: Selection, value: Tensor | Number, update:
 def _set_picked(x: Tensor, selection: Selection, value: Tensor | Number, update: Update) -> Tensor:
     axes = [axis for axis, _ in selection.pickers]
     positions = [positions for _, positions in selection.pickers]
-    shape = x.shape
+    place = selection.place
     if len(axes) == 1:
+        (axis,) = axes
         places = _as_positions(x, positions[0])
-        picked = (*shape[: axes[0]], *places.shape, *shape[axes[0] + 1 :])
-        flat = (*shape[: axes[0]], places.size, *shape[axes[0] + 1 :])
-        new = reshaped(_as_value(x, value, picked), flat)
-        return update_along(x, axes[0], reshaped(places, (places.size,)), new, update=update)
+        rest = (*x.shape[:axis], *x.shape[axis + 1 :])
+        picked = (*rest[:place], *places.shape, *rest[place:])
+        new = _moved(_as_value(x, value, picked), places.ndim, place, axis)
+        flat = reshaped(new, (*rest[:axis], places.size, *rest[axis:]))
+        return update_along(x, axis, reshaped(places, (places.size,)), flat, update=update)
     order = range(len(axes))
     leading = moveaxis(x, axes, order)
     coordinates = _coordinates(x, positions)
-    block = coordinates.ndim - 1
     rest = leading.shape[len(axes) :]
-    place = selection.place
     picked = (*rest[:place], *coordinates.shape[:-1], *rest[place:])
-    new = moveaxis(_as_value(x, value, picked), range(place, place + block), range(block))
+    new = _moved(_as_value(x, value, picked), coordinates.ndim - 1, place, 0)
     return moveaxis(scatter_nd(leading, coordinates, new, update=update), order, axes)
 
 

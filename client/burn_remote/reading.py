@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from burn_remote.arrays import Array, array_from
+from burn_remote.arrays import Array, array_from, numpy_dtype
 from burn_remote.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.tensors import TensorData
@@ -29,7 +29,11 @@ def read(tensors: Iterable[Tensor]) -> list[Array]:
 
 
 def read_array(handle: TensorHandle) -> Pending[Array]:
-    """Ask for the elements of a tensor; they become a NumPy array when they come."""
+    """Ask for the elements of a tensor; they become a NumPy array when they come.
+
+    Raises ``DTypeMismatch`` for a quantized tensor, whose elements NumPy does not have.
+    """
+    numpy_dtype(handle.spec.dtype)
     arriving = _Arriving(handle.client.read_tensor_async(handle))
     return arriving.array
 
