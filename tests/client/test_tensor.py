@@ -1,0 +1,215 @@
+"""A tensor knows its shape and dtype at once, and waits only where it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_protocol.dtypes import BOOL_U8, BOOL_U32
+from support.runners import RecordingDevice
+
+
+def answer(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> None:
+    """Answer the oldest read that is open."""
+    _, pending = device.runner.reads.pop(0)
+    pending.complete(br.TensorData(array.tobytes(), array.shape, dtype))
+
+
+def answer_soon(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> threading.Thread:
+    """Answer, from another thread, the read that the caller is about to wait for."""
+    read = threading.Event()
+    register = device.runner.read_tensor_async
+
+    def registered(handle: br.TensorHandle) -> br.Pending[br.TensorData]:
+        pending = register(handle)
+        read.set()
+        return pending
+
+    device.runner.read_tensor_async = registered  # type: ignore[method-assign]
+
+    def work() -> None:
+        assert read.wait(5)
+        answer(device, array, dtype)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_attributes_and_repr_ask_nobody(device: RecordingDevice) -> None:
+    x = br.zeros((64, 10), device=device)
+    assert (x.shape, x.ndim, x.size, x.nbytes) == ((64, 10), 2, 640, 2560)
+    assert x.dtype is br.float32
+    assert x.device is device
+    assert len(x) == 64
+    assert repr(x) == "Tensor(shape=(64, 10), dtype=float32, device=recording)"
+    assert device.runner.reads == []
+
+
+def test_every_operator_returns_without_a_read(device: RecordingDevice) -> None:
+    x = br.zeros((3, 3), device=device)
+    n = br.zeros((3, 3), dtype=br.int64, device=device)
+    results = [
+        x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, 1 / x, x // 2, 7 // x, x % 2, 7 % x,
+        x**2, x**0.5, 2**x, x @ x, -x, +x, abs(x), x < 1, x <= 1, x > 1, x >= 1, x == 1, x != 1,
+        x > 1, n & 1, 1 & n, n | 1, 1 | n, n ^ 1, 1 ^ n, ~n, n << 1, 1 << n, n >> 1, 1 >> n,
+        n // 2, 7 // n, n / 2, 1 / n, x.T, x.mT, x[0], *x,
+    ]  # fmt: skip
+    assert all(isinstance(result, br.Tensor) for result in results)
+    assert device.runner.reads == []
+
+
+def test_a_dropped_tensor_is_freed(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    identifier = x.handle.id
+    del x
+    assert device.runner.dropped == [identifier]
+
+
+def test_a_read_gives_a_writable_array_of_its_own(device: RecordingDevice) -> None:
+    x = br.zeros((2, 3), device=device)
+    pending = x.read()
+    assert not pending.done()
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    answer(device, data, br.float32)
+    array = pending.result(5)
+    np.testing.assert_array_equal(array, data)
+    array[0, 0] = 7
+
+
+def test_numpy_waits(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    assert x.tolist() == [1, 2]
+    thread.join(5)
+
+
+def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    array = np.asarray(x, np.float64)
+    thread.join(5)
+    assert array.dtype == np.float64
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(x, copy=False)
+
+
+def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert isinstance(np.float32(2) * x, br.Tensor)  # type: ignore[operator]
+    with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
+        np.ones(2) * x
+    with pytest.raises(TypeError):
+        np.exp(x)
+    assert device.runner.reads == []
+
+
+@pytest.mark.parametrize("convert", [bool, int, float, complex])
+def test_one_element_becomes_a_python_number(
+    device: RecordingDevice, convert: type[complex]
+) -> None:
+    x = br.zeros((1, 1), device=device)
+    thread = answer_soon(device, np.array([[3]], np.float32), br.float32)
+    assert convert(x) == convert(3)
+    thread.join(5)
+
+
+def test_an_integer_is_an_index(device: RecordingDevice) -> None:
+    x = br.zeros((), dtype=br.int64, device=device)
+    thread = answer_soon(device, np.array(1), br.int64)
+    assert ["a", "b"][x] == "b"
+    thread.join(5)
+    with pytest.raises(br.DTypeMismatch):
+        ["a", "b"][br.zeros((), device=device)]
+
+
+def test_several_elements_are_not_one(device: RecordingDevice) -> None:
+    with pytest.raises(br.ShapeMismatch, match="not one"):
+        br.zeros((2,), device=device).item()
+    with pytest.raises(br.ShapeMismatch, match="no length"):
+        len(br.zeros((), device=device))
+
+
+def test_many_reads_are_asked_for_before_the_first_is_awaited(device: RecordingDevice) -> None:
+    tensors = [br.zeros((1,), device=device) for _ in range(3)]
+    asked: list[int] = []
+    register = device.runner.read_tensor_async
+
+    def registered(handle: br.TensorHandle) -> br.Pending[br.TensorData]:
+        pending = register(handle)
+        asked.append(handle.id)
+        if len(asked) == 3:
+            for number in range(3):
+                answer(device, np.array([number], np.float32), br.float32)
+        return pending
+
+    device.runner.read_tensor_async = registered  # type: ignore[method-assign]
+    assert [array.tolist() for array in br.read(tensors)] == [[0], [1], [2]]
+    assert asked == [tensor.handle.id for tensor in tensors]
+
+
+async def test_a_read_can_be_awaited(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    task = asyncio.ensure_future(pending)
+    await asyncio.sleep(0)
+    answer(device, np.array([5], np.float32), br.float32)
+    assert (await task).tolist() == [5]
+
+
+def test_a_failed_read_raises_its_error(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    device.runner.reads.pop()[1].fail(br.OperationFailed("out of luck"))
+    with pytest.raises(br.OperationFailed, match="out of luck"):
+        pending.result(5)
+
+
+def test_a_read_that_takes_too_long_times_out(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    with pytest.raises(TimeoutError):
+        pending.result(0.001)
+
+
+def test_a_quantized_tensor_cannot_be_read_as_numbers(device: RecordingDevice) -> None:
+    scheme = br.QuantScheme("Q8S", "F32", "Native", None, "Symmetric")
+    x = br.quantize(br.zeros((4, 32), device=device), br.ones((1,), device=device), scheme)
+    with pytest.raises(br.DTypeMismatch, match="dequantize"):
+        x.numpy()
+    assert device.runner.reads == []
+
+
+@pytest.mark.parametrize("dtype", [BOOL_U8, BOOL_U32])
+def test_bools_arrive_as_bools_however_they_are_stored(
+    device: RecordingDevice, dtype: br.DType
+) -> None:
+    stored = np.array([0, 1], np.uint8 if dtype is BOOL_U8 else np.uint32)
+    x = br.zeros((2,), dtype=dtype, device=device)
+    pending = x.read()
+    answer(device, stored, dtype)
+    assert pending.result(5).tolist() == [False, True]
+
+
+def test_bfloat16_arrives_as_such(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), dtype=br.bfloat16, device=device).read()
+    answer(device, np.array([1.5], ml_dtypes.bfloat16), br.bfloat16)
+    assert pending.result(5).dtype == ml_dtypes.bfloat16
+
+
+def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    for other in (None, "a"):
+        assert not x == other  # noqa: SIM201
+        assert x != other
+    assert {x: 1}[x] == 1
+
+
+def test_a_tensor_stays_where_it_is(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert x.to(device) is x
+    assert x.to_device(device) is x
+    with pytest.raises(br.UsageError, match="stream"):
+        x.to_device(device, stream=1)  # type: ignore[arg-type]
