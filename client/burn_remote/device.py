@@ -16,11 +16,12 @@ from burn_remote.addresses import (
     normal_address,
 )
 from burn_remote.runner import RunnerClient
-from burn_remote.session import NativeSession, open_session
+from burn_remote.session import NativeSession
 from burn_remote.traffic import Traffic
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.links import websocket_blocking
+from burn_remote_protocol.links.interface import BlockingLink
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -157,14 +158,16 @@ class RemoteDevice(Device):
     def _connect(
         self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
     ) -> NativeSession:
-        link = websocket_blocking.connect(
-            self.address,
-            "/session",
-            timeout_seconds=timeout_seconds,
-            tls=tls,
-            max_message_bytes=MAX_MESSAGE_BYTES,
-        )
-        return open_session(link, token=token, timeout_seconds=timeout_seconds)
+        def dial(timeout_seconds: float) -> BlockingLink:
+            return websocket_blocking.connect(
+                self.address,
+                "/session",
+                timeout_seconds=timeout_seconds,
+                tls=tls,
+                max_message_bytes=MAX_MESSAGE_BYTES,
+            )
+
+        return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:
@@ -206,7 +209,11 @@ class LocalDevice(Device):
                 f"the local device {backend!r} lacks {error.name}; "
                 'install what it needs with pip install "burn-remote[server]"'
             ) from error
-        self._adopt(open_session(open_link(), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS))
+        self._adopt(
+            NativeSession(
+                lambda _: open_link(), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS
+            )
+        )
 
     def __repr__(self) -> str:
         return f"LocalDevice({self.backend!r})"

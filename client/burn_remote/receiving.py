@@ -26,14 +26,14 @@ AWAY_SECONDS: Final = 0.02
 class Receiver:
     """Pass each frame of a link to ``handle``, in whichever thread reads it, one at a time.
 
-    ``lost`` is called once when the link ends.
+    ``lost`` is told when the link ends; ``use`` then gives another, or ``close`` ends it.
     """
 
     def __init__(
         self,
         link: BlockingLink,
         handle: Callable[[bytes], None],
-        lost: Callable[[BurnRemoteError], None],
+        lost: Callable[[BlockingLink, BurnRemoteError], None],
     ) -> None:
         self._link = link
         self._handle = handle
@@ -43,6 +43,8 @@ class Receiver:
         self._left_at = 0.0
         self._waiters = 0
         self._closed = False
+        self._broken = False
+        self._changed = threading.Condition()
         self._attendant = threading.Thread(
             target=self._attend, name="burn-remote-receive", daemon=True
         )
@@ -79,9 +81,19 @@ class Receiver:
         """Have the attendant read now: somebody awaits an answer without a thread of its own."""
         self._wanted.set()
 
+    def use(self, link: BlockingLink) -> None:
+        """Go on with another link in place of one that broke."""
+        self._link = link
+        with self._changed:
+            self._broken = False
+            self._changed.notify_all()
+        self._wanted.set()
+
     def close(self) -> None:
-        """Stop the attendant. Does not close the link."""
-        self._closed = True
+        """Stop receiving. Does not close the link."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._wanted.set()
         self._link.interrupt()
         if self._attendant is not threading.current_thread() and self._attendant.is_alive():
@@ -95,16 +107,23 @@ class Receiver:
                 return
 
     def _read_frame(self, timeout_seconds: float | None) -> bool:
+        link = self._link
         try:
-            frame = self._link.receive(timeout_seconds)
+            frame = link.receive(timeout_seconds)
             if frame is None:
                 return False
             self._handle(frame)
         except BurnRemoteError as error:
-            self._closed = True
-            self._lost(error)
-            return False
+            with self._changed:
+                self._broken = self._link is link
+            self._lost(link, error)
+            return self._wait_for_link(timeout_seconds)
         return True
+
+    def _wait_for_link(self, timeout_seconds: float | None) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._broken, timeout_seconds)
+            return not self._closed and not self._broken
 
     def _attend(self) -> None:
         while not self._closed:
@@ -114,7 +133,7 @@ class Receiver:
                 self._wanted.wait(AWAY_SECONDS)
                 continue
             self._wanted.clear()
-            if not self._link.wait_readable(None) or self._closed:
+            if not self._wait_for_link(None) or not self._link.wait_readable(None):
                 continue
             if not self._reading.acquire(blocking=False):
                 # A waiting thread reads; without this pause both would poll the same bytes.

@@ -6,6 +6,7 @@ the backpressure. One lock keeps the order of what is sent; answers need none.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from burn_remote.connection import Connection, Dial, fresh
 from burn_remote.locations import Locations
 from burn_remote.pending import Pending
-from burn_remote.receiving import Receiver
 from burn_remote.runner import TensorHandle
 from burn_remote.runtime import schedule_flush, watch
 from burn_remote.traffic import Traffic
@@ -25,23 +26,18 @@ from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
     MAX_SIGNATURES,
-    VERSIONS,
     chunk_head,
     decode_frame,
     encode_batch,
-    encode_frame,
     encode_task,
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
-    ConnectionLost,
     OperationFailed,
     ProtocolViolation,
 )
-from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
@@ -54,7 +50,6 @@ from burn_remote_protocol.messages import (
     Expose,
     Failed,
     Fetch,
-    Hello,
     QueryDType,
     Read,
     Reply,
@@ -70,29 +65,11 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 if TYPE_CHECKING:
     from burn_remote.device import Device
 
-__all__ = ["NativeSession", "open_session"]
+__all__ = ["NativeSession"]
 
 # A signature whose definition is longer than this is sent in full each time: it is a list of many
 # tensors, which hardly repeats, and would hold the server's memory.
 MAX_DEFINITION_BYTES: Final = 2048
-
-
-def open_session(link: BlockingLink, *, token: str | None, timeout_seconds: float) -> NativeSession:
-    """Say hello over a link and return the session that the server opens.
-
-    Raises ``VersionMismatch``, ``HandshakeRefused`` or ``ConnectionLost``; the link is closed then.
-    """
-    try:
-        link.send(encode_frame(Hello(VERSIONS, token=token, client="burn_remote (Python)")))
-        answer = link.receive(timeout_seconds)
-        if answer is None:
-            raise ConnectionLost(
-                f"{link.address} did not answer the handshake within {timeout_seconds:g} seconds"
-            )
-        return NativeSession(link, accepted(decode_frame(answer), VERSIONS))
-    except BaseException:
-        link.close()
-        raise
 
 
 class _Request:
@@ -110,19 +87,18 @@ class _Request:
 class NativeSession:
     """The ``RunnerClient`` of a device behind a native link. Thread-safe."""
 
-    def __init__(self, link: BlockingLink, welcome: Welcome) -> None:
+    def __init__(self, dial: Dial, *, token: str | None, timeout_seconds: float) -> None:
+        """Open a session over the link that ``dial`` opens, now and after each break.
+
+        Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or ``ConnectionLost``.
+        """
         self.device: Device
-        self.welcome: Final = welcome
-        self.traffic: Final = Traffic()
-        self._link: Final = link
         self._locations: Final = Locations()
         self._lock = threading.Lock()
         self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
-        self._error: BurnRemoteError | None = None
         # What is sent, under the lock.
         self._tasks: list[bytes] = []
         self._task_bytes = 0
-        self._batches = 0
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
@@ -135,11 +111,22 @@ class NativeSession:
         self._flush_scheduled = False
         # What is awaited.
         self._requests: dict[int, _Request] = {}
-        self._received = 0
         self._unreported: deque[OperationFailed] = deque(maxlen=64)
-        self._receiver: Final = Receiver(link, self._handle, self._lose)
-        self._receiver.start()
+        self._connection: Final = Connection(
+            dial, token, timeout_seconds, self._handle, self._fail_requests
+        )
+        self._connection.receiver.start()
         watch(self)
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server said when the session opened."""
+        return self._connection.welcome
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed the wire so far."""
+        return self._connection.traffic
 
     # -- operations ---------------------------------------------------------------------------
 
@@ -149,8 +136,7 @@ class NativeSession:
         """Issue one operation; see ``RunnerClient.register_op``."""
         outputs = signature.outputs
         with self._lock:
-            if self._error is not None:
-                raise self._fresh_error()
+            self._raise_error()
             numbered = self._numbers.get(id(signature)) or self._number(signature)
             first = self._next_tensor
             self._next_tensor = first + len(outputs)
@@ -164,7 +150,7 @@ class NativeSession:
             else:
                 encoded = self._pack(task)
             self._locations.note(first)
-            self.traffic.operations += 1
+            self._connection.traffic.operations += 1
             self._undropped_bytes += numbered[2]
             if self._dropped and (
                 self._undropped_bytes >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
@@ -209,9 +195,7 @@ class NativeSession:
         # The lock is free between chunks, so that other threads' operations go in between.
         for start in range(0, len(view), CHUNK_BYTES):
             piece = view[start : start + CHUNK_BYTES]
-            head = chunk_head(tensor, start)
-            with self._lock:
-                self._send(len(head) + len(piece), head, piece)
+            self._connection.send(chunk_head(tensor, start), piece)
         return TensorHandle(self, tensor, data.spec)
 
     def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
@@ -247,8 +231,7 @@ class NativeSession:
     def _ask(self, question: Callable[[int], Task], read: TensorSpec | None = None) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         with self._lock:
-            if self._error is not None:
-                raise self._fresh_error()
+            self._raise_error()
             request = self._next_request
             self._next_request += 1
             self._requests[request] = _Request(pending, read)
@@ -281,15 +264,13 @@ class NativeSession:
 
     def _tell(self, task: Task) -> None:
         with self._lock:
-            if self._error is not None:
-                raise self._fresh_error()
+            self._raise_error()
             self._append(encode_task(task))
 
     # -- sending, under the lock --------------------------------------------------------------
 
     def _take_id(self) -> int:
-        if self._error is not None:
-            raise self._fresh_error()
+        self._raise_error()
         tensor = self._next_tensor
         self._next_tensor = tensor + 1
         return tensor
@@ -318,39 +299,25 @@ class NativeSession:
             self._append_drops()
         if not self._tasks:
             return
-        self._batches += 1
-        frame = encode_batch(self._batches, self._received, self._tasks)
+        frame = encode_batch(self._connection.take_received(), self._tasks)
         self._tasks.clear()
         self._task_bytes = 0
-        self._send(len(frame), frame)
-
-    def _send(self, size: int, frame: bytes, payload: memoryview | None = None) -> None:
-        if self._error is not None:
-            raise self._fresh_error()
-        try:
-            if payload is None:
-                self._link.send(frame)
-            else:
-                self._link.send_parts(frame, payload)
-        except BurnRemoteError as error:
-            self._lose(error)
-            raise
-        self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += size
+        self._connection.send(frame)
 
     def flush(self) -> None:
         """Send what waits, now."""
         with self._lock:
-            if self._error is None:
+            if self._connection.error is None:
                 self._flush()
 
     def flush_waiting(self) -> None:
         """Send what has waited for its millisecond."""
         self._flush_scheduled = False
-        try:
+        # An error stays with the connection: whoever uses the session next is told.
+        with contextlib.suppress(BurnRemoteError):
             self.flush()
-        except BurnRemoteError:
-            pass  # kept in _error: whoever uses the session next is told
+            if self._connection.acknowledgement_due:
+                self._connection.acknowledge()
 
     # -- receiving ----------------------------------------------------------------------------
 
@@ -358,22 +325,28 @@ class NativeSession:
         """Wait for an answer (``Source``)."""
         if self._tasks:
             self.flush()
-        self._receiver.wait(pending, timeout_seconds)
+        self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
         """Have answers received although no thread waits (``Source``)."""
         if self._tasks:
             self.flush()
-        self._receiver.attend()
+        self._connection.receiver.attend()
 
     def _handle(self, frame: bytes) -> None:
         self.traffic.frames_received += 1
         self.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
+        if isinstance(message, Acknowledged):
+            self._connection.note_acknowledged(message.received)
+            return
+        self._connection.note_received()
         _HANDLERS.get(type(message), NativeSession._refuse)(self, message)
+        if self._connection.acknowledgement_due and not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
 
     def _take_reply(self, reply: Reply) -> None:
-        self._received = reply.sequence
         request = self._requests.get(reply.request)
         if request is None:
             raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
@@ -420,14 +393,10 @@ class NativeSession:
             )
 
     def _take_failed(self, failed: Failed) -> None:
-        self._received = failed.sequence
         self._unreported.append(failed.error)
 
     def _take_closing(self, closing: Closing) -> None:
-        self._lose(closing.error)
-
-    def _take_acknowledged(self, _: Acknowledged) -> None:
-        """Nothing is kept for resending yet."""
+        raise closing.error
 
     def _refuse(self, message: object) -> None:
         raise ProtocolViolation(f"a server does not send {type(message).__name__}")
@@ -442,46 +411,35 @@ class NativeSession:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def _lose(self, error: BurnRemoteError) -> None:
-        """End the session with an error, in everyone who waits."""
-        if self._error is None:
-            self._error = error
-        self._link.close()
+    def _fail_requests(self, error: BurnRemoteError) -> None:
         requests, self._requests = self._requests, {}
         for request in requests.values():
-            request.pending.fail(self._fresh_error())
+            request.pending.fail(fresh(error))
 
-    def _fresh_error(self) -> BurnRemoteError:
-        """Return the session's error as an object of its own: each raise gets its own traceback."""
-        error = self._error
-        assert error is not None  # asked for only once there is one
-        fresh = type(error)(*error.args)
-        fresh.__cause__ = error.__cause__
-        return fresh
+    def _raise_error(self) -> None:
+        error = self._connection.error
+        if error is not None:
+            raise fresh(error)
 
     @property
     def closed(self) -> bool:
         """Whether the session has ended."""
-        return self._error is not None
+        return self._connection.error is not None
 
     def close(self) -> None:
         """Send what waits and end the session. A second time does nothing."""
-        with self._lock:
-            if self._error is None:
-                try:
-                    self._flush()
-                except BurnRemoteError:
-                    pass  # it is ending anyway
-                self._error = self._error or ClosedDevice(f"{self._link.address} was closed")
-        self._receiver.close()
-        self._lose(self._error)
+        with contextlib.suppress(BurnRemoteError):
+            self.flush()
+        self._connection.close()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child a clear error; the parent keeps the connection."""
         self._lock = threading.Lock()
-        self._error = ClosedDevice(
-            f"the connection to {self._link.address} belongs to the parent process; "
-            "open a RemoteDevice after the fork, or start processes by spawn"
+        self._connection.abandon(
+            ClosedDevice(
+                f"the connection to {self._connection.address} belongs to the parent process; "
+                "open a RemoteDevice after the fork, or start processes by spawn"
+            )
         )
 
 
@@ -489,6 +447,5 @@ _HANDLERS: Final[dict[type[Any], Callable[[NativeSession, Any], None]]] = {
     Reply: NativeSession._take_reply,
     Chunk: NativeSession._take_chunk,
     Failed: NativeSession._take_failed,
-    Acknowledged: NativeSession._take_acknowledged,
     Closing: NativeSession._take_closing,
 }

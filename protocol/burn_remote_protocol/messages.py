@@ -43,13 +43,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Ask to go on with a session: ``received`` is the last numbered frame of the server's that
-    the client has, ``downloads`` the bytes it has of each unfinished download."""
+    """Ask to go on with a session: ``received`` is how many of the server's session frames the
+    client has."""
 
     session: int
     secret: bytes
     received: int
-    downloads: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ class Welcome:
 
     ``secret`` lets the client resume the session within ``lease_seconds``. ``limits`` has what the
     client must keep to: ``chunk_bytes``, ``message_bytes``, ``signatures``. ``peer_address`` is
-    where other servers fetch this one's tensors. When resuming, ``received`` is the last batch
-    that the server has and ``uploads`` the bytes it has of each unfinished upload.
+    where other servers fetch this one's tensors. When resuming, ``received`` is how many of the
+    client's session frames the server has.
     """
 
     version: int
@@ -82,7 +81,6 @@ class Welcome:
     limits: Mapping[str, int]
     peer_address: str
     received: int = 0
-    uploads: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +212,6 @@ class Reply:
     a ``TensorSpec`` where the elements follow; their payload id is the request id.
     """
 
-    sequence: int
     request: int
     value: TensorData | TensorSpec | BurnRemoteError | int | None
 
@@ -223,16 +220,15 @@ class Reply:
 class Failed:
     """Report that an operation nobody waits for failed; its outputs are ``tensors``."""
 
-    sequence: int
     tensors: tuple[int, ...]
     error: OperationFailed
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Say that every batch up to ``batch`` has been executed."""
+    """Say how many of the other side's session frames have arrived."""
 
-    batch: int
+    received: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,6 @@ class Outbox(Protocol):
         """Start a download; deliver to ``slot`` when it ends, whatever happens."""
         ...
 
-    def executed(self, batch: int) -> None:
-        """Note that a numbered batch has been executed."""
-        ...
-
 
 class Engine:
     """Execute one session's tasks in order.
@@ -84,7 +80,6 @@ class Engine:
         self._outbox = outbox
         self._dialect = dialect
         self._fetch_wait_seconds = fetch_wait_seconds
-        self._received = 0
         self._handlers: dict[type[Task], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
@@ -103,13 +98,7 @@ class Engine:
     # -- running ------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
-        """Execute a batch. One that was received before is skipped, so each runs exactly once."""
-        if batch.sequence <= self._received:
-            return
-        if batch.sequence != self._received + 1:
-            raise ProtocolViolation(
-                f"batch {batch.sequence} came after batch {self._received}; one is missing"
-            )
+        """Execute a batch."""
         invoke = self._interpreter.invoke
         numbered = self._interpreter.numbered
         for task in batch.tasks:
@@ -123,8 +112,6 @@ class Engine:
                 invoke(plan, task[1:])
             else:
                 raise plan.wrong_length(len(task) - 1)
-        self._received = batch.sequence
-        self._outbox.executed(batch.sequence)
 
     def handle(self, task: Task) -> None:
         """Execute one task."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.attachments import Attachments
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Tally
@@ -70,7 +70,6 @@ class Device:
         identifier: int,
         outbox: Outbox,
         dialect: str,
-        notify: Callable[[], None],
     ) -> Session:
         """Open a session whose engine speaks to ``outbox``."""
         settings = self.host.settings
@@ -90,7 +89,6 @@ class Device:
             engine,
             interpreter,
             inline_cost=settings.inline_cost_limit,
-            notify=notify,
         )
         self.host.sessions.add(session)
         return session
@@ -105,6 +103,7 @@ class Host:
         self.settings: Final = settings
         self.tally: Final = Tally()
         self.transfers: Final = Transfers()
+        self.attachments: Final = Attachments()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.peers: Final = Peers(settings, tasks)
         self.devices: Final = [

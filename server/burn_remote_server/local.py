@@ -22,7 +22,7 @@ from burn_remote_protocol.dialects.native import (
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, ProtocolViolation
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.messages import Chunk, Closing, Fetch, Hello, Refused, Welcome
+from burn_remote_protocol.messages import Acknowledged, Chunk, Closing, Fetch, Hello, Refused, Welcome
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
@@ -142,9 +142,14 @@ class LocalLink:
         if isinstance(message, Hello):
             self._greet(message)
         elif isinstance(message, Batch):
+            self._outbox.window.acknowledge(message.received)
             self._engine.run(message)
         elif isinstance(message, Chunk):
             self._engine.write_chunk(message)
+        elif isinstance(message, Acknowledged):
+            self._outbox.window.acknowledge(message.received)
+        elif isinstance(message, Closing):
+            self._free()
         else:
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -16,7 +15,6 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
 )
 from burn_remote_protocol.operations.encoding import check_declared
-from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.backends.interface import BackendSession
@@ -98,9 +96,7 @@ def _cost(signature: Signature) -> int:
 
 def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
     """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
-    kernel = partial(
-        session.kernel(signature), **signature.call.parameters, out=_declared_outputs(signature)
-    )
+    kernel = session.bind(signature)
     groups = tuple(
         None if item is None else len(item) if type(item) is tuple else 1
         for item in signature.call.inputs
@@ -123,18 +119,6 @@ def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
         )
 
     return run
-
-
-def _declared_outputs(signature: Signature) -> Any:
-    """Return what a kernel gets as ``out``: one spec, or a tuple with None for absent outputs."""
-    outputs: list[TensorSpec | None] = []
-    listed = False
-    for field, argument in zip(signature.row.fields, signature.arguments, strict=True):
-        if field.role is Role.OUTPUT:
-            uses = argument if type(argument) is tuple else (argument,)
-            listed |= type(argument) is tuple
-            outputs += [None if use is None else use.spec for use in uses]
-    return outputs[0] if len(outputs) == 1 and not listed else tuple(outputs)
 
 
 def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:

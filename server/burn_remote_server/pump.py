@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import structlog
@@ -17,6 +18,7 @@ from burn_remote_protocol.dialects.native import (
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ClosedDevice,
     ConnectionLost,
     OperationFailed,
     ProtocolViolation,
@@ -26,6 +28,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import (
+    Acknowledged,
     Chunk,
     Closing,
     Fetch,
@@ -35,6 +38,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.attachments import Attachment
 from burn_remote_server.host import Device, Host
 from burn_remote_server.outbox import NativeOutbox
 from burn_remote_server.sessions import Session
@@ -52,10 +56,11 @@ MAX_WAITING_REPLIES = 1024
 class _Writer:
     """Send what an outbox holds, one frame at a time, and let the reader wait for room."""
 
-    def __init__(self, link: AsyncLink, outbox: NativeOutbox) -> None:
-        self.session: Session | None = None
+    def __init__(self, link: AsyncLink, outbox: NativeOutbox, session: Session | None) -> None:
         self._link = link
         self._outbox = outbox
+        self._session = session
+        self._said: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
 
@@ -63,6 +68,11 @@ class _Writer:
         """Look again: there may be something to send, or room."""
         self._wake.set()
         self._progress.set()
+
+    def say(self, message: object) -> None:
+        """Send a message that does not belong to the session's frames."""
+        self._said.append(encode_frame(message))
+        self._wake.set()
 
     async def progress(self) -> None:
         """Wait until something has been done or sent."""
@@ -72,18 +82,22 @@ class _Writer:
     async def run(self) -> None:
         """Send for as long as the connection lives. Raises what ended the session."""
         while True:
+            await self.flush()
+            if self._session is not None and self._session.error is not None:
+                raise self._session.error
             await self._wake.wait()
             self._wake.clear()
-            await self.flush()
-            if self.session is not None and self.session.error is not None:
-                raise self.session.error
 
     async def flush(self) -> None:
         """Send everything that waits."""
-        while (frame := self._outbox.take()) is not None:
+        while self._said or len(self._outbox):
+            if self._said:
+                await self._link.send(self._said.popleft())
+                continue
+            frame = self._outbox.take()
             if isinstance(frame, bytes):
                 await self._link.send(frame)
-            else:
+            elif frame is not None:
                 await self._link.send_parts(*frame)
             self._progress.set()
 
@@ -93,63 +107,95 @@ async def serve_session(link: AsyncLink, device: Device) -> None:
     host = device.host
     try:
         hello, version = await _greeting(link, host)
-        identifier = host.sessions.draw_id()
         if hello.resume is not None:
-            raise SessionLost("the server does not know this session any more")
+            attachment = await host.attachments.resume(hello.resume)
+        else:
+            attachment = _open(device)
     except BurnRemoteError as error:
         await _refuse(link, error)
         return
+    session = attachment.session
+    log = logger.bind(session=f"{session.identifier:x}", peer=link.peer, device=device.index)
+    log.info("session_resumed" if hello.resume else "session_opened", client=hello.client)
+    writer = _Writer(link, attachment.outbox, session)
+    connection = asyncio.current_task()
+    assert connection is not None  # a handler runs in a task
+    attachment.attach(connection, writer.wake)
+    reason: BurnRemoteError | None = None
+    lease_seconds = 0.0
+    try:
+        await link.send(encode_frame(_welcome(device, attachment, version)))
+        reason = await _converse(link, attachment, writer, host)
+    except ClosedDevice:
+        log.info("client_left")
+    except SessionLost as error:
+        reason = error
+    except ConnectionLost as error:
+        log.info("connection_lost", reason=str(error))
+        if session.error is None and not host.draining.is_set():
+            lease_seconds = host.settings.lease_seconds
+    except BurnRemoteError as error:
+        reason = error
+        log.warning("session_refused", code=error.code, reason=str(error))
+    finally:
+        if attachment.serves(connection):
+            _let_go(attachment, host, lease_seconds)
+    if reason is not None:
+        await _say_goodbye(link, reason)
+
+
+def _open(device: Device) -> Attachment:
+    host = device.host
+    identifier = host.sessions.draw_id()
 
     def fetch(task: Fetch, slot: InFlight) -> None:
         host.start_fetch("native", device.backend, task, slot)
 
     outbox = NativeOutbox(fetch)
-    writer = _Writer(link, outbox)
-    session = device.open_session(identifier, outbox, "native", writer.wake)
-    writer.session = session
-    log = logger.bind(session=f"{identifier:x}", peer=link.peer, device=device.index)
-    log.info("session_opened", client=hello.client)
-    reason: BurnRemoteError | None = None
-    try:
-        await link.send(encode_frame(_welcome(device, session, version)))
-        reason = await _converse(link, session, outbox, writer, host)
-    except ConnectionLost as error:
-        log.info("client_gone", reason=str(error))
-    except BurnRemoteError as error:
-        reason = error
-        log.warning("session_refused", code=error.code, reason=str(error))
-    finally:
-        executed = session.interpreter.executed
+    attachment = Attachment(device.open_session(identifier, outbox, "native"), outbox)
+    host.attachments.add(attachment)
+    return attachment
+
+
+def _let_go(attachment: Attachment, host: Host, lease_seconds: float) -> None:
+    """End a session, or keep it for its lease so that its client can come back."""
+
+    def end() -> None:
+        session = attachment.session
+        logger.info(
+            "session_closed",
+            session=f"{session.identifier:x}",
+            operations=session.interpreter.executed,
+        )
+        host.attachments.forget(attachment)
         host.sessions.remove(session)
-        log.info("session_closed", operations=executed)
-    if reason is not None:
-        await _say_goodbye(link, reason)
+
+    if lease_seconds > 0:
+        attachment.detach(lease_seconds, end)
+    else:
+        end()
 
 
 async def _converse(
-    link: AsyncLink,
-    session: Session,
-    outbox: NativeOutbox,
-    writer: _Writer,
-    host: Host,
+    link: AsyncLink, attachment: Attachment, writer: _Writer, host: Host
 ) -> BurnRemoteError:
     """Read and write until the server drains; return what the client is told then.
 
-    Raises ``ConnectionLost`` when the client goes and ``ProtocolViolation`` when it misbehaves.
+    Raises ``ConnectionLost`` when the client is gone, ``ClosedDevice`` when it said goodbye, and
+    ``ProtocolViolation`` when it misbehaves.
     """
-    reading = asyncio.ensure_future(_read(link, session, outbox, writer, host))
+    reading = asyncio.ensure_future(_read(link, attachment, writer, host))
     writing = asyncio.ensure_future(writer.run())
     draining = asyncio.ensure_future(host.draining.wait())
     running: set[asyncio.Future[Any]] = {reading, writing, draining}
     try:
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in (reading, writing):
-            if task.done():
-                task.result()
+        for finished in (reading, writing):
+            if finished.done():
+                finished.result()
         reading.cancel()
-        while session.queued:
+        while attachment.session.queued:
             await writer.progress()
-        await asyncio.wait([writing], timeout=0)
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         await writer.flush()
@@ -160,24 +206,35 @@ async def _converse(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _read(
-    link: AsyncLink,
-    session: Session,
-    outbox: NativeOutbox,
-    writer: _Writer,
-    host: Host,
-) -> None:
+async def _read(link: AsyncLink, attachment: Attachment, writer: _Writer, host: Host) -> None:
     queue_length = host.settings.session_queue_batches
+    session, outbox = attachment.session, attachment.outbox
     while True:
         message = decode_frame(await link.receive())
         if isinstance(message, Batch):
+            attachment.note_frame()
+            attachment.note_acknowledged(message.received)
             session.submit_batch(message)
         elif isinstance(message, Chunk):
+            attachment.note_frame()
             session.submit_chunk(message)
+        elif isinstance(message, Acknowledged):
+            attachment.note_acknowledged(message.received)
+        elif isinstance(message, Closing):
+            await _finish(session, writer)
+            raise message.error
         else:
             raise ProtocolViolation(f"a client in a session does not send {_name(message)}")
+        if (acknowledgement := attachment.acknowledgement()) is not None:
+            writer.say(acknowledgement)
         while session.queued >= queue_length or len(outbox) >= MAX_WAITING_REPLIES:
             await writer.progress()
+
+
+async def _finish(session: Session, writer: _Writer) -> None:
+    """Wait for what a client asked for before it said goodbye: moves to others may depend on it."""
+    while session.queued and session.error is None:
+        await writer.progress()
 
 
 async def serve_peer(link: AsyncLink, host: Host) -> None:
@@ -188,7 +245,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         await _refuse(link, error)
         return
     outbox = NativeOutbox(_no_fetch)
-    writer = _Writer(link, outbox)
+    writer = _Writer(link, outbox, None)
     await link.send(encode_frame(_peer_welcome(host, version)))
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -244,8 +301,8 @@ async def _greeting(link: AsyncLink, host: Host) -> tuple[Hello, int]:
     return hello, agreed_version(hello, VERSIONS)
 
 
-def _welcome(device: Device, session: Session, version: int) -> Welcome:
-    settings = device.host.settings
+def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
+    settings, session = device.host.settings, attachment.session
     return Welcome(
         version=version,
         session=session.identifier,
@@ -258,6 +315,7 @@ def _welcome(device: Device, session: Session, version: int) -> Welcome:
             "signatures": MAX_SIGNATURES,
         },
         peer_address=device.peer_address,
+        received=attachment.received,
     )
 
 

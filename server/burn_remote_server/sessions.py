@@ -27,7 +27,8 @@ class Session:
     """One client's tensors, the worker that computes on them, and the order of its work.
 
     Small work runs at once on the event loop where nothing is queued before it; everything else
-    goes to the worker. ``notify`` is called on the event loop's thread after work has been done.
+    goes to the worker. ``notify``, which the connection sets, is called on the event loop's thread
+    after work has been done.
     """
 
     def __init__(
@@ -37,7 +38,6 @@ class Session:
         interpreter: Interpreter,
         *,
         inline_cost: int,
-        notify: Callable[[], None],
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
@@ -49,7 +49,7 @@ class Session:
         # divisions by zero, and the loop's other tasks must not inherit that.
         self._context = contextvars.copy_context()
         self._context.run(interpreter.backend.prepare_thread)
-        self._notify = notify
+        self.notify: Callable[[], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(
             f"session-{identifier:x}", interpreter.backend.prepare_thread, self._progress
@@ -66,7 +66,7 @@ class Session:
             cost = self.engine.estimate(batch)
             if cost is not None and cost <= self._inline_cost:
                 self._context.run(self._run, partial(self.engine.run, batch))
-                self._notify()
+                self.notify()
                 return
         self._worker.submit(partial(self._run, partial(self.engine.run, batch)))
 
@@ -75,7 +75,7 @@ class Session:
         if not self._worker.queued:
             self._context.run(self._run, partial(self.engine.write_chunk, chunk))
             if self.error is not None:
-                self._notify()
+                self.notify()
             return
         self._worker.submit(partial(self._run, partial(self.engine.write_chunk, chunk)))
 
@@ -106,7 +106,16 @@ class Session:
     def _progress(self) -> None:
         # The loop may be gone while the last worker winds down; nobody is left to notify then.
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._notify)
+            self._loop.call_soon_threadsafe(self._tell)
+
+
+    def _tell(self) -> None:
+        # Looked up on the loop: the connection may be another one by then.
+        self.notify()
+
+
+def _nobody() -> None:
+    """No connection is there to be notified yet."""
 
 
 class Sessions:

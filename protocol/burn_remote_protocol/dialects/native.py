@@ -107,12 +107,11 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
 
 class Batch(NamedTuple):
-    """Numbered tasks. ``received`` is the last numbered frame of the server's that the client has.
+    """Tasks in order. ``received`` is how many of the server's session frames the client has.
 
     ``tasks`` are undecoded: invocations are used as they are, others go through ``decode_task``.
     """
 
-    sequence: int
     received: int
     tasks: tuple[Any, ...]
 
@@ -229,9 +228,9 @@ def decode_task(wire: Any) -> Task:
         raise ProtocolViolation(f"not a task: {shown(wire)}") from None
 
 
-def encode_batch(sequence: int, received: int, tasks: Sequence[bytes]) -> bytes:
+def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
     """Join encoded tasks to one frame."""
-    head = b"\x02\x93" + _pack(sequence) + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
+    head = b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
     return head + b"".join(tasks)
 
 
@@ -241,22 +240,16 @@ def encode_batch(sequence: int, received: int, tasks: Sequence[bytes]) -> bytes:
 def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
     if resume is None:
         return None
-    return [resume.session, resume.secret, resume.received, dict(resume.downloads)]
+    return [resume.session, resume.secret, resume.received]
 
 
 def _resume_from_wire(wire: Any) -> Resume | None:
     if wire is None:
         return None
-    session, secret, received, downloads = wire
+    session, secret, received = wire
     if type(secret) is not bytes or len(secret) > 64:
         raise ProtocolViolation("a session's secret is at most 64 bytes")
-    return Resume(_count(session), secret, _count(received), _offsets(downloads))
-
-
-def _offsets(wire: Any) -> dict[int, int]:
-    if not isinstance(wire, dict) or len(wire) > 65_536:
-        raise ProtocolViolation("expected a map of payload ids to offsets")
-    return {_count(payload): _count(offset) for payload, offset in wire.items()}
+    return Resume(_count(session), secret, _count(received))
 
 
 def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
@@ -276,11 +269,11 @@ def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settin
 def _welcome_from_wire(
     version: Any, session: Any, secret: Any, lease: Any, device: Any, limits: Any, *rest: Any
 ) -> Welcome:
-    peer_address, received, uploads = rest
+    peer_address, received = rest
     return Welcome(
         _count(version), _count(session), bytes(secret), _seconds(lease), dict(device),
         {_text(name): _count(limit) for name, limit in limits.items()},
-        _text(peer_address), _count(received), _offsets(uploads),
+        _text(peer_address), _count(received),
     )  # fmt: skip
 
 
@@ -291,12 +284,12 @@ _VALUE, _ERROR, _DATA, _FOLLOWS = range(4)
 def _reply_to_wire(reply: Reply) -> list[Any]:
     value = reply.value
     if isinstance(value, BurnRemoteError):
-        return [reply.sequence, reply.request, _ERROR, error_to_wire(value)]
+        return [reply.request, _ERROR, error_to_wire(value)]
     if isinstance(value, TensorSpec):
-        return [reply.sequence, reply.request, _FOLLOWS, _spec_to_wire(value)]
+        return [reply.request, _FOLLOWS, _spec_to_wire(value)]
     if value is None or isinstance(value, int):
-        return [reply.sequence, reply.request, _VALUE, value]
-    return [reply.sequence, reply.request, _DATA, encode_tensor_data(value)]
+        return [reply.request, _VALUE, value]
+    return [reply.request, _DATA, encode_tensor_data(value)]
 
 
 def _reply_value(wire: Any) -> int | None:
@@ -311,15 +304,15 @@ _REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
 }
 
 
-def _reply_from_wire(sequence: Any, request: Any, mark: Any, value: Any) -> Reply:
-    return Reply(_count(sequence), _count(request), _REPLY_VALUE[mark](value))
+def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
+    return Reply(_count(request), _REPLY_VALUE[mark](value))
 
 
-def _failed_from_wire(sequence: Any, tensors: Any, error: Any) -> Failed:
+def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     failure = error_from_wire(error)
     if not isinstance(failure, OperationFailed):
         raise ProtocolViolation(f"an operation cannot fail with {failure.code!r}")
-    return Failed(_count(sequence), tuple(_count(tensor) for tensor in tensors), failure)
+    return Failed(tuple(_count(tensor) for tensor in tensors), failure)
 
 
 _ENCODE_FRAME: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
@@ -331,13 +324,13 @@ _ENCODE_FRAME: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
         _WELCOME,
         lambda m: [
             m.version, m.session, m.secret, m.lease_seconds, dict(m.device), dict(m.limits),
-            m.peer_address, m.received, dict(m.uploads),
+            m.peer_address, m.received,
         ],
     ),
     Refused: (_REFUSED, lambda m: error_to_wire(m.error)),
     Reply: (_REPLY, _reply_to_wire),
-    Acknowledged: (_ACKNOWLEDGED, lambda m: [m.batch]),
-    Failed: (_FAILED, lambda m: [m.sequence, list(m.tensors), error_to_wire(m.error)]),
+    Acknowledged: (_ACKNOWLEDGED, lambda m: [m.received]),
+    Failed: (_FAILED, lambda m: [list(m.tensors), error_to_wire(m.error)]),
     Closing: (_CLOSING, lambda m: error_to_wire(m.error)),
     FetchRequest: (_FETCH, lambda m: [m.request, m.transfer, m.offset]),
 }  # fmt: skip
@@ -347,7 +340,7 @@ _DECODE_FRAME: Final[dict[int, Callable[..., Any]]] = {
     _WELCOME: _welcome_from_wire,
     _REFUSED: lambda *error: Refused(error_from_wire(error)),
     _REPLY: _reply_from_wire,
-    _ACKNOWLEDGED: lambda batch: Acknowledged(_count(batch)),
+    _ACKNOWLEDGED: lambda received: Acknowledged(_count(received)),
     _FAILED: _failed_from_wire,
     _CLOSING: lambda *error: Closing(error_from_wire(error)),
     _FETCH: lambda request, transfer, offset: FetchRequest(
@@ -394,12 +387,12 @@ def decode_frame(frame: bytes) -> Any:
 def _decode_batch(frame: bytes) -> Batch:
     wire = unpack_frozen(memoryview(frame)[1:])
     try:
-        sequence, received, tasks = wire
+        received, tasks = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"not a batch: {shown(wire)}") from None
     if type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
-    return Batch(_count(sequence), _count(received), tasks)
+    return Batch(_count(received), tasks)
 
 
 def _decode_chunk(frame: bytes) -> Chunk:
