@@ -1,7 +1,7 @@
 """What must an array library offer so that sessions can compute on it?
 
-The surface is that of Burn's ``Backend`` trait; what is Burn's per-family ``*TensorOps`` is here one
-kernel per row of the table of operations.
+The surface is that of Burn's ``Backend`` trait; what are Burn's ``*TensorOps`` for each kind of
+tensor is here one kernel per row of the table of operations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Backend", "BackendSession", "Kernel", "Run"]
 
-# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per input
-# field: an array, None for an absent one, a list for a list.
+# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per
+# input field: an array, None for an absent one, a list for a list.
 Kernel = Callable[..., Any]
 
 # run(*tensors) -> array or tuple of arrays: a kernel whose parameters and outputs are settled.
@@ -29,15 +29,11 @@ class BackendSession(ABC):
     """What one session has of a backend: kernels bound to its own random numbers."""
 
     @abstractmethod
-    def kernel(self, signature: Signature) -> Kernel:
-        """Return the implementation of an operation. Raises ``Unsupported`` for none."""
-
-    @abstractmethod
     def bind(self, signature: Signature) -> Run:
-        """Return the implementation with the signature's parameters and outputs settled.
+        """Return the implementation of an operation for its parameters and its outputs.
 
-        Faster per call than ``kernel``: what does not change between calls is decided here, and
-        what remains may be a function of the array library itself. Raises ``Unsupported``.
+        What does not change between calls is decided here, once; what is returned may be a function
+        of the array library itself. Raises ``Unsupported``.
         """
 
     @abstractmethod
@@ -84,12 +80,12 @@ class Backend(ABC):
         """Return the memory of an array made by ``empty``, as bytes in wire order."""
 
     @abstractmethod
-    def finished(self, array: Any) -> Any:
+    def finished(self, array: Any, dtype: DType) -> Any:
         """Return the tensor's array once all of ``writable_bytes`` is written."""
 
     @abstractmethod
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        """Return the elements as they cross the wire; without a copy where they are so in memory."""
+        """Return the elements as they cross the wire; no copy where they are so in memory."""
 
     @abstractmethod
     def nbytes(self, array: Any) -> int:
@@ -108,18 +104,22 @@ class Backend(ABC):
         general = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
         return self.dtype_usage(dtype) & general == general
 
+    @abstractmethod
     def prepare_thread(self) -> None:
         """Make the calling thread, or the running task, ready to run kernels."""
 
+    @abstractmethod
     def sync(self) -> None:
         """Wait until the device has done everything asked of it."""
 
+    @abstractmethod
     def memory_cleanup(self) -> None:
         """Return cached memory to the system."""
 
+    @abstractmethod
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which arrays are made that will stay, such as a model's weights."""
-        return contextlib.nullcontext()
 
+    @abstractmethod
     def staging(self, data: Iterable[TensorData]) -> None:
         """Prepare data that will soon be uploaded, where the device is faster for it."""

@@ -1,46 +1,46 @@
-"""What is particular to NumPy: arrays in this process's memory."""
+"""What is particular to NumPy as the array library?"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 
-from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.backends.array.backend import ArrayBackend
-from burn_remote_server.backends.array.dtypes import wire_dtype
 from burn_remote_server.host_memory import host_memory_bytes
 
 __all__ = ["NumpyBackend"]
 
 
 class NumpyBackend(ArrayBackend):
-    """Tensors on the CPU."""
+    """The CPU of this machine."""
 
-    name = "numpy"
-    xp = np
+    name: ClassVar[str] = "numpy"
 
-    def to_device(self, data: TensorData) -> Any:
-        array = np.frombuffer(data.bytes, wire_dtype(data.dtype)).reshape(data.shape)
-        return array != 0 if data.dtype.is_bool else array.copy()
-
-    def empty(self, spec: TensorSpec) -> Any:
-        return np.empty(spec.shape, wire_dtype(spec.dtype))
-
-    def writable_bytes(self, array: Any) -> memoryview:
-        return memoryview(array.reshape(-1).view(np.uint8))
-
-    def finished(self, array: Any, dtype: DType) -> Any:
-        return array != 0 if dtype.is_bool else array
-
-    def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        elements = np.ascontiguousarray(array, dtype=wire_dtype(dtype))
-        return memoryview(elements.reshape(-1).view(np.uint8))
+    def __init__(self) -> None:
+        super().__init__(np)
 
     def memory_bytes(self) -> int:
         return host_memory_bytes()
 
     def prepare_thread(self) -> None:
-        # Division by zero gives infinity and NaN here, as on every device; nobody reads warnings.
+        # Infinities and NaN are results like others. NumPy keeps this setting per thread and, in a
+        # task, per task; asking for it around each call would cost a microsecond.
         np.seterr(all="ignore")
+
+    # NumPy has done its work when a kernel returns, and keeps no memory that it could give back.
+
+    def sync(self) -> None:
+        return None
+
+    def memory_cleanup(self) -> None:
+        return None
+
+    def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def staging(self, data: Iterable[TensorData]) -> None:
+        return None

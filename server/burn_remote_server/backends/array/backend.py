@@ -9,7 +9,7 @@ import numpy as np
 from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends.array.dtypes import array_dtype, wire_dtype
+from burn_remote_server.backends.array.dtypes import wire_dtype
 from burn_remote_server.backends.array.families import random_families, shared_families
 from burn_remote_server.backends.array.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
@@ -17,9 +17,10 @@ from burn_remote_server.backends.interface import Backend
 
 __all__ = ["ArrayBackend"]
 
-GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
-BOOL_BYTES: Final = np.dtype("u1")
-BOOL_WORDS: Final = np.dtype("<u4")
+_BYTE: Final = np.dtype("u1")
+_WORD: Final = np.dtype("<u4")
+_TRUTH: Final = np.dtype("?")
+_GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
 
 
 class ArrayBackend(Backend):
@@ -40,23 +41,28 @@ class ArrayBackend(Backend):
         elements = np.frombuffer(data.bytes, dtype=wire_dtype(data.dtype))
         if elements.size != data.spec.size:
             raise ShapeMismatch(f"{elements.nbytes:,} bytes are not those of {data.spec}")
-        # Bytes never change and each message has its own, so the array may keep them.
+        # Bytes never change and nothing else uses those of a message, so the array may keep them.
         owned = elements if type(data.bytes) is bytes else elements.copy()
-        return self.finished(owned.reshape(data.shape)) if data.dtype.is_bool else owned.reshape(
-            data.shape
-        )
+        return self.finished(owned.reshape(data.shape), data.dtype)
 
     def empty(self, spec: TensorSpec) -> Any:
         return self.xp.empty(spec.shape, wire_dtype(spec.dtype))
 
     def writable_bytes(self, array: Any) -> memoryview:
-        return memoryview(array.reshape(-1).view(BOOL_BYTES))
+        return memoryview(array.reshape(-1).view(_BYTE))
 
-    def finished(self, array: Any) -> Any:
-        raise NotImplementedError
+    def finished(self, array: Any, dtype: DType) -> Any:
+        if not dtype.is_bool:
+            return array
+        # A truth value that is neither 0 nor 1 would be a different one to each kernel.
+        if array.dtype == _BYTE and (not array.size or int(array.max()) <= 1):
+            return array.view(_TRUTH)
+        return array != 0
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        raise NotImplementedError
+        if dtype is BOOL_U32:
+            array = array.astype(_WORD)
+        return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
 
     def nbytes(self, array: Any) -> int:
         return int(array.nbytes)
@@ -64,4 +70,8 @@ class ArrayBackend(Backend):
     # -- what it can do -----------------------------------------------------------------------
 
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
-        raise NotImplementedError
+        # The answers of Burn's own CPU server: its client chooses by them how truth values are
+        # stored, and asks for Bool(U32) before Bool(U8).
+        if dtype.scheme is not None:
+            return DTypeUsage.STORAGE
+        return DTypeUsage(0) if dtype is BOOL_U32 or dtype is FLEX32 else _GENERAL

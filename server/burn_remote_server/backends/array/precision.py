@@ -1,7 +1,7 @@
 """How is a kernel run on ``float16`` and ``bfloat16`` tensors without computing in them?
 
-Their matrix products are 180 times slower than those of ``float32`` on a CPU, their sums overflow at
-65,504 or stop growing at 256; so kernels see ``float32`` and only the result is rounded.
+Their matrix products are 180 times slower than those of ``float32`` on a CPU, their sums overflow
+at 65,504 or stop growing at 256; so kernels see ``float32`` and only the result is rounded.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ def wrapped(value: float | int | bool, dtype: Any) -> int:
     if isinstance(value, float) and not math.isfinite(value):
         # Rust saturates here; the result then is what the largest 64-bit integer wraps to.
         value = 0 if math.isnan(value) else math.copysign(2**63 - 1, value)
-    bits = dtype.itemsize * 8
+    bits: int = dtype.itemsize * 8
     number = int(value) & (2**bits - 1)
-    return number - 2**bits if dtype.kind == "i" and number >> (bits - 1) else number
+    is_negative = dtype.kind == "i" and number >= 2 ** (bits - 1)
+    return number - 2**bits if is_negative else number
 
 
 def scalar_array(xp: Any, value: float | int | bool, dtype: Any) -> Any:

@@ -1,0 +1,92 @@
+"""How are numbers added, subtracted, multiplied, divided and clamped?
+
+Integers wrap around. Their quotient is rounded toward zero, as in Rust; a remainder has the sign of
+its divisor, as in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels import (
+    Array,
+    ByKind,
+    Elementwise,
+    Kernel,
+    KernelFamily,
+    WithScalar,
+)
+from burn_remote_server.backends.array.scalars import scalar_array
+
+__all__ = ["NumericArithmetic", "truncated_quotient"]
+
+
+class NumericArithmetic(KernelFamily):
+    """Floating-point numbers and integers, with broadcasting."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        xp = self.xp
+        return {
+            "Add": Elementwise(xp.add),
+            "AddScalar": WithScalar(xp, xp.add, rounds_scalar=False),
+            "Sub": Elementwise(xp.subtract),
+            "SubScalar": WithScalar(xp, xp.subtract, rounds_scalar=False),
+            "Mul": Elementwise(xp.multiply),
+            "MulScalar": WithScalar(xp, xp.multiply, rounds_scalar=False),
+            "Div": ByKind(Elementwise(xp.true_divide), Elementwise(self.integer_quotient)),
+            "DivScalar": ByKind(
+                WithScalar(xp, xp.true_divide, rounds_scalar=False),
+                WithScalar(xp, self.integer_quotient, rounds_scalar=False),
+            ),
+            "Rem": ByKind(Elementwise(xp.remainder), Elementwise(self.integer_remainder)),
+            "RemScalar": ByKind(
+                WithScalar(xp, xp.remainder, rounds_scalar=False),
+                WithScalar(xp, self.integer_remainder, rounds_scalar=False),
+            ),
+            "Abs": Elementwise(xp.absolute),
+            "Clamp": self.clamp,
+        }
+
+    def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
+        """Return the quotient rounded toward zero. Raises ``UsageError`` for a divisor of 0."""
+        self._check_divisor(rhs)
+        return truncated_quotient(self.xp, lhs, rhs)
+
+    def integer_remainder(self, lhs: Array, rhs: Array) -> Array:
+        """Return the remainder, of the divisor's sign. Raises ``UsageError`` for a divisor of 0."""
+        self._check_divisor(rhs)
+        return self.xp.remainder(lhs, rhs)
+
+    def _check_divisor(self, divisor: Array) -> None:
+        if not bool(self.xp.all(divisor)):
+            raise UsageError("an integer is divided by 0")
+
+    def clamp(
+        self, tensor: Array, *, min: float | int | bool, max: float | int | bool, out: TensorSpec
+    ) -> Array:
+        """Return each element, or the limit it exceeds; NaN stays."""
+        dtype = tensor.dtype
+        return self.xp.clip(tensor, *(self._limit(limit, dtype) for limit in (min, max)))
+
+    def _limit(self, limit: float | int | bool, dtype: Any) -> Array:
+        if dtype.kind in "iu":
+            # A limit beyond the dtype limits nothing; wrapped around it would limit everything.
+            limits = np.iinfo(dtype)
+            limit = limits.min if limit < limits.min else limit
+            limit = limits.max if limit > limits.max else limit
+        return scalar_array(self.xp, limit, dtype)
+
+
+def truncated_quotient(xp: Any, lhs: Array, rhs: Array) -> Array:
+    """Return the quotient of integers, none of them divided by 0, rounded toward zero."""
+    if lhs.dtype.kind == "u":
+        return xp.floor_divide(lhs, rhs)
+    # What is left after taking away C's remainder divides evenly, so that there is no rounding.
+    return xp.floor_divide(lhs - xp.fmod(lhs, rhs), rhs)

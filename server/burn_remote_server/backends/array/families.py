@@ -1,0 +1,74 @@
+"""Which families of kernels make up a backend?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from burn_remote_server.backends.array.accumulation import NumericAccumulation
+from burn_remote_server.backends.array.arithmetic import NumericArithmetic
+from burn_remote_server.backends.array.bitwise import IntBitwise
+from burn_remote_server.backends.array.casting import (
+    BaseCasting,
+    BoolCasting,
+    FloatCasting,
+    IntCasting,
+)
+from burn_remote_server.backends.array.comparison import (
+    BaseComparison,
+    FloatComparison,
+    NumericComparison,
+)
+from burn_remote_server.backends.array.creation import BaseCreation, NumericCreation
+from burn_remote_server.backends.array.float_functions import FloatFunctions
+from burn_remote_server.backends.array.grid_sampling import FloatGridSampling
+from burn_remote_server.backends.array.indexing import BaseIndexing
+from burn_remote_server.backends.array.kernels import KernelFamily
+from burn_remote_server.backends.array.linear_algebra import FloatLinearAlgebra, IntLinearAlgebra
+from burn_remote_server.backends.array.logic import BoolLogic
+from burn_remote_server.backends.array.masking import BaseMasking
+from burn_remote_server.backends.array.module import module_families
+from burn_remote_server.backends.array.movement import BaseMovement
+from burn_remote_server.backends.array.powers import FloatPowers, NumericPowers
+from burn_remote_server.backends.array.random_numbers import FloatRandom, IntRandom, RandomSource
+from burn_remote_server.backends.array.ranking import NumericRanking
+from burn_remote_server.backends.array.reduction import NumericReduction
+from burn_remote_server.backends.array.slicing import BaseSlicing
+
+__all__ = ["random_families", "shared_families"]
+
+
+def shared_families(xp: Any) -> list[KernelFamily]:
+    """Return the families that all sessions of a backend share."""
+    return [
+        BaseCasting(xp),
+        BaseComparison(xp),
+        BaseCreation(xp),
+        BaseIndexing(xp),
+        BaseMasking(xp),
+        BaseMovement(xp),
+        BaseSlicing(xp),
+        NumericAccumulation(xp),
+        NumericArithmetic(xp),
+        NumericComparison(xp),
+        NumericCreation(xp),
+        NumericPowers(xp),
+        NumericRanking(xp),
+        NumericReduction(xp),
+        FloatCasting(xp),
+        FloatComparison(xp),
+        FloatFunctions(xp),
+        FloatGridSampling(xp),
+        FloatLinearAlgebra(xp),
+        FloatPowers(xp),
+        IntBitwise(xp),
+        IntCasting(xp),
+        IntLinearAlgebra(xp),
+        BoolCasting(xp),
+        BoolLogic(xp),
+        *module_families(xp),
+    ]
+
+
+def random_families(xp: Any, source: RandomSource) -> list[KernelFamily]:
+    """Return the families that draw from the random numbers of one session."""
+    return [FloatRandom(xp, source), IntRandom(xp, source)]

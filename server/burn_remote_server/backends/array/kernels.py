@@ -1,0 +1,121 @@
+"""What is a kernel, and how does a family of them say which operations it has?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from burn_remote_server.backends.array.scalars import is_exact, scalar_array
+from burn_remote_server.backends.interface import Kernel, Run
+
+__all__ = [
+    "Array",
+    "ByKind",
+    "Elementwise",
+    "Kernel",
+    "KernelFamily",
+    "Parameters",
+    "PreparedKernel",
+    "Run",
+    "WithScalar",
+]
+
+# An array of whatever module: NumPy's types describe neither CuPy's nor both.
+Array = Any
+
+# What an operation has beside its tensors, by the names of the IR.
+Parameters = Mapping[str, Any]
+
+
+class KernelFamily(ABC):
+    """Kernels of one family of the IR, written against an array module ``xp``.
+
+    ``family`` is the IR's name of it. ``low_precision`` names the variants that take ``float16``
+    and ``bfloat16`` as they are, because they only move elements or see to precision themselves;
+    all other kernels get them as ``float32``, and their results are rounded once.
+    """
+
+    family: ClassVar[str]
+    low_precision: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    @abstractmethod
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+
+
+class PreparedKernel(ABC):
+    """A kernel that decides once per signature what does not change from call to call."""
+
+    @abstractmethod
+    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+        """Return a function of the tensors, the first of which has this array dtype."""
+
+    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+        """Whether the kernel takes a low-precision dtype as it is and rounds only once."""
+        return False
+
+    def __call__(self, *tensors: Any, out: Any, **parameters: Any) -> Any:
+        return self.prepare(tensors[0].dtype, out, parameters)(*tensors)
+
+
+class Elementwise(PreparedKernel):
+    """A function of the array module that agrees with Burn in every dtype it is given.
+
+    Array modules compute ``float16`` and ``bfloat16`` in ``float32`` inside such a function, which
+    takes less memory traffic than converting before and after.
+    """
+
+    def __init__(self, function: Run) -> None:
+        self._function = function
+
+    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+        return self._function
+
+    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+        return True
+
+
+class ByKind(PreparedKernel):
+    """Two kernels under one name: one for floating-point tensors, one for integers."""
+
+    def __init__(self, floats: PreparedKernel, integers: PreparedKernel) -> None:
+        self._floats = floats
+        self._integers = integers
+
+    def _chosen(self, dtype: Any) -> PreparedKernel:
+        return self._integers if dtype.kind in "iu" else self._floats
+
+    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+        return self._chosen(dtype).prepare(dtype, out, parameters)
+
+    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+        return self._chosen(dtype).keeps_precision(dtype, parameters)
+
+
+class WithScalar(PreparedKernel):
+    """A function of a tensor and a number ``rhs``, which becomes one of the tensor's dtype.
+
+    ``rounds_scalar`` says that a number of low precision is meant even where the one given is more
+    precise: a comparison with 0.1 must find a tensor's 0.1.
+    """
+
+    def __init__(self, xp: Any, function: Run, *, rounds_scalar: bool) -> None:
+        self._xp = xp
+        self._function = function
+        self._rounds_scalar = rounds_scalar
+
+    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+        function = self._function
+        number = scalar_array(self._xp, parameters["rhs"], dtype)
+
+        def run(lhs: Array) -> Array:
+            return function(lhs, number)
+
+        return run
+
+    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+        return self._rounds_scalar or is_exact(parameters["rhs"], dtype)

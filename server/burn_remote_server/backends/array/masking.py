@@ -1,0 +1,31 @@
+"""How do truth values choose between elements?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.scalars import scalar_array
+
+__all__ = ["BaseMasking"]
+
+
+class BaseMasking(KernelFamily):
+    """Tensors of any dtype, with broadcasting."""
+
+    family = "Base"
+    low_precision = frozenset({"MaskWhere", "MaskFill"})
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"MaskWhere": self.mask_where, "MaskFill": self.mask_fill}
+
+    def mask_where(self, tensor: Array, mask: Array, value: Array, *, out: TensorSpec) -> Array:
+        """Return the value's elements where the mask is true, the tensor's elsewhere."""
+        return self.xp.where(mask, value, tensor)
+
+    def mask_fill(
+        self, tensor: Array, mask: Array, *, value: float | int | bool, out: TensorSpec
+    ) -> Array:
+        """Return a number where the mask is true, the tensor's elements elsewhere."""
+        return self.xp.where(mask, scalar_array(self.xp, value, tensor.dtype), tensor)

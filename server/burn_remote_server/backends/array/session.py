@@ -1,0 +1,104 @@
+"""How does a session find the kernel of an operation, and what is settled before it first runs?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.operations.fields import Role
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
+from burn_remote_server.backends.array.kernels import Kernel, KernelFamily, PreparedKernel, Run
+from burn_remote_server.backends.array.precision import FLOAT32, in_float32
+from burn_remote_server.backends.interface import BackendSession
+
+__all__ = ["ArraySession", "KernelTable", "kernel_table"]
+
+# The kernel of each (family, variant), and whether it takes low-precision tensors as they are.
+KernelTable = Mapping[tuple[str, str], tuple[Kernel, bool]]
+
+
+def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
+    """Return the kernels of several families under their IR names; no name may come twice."""
+    table: dict[tuple[str, str], tuple[Kernel, bool]] = {}
+    for family in families:
+        for name, kernel in family.table().items():
+            key = (family.family, name)
+            assert key not in table, f"two kernels for {'.'.join(key)}"
+            table[key] = (kernel, name in family.low_precision)
+    return table
+
+
+class ArraySession(BackendSession):
+    """Kernels of one session over an array module ``xp``; ``seed`` restarts its random numbers."""
+
+    def __init__(self, xp: Any, table: KernelTable, seed: Callable[[int], None]) -> None:
+        self._xp = xp
+        self._table = table
+        self._seed = seed
+
+    def seed(self, seed: int) -> None:
+        self._seed(seed)
+
+    def array_dtype(self, dtype: DType) -> Any:
+        return array_dtype(dtype)
+
+    def bind(self, signature: Signature) -> Run:
+        kernel, low_precision = self._found(signature)
+        out = _declared_outputs(signature)
+        dtypes = [self.array_dtype(use.spec.dtype) for use in signature.input_uses]
+        results = _array_dtypes(out)
+        parameters = signature.call.parameters
+        first = dtypes[0] if dtypes else None
+        widens = not low_precision and any(dtype in LOW_PRECISION for dtype in dtypes)
+        if isinstance(kernel, PreparedKernel):
+            if widens and kernel.keeps_precision(first, parameters):
+                widens = False
+            seen = FLOAT32 if widens and first in LOW_PRECISION else first
+            run = kernel.prepare(seen, out, parameters)
+        else:
+            run = partial(kernel, **parameters, out=out)
+        if widens:
+            run = in_float32(run, results)
+        return self._as_array(run) if any(spec.shape == () for spec in signature.outputs) else run
+
+    def _found(self, signature: Signature) -> tuple[Kernel, bool]:
+        row = signature.row
+        found = self._table.get((row.family, row.name))
+        if found is None:
+            raise Unsupported(f"this server has no implementation of {row}")
+        return found
+
+    def _as_array(self, run: Run) -> Run:
+        # Array modules turn zero-dimensional results into numbers.
+        as_array = self._xp.asarray
+
+        def run_to_array(*tensors: Any) -> Any:
+            result = run(*tensors)
+            if type(result) is tuple:
+                return tuple(None if item is None else as_array(item) for item in result)
+            return as_array(result)
+
+        return run_to_array
+
+
+def _declared_outputs(signature: Signature) -> Any:
+    """Return what a kernel gets as ``out``: one spec, or a tuple with None for absent outputs."""
+    outputs: list[Any] = []
+    several = False
+    for field, argument in zip(signature.row.fields, signature.arguments, strict=True):
+        if field.role is Role.OUTPUT:
+            listed = type(argument) is tuple
+            several |= listed
+            uses = argument if listed else (argument,)
+            outputs += [None if use is None else use.spec for use in uses]
+    return outputs[0] if len(outputs) == 1 and not several else tuple(outputs)
+
+
+def _array_dtypes(out: Any) -> Any:
+    if hasattr(out, "dtype"):
+        return array_dtype(out.dtype)
+    return tuple(None if spec is None else array_dtype(spec.dtype) for spec in out)

@@ -1,0 +1,32 @@
+"""Does a backend give what the real Burn 0.21 gave, in every session recorded of its own tests?"""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote_server.backends import Backend, open_backends
+from support.recorded import recordings, sessions
+from support.replay import replay
+
+# Recorded with another backend of Burn's, whose dtypes are not those of its CPU server.
+OTHER_USAGE = "tensor_ndarray.msgpack.xz"
+
+
+@pytest.fixture(scope="module")
+def backend() -> Backend:
+    (opened,) = open_backends("numpy", 1)
+    return opened
+
+
+@pytest.mark.parametrize("recording", recordings())
+def test_every_recorded_answer_is_given_again(recording: str, backend: Backend) -> None:
+    recorded = sessions(recording)
+    problems, compared = {}, 0
+    for session in recorded:
+        outcome = replay(session, backend, compare_usage=recording != OTHER_USAGE)
+        compared += outcome.compared
+        if outcome.problems:
+            problems[session["name"]] = outcome.problems
+
+    assert not problems
+    assert compared >= len(recorded)

@@ -1,0 +1,199 @@
+"""What do recorded sessions of the real Burn give on a backend of ours?
+
+The client's frames run through the server's interpreter in recorded order; each answer to a read is
+compared with the recorded one: shapes, dtypes, integers and truth values exactly, floating-point
+numbers within what two correct implementations may differ by, random numbers by shape only.
+
+The original answers some reads in another dtype than was declared: truth values that were gathered
+or selected as ``U8``, positions of extremes of integers as ``I64``. Ours answer as declared.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any, Final, NamedTuple
+
+import ml_dtypes
+import msgpack
+import numpy as np
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.values import decode_tensor
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.quota import Quota
+
+__all__ = ["Outcome", "replay"]
+
+# Relative and absolute; those of the recording's own replayer.
+TOLERANCES: Final = {
+    "F64": (1e-3, 1e-4),
+    "F32": (1e-3, 1e-4),
+    "Flex32": (1e-3, 1e-4),
+    "F16": (1e-2, 1e-2),
+    "BF16": (5e-2, 5e-2),
+}
+RANDOM: Final = ("Random", "IntRandom", "Empty")
+
+Key = tuple[int, int]  # server, tensor
+
+
+class Outcome(NamedTuple):
+    """How many answers were compared, and what was wrong, in words."""
+
+    compared: int
+    problems: list[str]
+
+
+class _Server:
+    """One server of a recorded session: an interpreter, and the answers it owes."""
+
+    def __init__(self, backend: Backend, problems: list[str]) -> None:
+        self.backend = backend
+        self.answers: dict[str, Any] = {}
+        self._problems = problems
+        self.interpreter = Interpreter(backend, Quota(2**34, 2**20), self._failed)
+
+    def _failed(self, tensors: tuple[int, ...], failure: OperationFailed) -> None:
+        self._problems.append(str(failure))
+
+    def read(self, wire: Any) -> Any:
+        identifier, use = decode_tensor(wire)
+        try:
+            array = self.interpreter.read(identifier, use.spec)
+            content = self.backend.to_bytes(array, use.spec.dtype)
+        except BurnRemoteError as error:
+            return str(error)
+        return TensorData(content, use.spec.shape, use.spec.dtype)
+
+
+class _Replay:
+    def __init__(self, session: dict[str, Any], backend: Backend, compare_usage: bool) -> None:
+        self.frames = session["frames"]
+        self.compare_usage = compare_usage
+        self.problems: list[str] = []
+        count = 1 + max(frame.get("server", 0) for frame in self.frames)
+        self.servers = [_Server(backend, self.problems) for _ in range(count)]
+        self.exposed: dict[int, Any] = {}
+        # Tensors that are random or made of such.
+        self.random: set[Key] = set()
+        self.random_reads: set[str] = set()
+        self.compared = 0
+
+    def run(self) -> Outcome:
+        for frame in self.frames:
+            if frame["route"] == "/data":
+                continue
+            number = frame.get("server", 0)
+            message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+            if frame["dir"] == "s2c":
+                self._compare(number, *message)
+            elif message[0][0] == "Compute":
+                self._execute(number, *message[0][1])
+        for server in self.servers:
+            server.interpreter.clear()
+        return Outcome(self.compared, self.problems)
+
+    def _execute(self, number: int, task: Any, identity: Any) -> None:
+        server = self.servers[number]
+        name: str
+        body: Any
+        name, body = (task, None) if type(task) is str else task[0]
+        key = f"{number} {identity}"
+        interpreter = server.interpreter
+        match name:
+            case "RegisterOperation":
+                operation = decode_operation(body)
+                self._mark_random(number, operation)
+                interpreter.execute(operation)
+            case "RegisterTensor":
+                (identifier,), data = body
+                interpreter.store(identifier, server.backend.to_device(decode_tensor_data(data)))
+                self.random.discard((number, identifier))
+            case "ReadTensor":
+                server.answers[key] = server.read(body)
+                if (number, body[0][0]) in self.random:
+                    self.random_reads.add(key)
+            case "SyncBackend":
+                server.answers[key] = None
+            case "DTypeUsage":
+                server.answers[key] = int(server.backend.dtype_usage(DType.from_wire(body)))
+            case "Seed":
+                interpreter.seed(body)
+            case "ExposeTensorRemote":
+                tensor, _, transfer = body
+                identifier, use = decode_tensor(tensor)
+                self.exposed[transfer] = interpreter.read(identifier, use.spec)
+            case "RegisterTensorRemote":
+                (transfer, _), (identifier,) = body
+                interpreter.store(identifier, self.exposed[transfer])
+
+    def _mark_random(self, number: int, operation: Operation) -> None:
+        signature, tensors = operation
+        count = len(signature.input_uses)
+        keys = [(number, tensor) for tensor in tensors]
+        if signature.row.name in RANDOM or not self.random.isdisjoint(keys[:count]):
+            self.random.update(keys[count:])
+        elif signature.row.name != "Init":
+            self.random.difference_update(keys[count:])
+
+    def _compare(self, number: int, content: Any, identity: Any) -> None:
+        key = f"{number} {identity}"
+        ((kind, expected),) = content
+        seen = self.servers[number].answers.pop(key)
+        self.compared += 1
+        if kind == "DTypeUsage":
+            wrong = self.compare_usage and seen != expected
+            problem = f"usage {seen} instead of {expected}" if wrong else None
+        elif kind == "SyncBackend":
+            problem = None if seen is None else f"{seen} instead of the answer to a sync"
+        else:
+            problem = _difference(dict(expected), seen, key in self.random_reads)
+        if problem:
+            self.problems.append(f"answer {key}: {problem}")
+
+
+def _difference(expected: Any, seen: TensorData | str, is_random: bool) -> str | None:
+    if isinstance(seen, str) or "Err" in expected:
+        both = isinstance(seen, str) and "Err" in expected
+        return None if both else f"{seen} instead of {expected}"
+    right = decode_tensor_data(expected["Ok"])
+    if seen.shape != right.shape:
+        return f"{seen.spec} instead of {right.spec}"
+    if is_random:
+        return None
+    a, b = _elements(right), _elements(seen)
+    if right.dtype.name in TOLERANCES:
+        relative, absolute = TOLERANCES[right.dtype.name]
+        with np.errstate(all="ignore"):
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            same = np.isclose(b, a, rtol=relative, atol=absolute, equal_nan=True)
+    else:
+        same = a == b
+    if same.all():
+        return None
+    first = int(np.flatnonzero(~same)[0])
+    wrong = f"{(~same).sum()} of {same.size} elements differ"
+    return f"{wrong}, first {first}: {b[first]} instead of {a[first]}"
+
+
+def _elements(data: TensorData) -> Any:
+    dtypes = {"BF16": ml_dtypes.bfloat16, "F16": "<f2", "F32": "<f4", "F64": "<f8", "Flex32": "<f4"}
+    name = data.dtype.name
+    if data.dtype.is_bool:
+        return np.frombuffer(data.bytes, f"<u{data.dtype.itemsize}") != 0
+    if name in dtypes:
+        return np.frombuffer(data.bytes, dtypes[name])
+    return np.frombuffer(data.bytes, f"<{name[0].lower()}{data.dtype.itemsize}")
+
+
+def replay(session: dict[str, Any], backend: Backend, *, compare_usage: bool = True) -> Outcome:
+    """Run a recorded session on a backend and compare what it answers."""
+    # In a context of its own: the backend's settings end with it, as those of a worker's thread do.
+    context = contextvars.copy_context()
+    context.run(backend.prepare_thread)
+    return context.run(_Replay(session, backend, compare_usage).run)
