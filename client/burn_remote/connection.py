@@ -184,8 +184,12 @@ class Connection:
                 self.end(SessionLost(f"{cause}; the server will not go on: {error}"))
                 return
             if time.monotonic() >= deadline:
-                self.end(SessionLost(f"{cause}; it did not come back within its lease of "
-                                     f"{self.welcome.lease_seconds:g} seconds"))
+                self.end(
+                    SessionLost(
+                        f"{cause}; it did not come back within its lease of "
+                        f"{self.welcome.lease_seconds:g} seconds"
+                    )
+                )
                 return
             with self._changed:
                 self._changed.wait(random.uniform(0, pause))

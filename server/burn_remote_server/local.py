@@ -22,7 +22,15 @@ from burn_remote_protocol.dialects.native import (
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, ProtocolViolation
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.messages import Acknowledged, Chunk, Closing, Fetch, Hello, Refused, Welcome
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    Chunk,
+    Closing,
+    Fetch,
+    Hello,
+    Refused,
+    Welcome,
+)
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings

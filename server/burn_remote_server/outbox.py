@@ -27,6 +27,7 @@ __all__ = ["Frame", "NativeOutbox"]
 # A whole frame, or a header and the payload that follows it in the same frame.
 Frame = bytes | tuple[bytes, memoryview]
 
+
 @dataclass(slots=True)
 class _Download:
     payload: int

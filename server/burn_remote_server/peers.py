@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -25,10 +23,11 @@ from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Rep
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
+from burn_remote_server.telemetry import get_logger
 
 __all__ = ["Peers"]
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class _Download:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -18,10 +16,11 @@ from burn_remote_protocol.operations.encoding import check_declared
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.backends.interface import BackendSession
+from burn_remote_server.telemetry import get_logger
 
 __all__ = ["Plan", "as_failure", "memory_bytes"]
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 def memory_bytes(spec: TensorSpec) -> int:

@@ -6,8 +6,6 @@ import asyncio
 from collections import deque
 from typing import Any
 
-import structlog
-
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     MAX_SIGNATURES,
@@ -43,10 +41,11 @@ from burn_remote_server.host import Device, Host
 from burn_remote_server.outbox import NativeOutbox
 from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
+from burn_remote_server.telemetry import get_logger
 
 __all__ = ["serve_peer", "serve_session"]
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 # Answers that wait to be sent before the next frame is read. Larger: a client that asks and does not
 # read makes the server hold more. Smaller: a burst of reads is answered in more steps.

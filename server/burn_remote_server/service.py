@@ -11,7 +11,6 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-import structlog
 from websockets.asyncio import server as websocket_server
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers
@@ -24,10 +23,11 @@ from burn_remote_server.health import ServerState, respond
 from burn_remote_server.host import Device, Host
 from burn_remote_server.metrics import Metrics
 from burn_remote_server.pump import serve_peer, serve_session
+from burn_remote_server.telemetry import get_logger
 
 __all__ = ["serve"]
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 # A worker that runs Python dispatch keeps the event loop waiting for up to this long (5 ms by
 # default). Smaller: the two switch more often and both get slower.

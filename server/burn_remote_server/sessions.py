@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-import structlog
-
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
 from burn_remote_server.engine import Engine
 from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.telemetry import get_logger
 from burn_remote_server.worker import Worker
 
 __all__ = ["Session", "Sessions"]
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class Session:
@@ -107,7 +106,6 @@ class Session:
         # The loop may be gone while the last worker winds down; nobody is left to notify then.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell)
-
 
     def _tell(self) -> None:
         # Looked up on the loop: the connection may be another one by then.

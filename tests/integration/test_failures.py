@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import numpy as np
 import pytest
 
 import burn_remote as br
@@ -50,8 +52,6 @@ def test_a_sync_raises_a_failure_that_nobody_read(device: br.Device) -> None:
 def test_awaiting_a_failed_tensor_raises_too(device: br.Device) -> None:
     async def read() -> None:
         await failing(device).read()
-
-    import asyncio
 
     with pytest.raises(br.OperationFailed):
         asyncio.run(read())
@@ -101,20 +101,23 @@ def test_a_killed_server_fails_every_waiting_thread_within_a_second() -> None:
         device.close()
 
 
-def test_a_killed_client_leaves_nothing_on_the_server(first_server: RunningServer) -> None:
-    before = first_server.resident_bytes
-    child = os.fork()
-    if child == 0:
-        device = br.RemoteDevice(first_server.address)
-        tensor = br.tensor(np.ones(32 * 2**20, np.float64), device=device)
-        device.sync()
-        del tensor
-        os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
-    deadline = time.monotonic() + 5
-    while first_server.resident_bytes - before > 64 * 2**20:
-        assert time.monotonic() < deadline, "the dead client's 256 MiB are still there"
-        threading.Event().wait(0.01)
+HOLD_AND_DIE = """
+import os, sys, numpy as np, burn_remote as br
+device = br.RemoteDevice(sys.argv[1])
+tensor = br.tensor(np.ones(32 * 2**20), device=device)
+device.sync()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_client_leaves_nothing_on_the_server_once_its_lease_is_over() -> None:
+    with server("--lease-seconds", "0.2") as running:
+        before = running.resident_bytes
+        subprocess.run([sys.executable, "-c", HOLD_AND_DIE, running.address], check=False)
+        deadline = time.monotonic() + 5
+        while running.resident_bytes - before > 64 * 2**20:
+            assert time.monotonic() < deadline, "the dead client's 256 MiB are still there"
+            threading.Event().wait(0.01)
 
 
 def test_a_refused_port_says_what_to_check() -> None:
