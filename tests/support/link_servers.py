@@ -17,7 +17,7 @@ import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
 
 __all__ = [
     "LOOPS",
@@ -108,11 +108,14 @@ def link_server(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     tls: ssl.SSLContext | None = None,
-    ping_interval_seconds: float | None = None,
+    direct: bool = True,
 ) -> Iterator[LinkServer]:
-    """Run a server in a thread until the context ends."""
+    """Run a server in a thread until the context ends; not ``direct``: without our own options."""
     server = LinkServer(LOOPS[loop_name]())
     server.scheme = "ws" if tls is None else "wss"
+    options: dict[str, Any] = {"max_size": max_message_bytes}
+    if direct:
+        options = server_options(max_message_bytes=max_message_bytes)
     stop = asyncio.Event()
     ready = threading.Event()
 
@@ -122,11 +125,7 @@ def link_server(
             "127.0.0.1",
             0,
             ssl=tls,
-            compression=None,
-            max_size=max_message_bytes,
-            max_queue=4,
-            ping_interval=ping_interval_seconds,
-            close_timeout=1,
+            **options,
         ) as listening:
             server.port = next(iter(listening.sockets)).getsockname()[1]
             ready.set()

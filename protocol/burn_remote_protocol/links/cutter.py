@@ -1,15 +1,16 @@
-"""How is what a server sends cut into messages, without copying what is large?
+"""How is a stream of WebSocket frames cut into messages, without copying what is large?
 
-The client's side of RFC 6455, section 5, for binary messages. Control frames are only cut out:
-their meaning is left to ``websockets``.
+RFC 6455, section 5, for binary messages. Control frames are only cut out: their meaning is left to
+``websockets``.
 """
 
 from __future__ import annotations
 
 import collections
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.masking import apply_mask
 
 __all__ = ["READ_BYTES", "FrameCutter"]
 
@@ -42,24 +43,37 @@ class _Place(NamedTuple):
     missing: int = 0  # how much of the current frame is not in ``parts``
     open: bool = False  # more frames of this message follow
     bulk: bool = False  # the last frame of data was large
+    key: bytes = b""  # what the next byte of the current frame is masked with, if it is
 
     def whole(self) -> bool:
         """Tell whether ``parts`` are a message."""
         return self.parts is not None and not self.missing and not self.open
 
-    def with_part(self, part: bytes) -> tuple[bytes, ...]:
-        # No empty parts: joining one to a large one would copy that.
-        return (*(self.parts or ()), part) if part else self.parts or ()
+    def with_part(self, part: bytes | memoryview, **changes: Any) -> _Place:
+        """Return the place after one more part of a payload."""
+        parts = self.parts or ()
+        key: bytes = changes.pop("key", self.key)
+        if key:
+            part = apply_mask(part, key)
+            turn = len(part) % 4
+            key = key[turn:] + key[:turn]
+        if part:  # not an empty one: joining it to a large one would copy that
+            parts = (*parts, bytes(part))
+        return self._replace(parts=parts, key=key, **changes)
 
 
 class FrameCutter:
-    """Cuts what a server sends into binary messages and control frames. Performs no I/O.
+    """Cuts what a peer sends into binary messages and control frames. Performs no I/O.
 
-    Read about ``wanted()`` bytes and append them to ``arrived``; then ``take`` until ``None``.
+    ``masked``: the peer is a client, whose frames must be masked. Read about ``wanted()`` bytes and
+    append them to ``arrived``; then ``take`` until ``None``.
     """
 
-    def __init__(self, max_message_bytes: int, already_read: bytes = b"") -> None:
+    def __init__(
+        self, max_message_bytes: int, already_read: bytes = b"", *, masked: bool = False
+    ) -> None:
         self._max_message_bytes: Final = max_message_bytes
+        self._mask_bit: Final = _MASKED if masked else 0
         self._place = _Place([], already_read)
         # Whole control frames as they came, headers included, for the caller to answer.
         self.control: collections.deque[bytes] = collections.deque()
@@ -87,7 +101,7 @@ class FrameCutter:
             return True
         if place.missing:
             return False
-        found = _parse_header(place.buffer, place.position)
+        found = self._parse_header(place.buffer, place.position)
         return found is not None and found[2] + found[1] <= len(place.buffer)
 
     def take(self) -> bytes | None:
@@ -104,7 +118,7 @@ class FrameCutter:
                 message = parts[0] if len(parts) == 1 else b"".join(parts)
                 self._place = place._replace(parts=None, size=0)
                 return message
-            found = _parse_header(place.buffer, place.position)
+            found = self._parse_header(place.buffer, place.position)
             if found is None:
                 return None
             first, length, start = found
@@ -118,6 +132,8 @@ class FrameCutter:
             self._check_data(place, first, length)
             if first == _FINAL | _BINARY and end <= len(place.buffer):
                 message = place.buffer[start:end]
+                if self._mask_bit:
+                    message = apply_mask(message, place.buffer[start - 4 : start])
                 # Nothing between this store and the caller's can be interrupted: no call is made.
                 self._place = _Place(place.arrived, place.buffer, end)
                 return message
@@ -126,7 +142,7 @@ class FrameCutter:
 
     def put_back(self, message: bytes) -> None:
         """Undo the last ``take``."""
-        self._place = self._place._replace(parts=(message,), size=len(message))
+        self._place = self._place._replace(parts=(message,), size=len(message), key=b"")
 
     def discard(self) -> None:
         """Forget everything that was not taken."""
@@ -135,11 +151,11 @@ class FrameCutter:
     def _begin(self, place: _Place, first: int, length: int, start: int) -> None:
         """Begin a frame of data that is not whole, or not the whole message."""
         missing = max(0, start + length - len(place.buffer))
-        end = 0 if missing else start + length
-        self._place = place._replace(
+        self._place = place.with_part(
+            memoryview(place.buffer)[start : start + length],
+            key=place.buffer[start - 4 : start] if self._mask_bit else b"",
             buffer=b"" if missing else place.buffer,
-            position=end,
-            parts=place.with_part(place.buffer[start : start + length]),
+            position=0 if missing else start + length,
             size=place.size + length,
             missing=missing,
             open=not first & _FINAL,
@@ -155,15 +171,16 @@ class FrameCutter:
             self._place = place._replace(
                 arrived=[], buffer=rest + chunk if rest else chunk, position=0
             )
-            return
-        fits = len(chunk) <= place.missing
-        self._place = place._replace(
-            arrived=[],
-            buffer=b"" if fits else chunk,
-            position=0 if fits else place.missing,
-            parts=place.with_part(chunk if fits else chunk[: place.missing]),
-            missing=place.missing - len(chunk) if fits else 0,
-        )
+        elif len(chunk) <= place.missing:
+            self._place = place.with_part(chunk, arrived=[], missing=place.missing - len(chunk))
+        else:
+            self._place = place.with_part(
+                memoryview(chunk)[: place.missing],
+                arrived=[],
+                buffer=chunk,
+                position=place.missing,
+                missing=0,
+            )
 
     def _check_data(self, place: _Place, first: int, length: int) -> None:
         opcode = first & _OPCODE
@@ -178,25 +195,25 @@ class FrameCutter:
                 "bytes in one message", seen=place.size + length, allowed=self._max_message_bytes
             )
 
+    def _parse_header(self, buffer: bytes, position: int) -> tuple[int, int, int] | None:
+        """Return the first byte, the payload's length and where the payload begins."""
+        available = len(buffer) - position
+        if available < 2:
+            return None
+        length = buffer[position + 1] ^ self._mask_bit
+        if length & _MASKED:
+            raise ProtocolViolation("a client's frames must be masked, a server's must not")
+        extra = 0 if length < _LENGTH_16 else 2 if length == _LENGTH_16 else 8
+        start = position + 2 + extra + (4 if self._mask_bit else 0)
+        if len(buffer) < start:
+            return None
+        if extra:
+            length = int.from_bytes(buffer[position + 2 : position + 2 + extra], "big")
+        return buffer[position], length, start
+
 
 def _check_control(first: int, length: int) -> None:
     if first & _OPCODE > _LAST_OPCODE or first & _RESERVED or not first & _FINAL:
         raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
     if length >= _LENGTH_16:
         raise ProtocolViolation(f"a WebSocket control frame has {length:,} bytes")
-
-
-def _parse_header(buffer: bytes, position: int) -> tuple[int, int, int] | None:
-    """Return the first byte, the payload's length and where the payload begins."""
-    available = len(buffer) - position
-    if available < 2:
-        return None
-    length = buffer[position + 1]
-    if length < _LENGTH_16:
-        return buffer[position], length, position + 2
-    if length & _MASKED:
-        raise ProtocolViolation("a server's WebSocket frame is masked")
-    start = position + (4 if length == _LENGTH_16 else _HEADER_64_BYTES)
-    if len(buffer) < start:
-        return None
-    return buffer[position], int.from_bytes(buffer[position + 2 : start], "big"), start

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "MESSAGE_TOO_BIG",
     "NORMAL_CLOSURE",
+    "PROTOCOL_ERROR",
     "AsyncLink",
     "BlockingLink",
 ]
@@ -32,6 +33,7 @@ MAX_MESSAGE_BYTES: Final = 64 * 2**20
 # Close codes of RFC 6455, section 7.4.1.
 NORMAL_CLOSURE: Final = 1000
 GOING_AWAY: Final = 1001
+PROTOCOL_ERROR: Final = 1002
 MESSAGE_TOO_BIG: Final = 1009
 
 

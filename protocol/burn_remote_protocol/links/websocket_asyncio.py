@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from websockets.asyncio.client import connect as open_connection
 from websockets.asyncio.connection import Connection
-from websockets.exceptions import (
-    ConnectionClosed,
-    InvalidHandshake,
-    PayloadTooBig,
-    ProtocolError,
-)
-from websockets.frames import CloseCode
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from burn_remote_protocol.errors import (
     ConnectionFailed,
@@ -25,7 +20,18 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.dialing import connection_failure
-from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
+from burn_remote_protocol.links.direct import (
+    DirectClientConnection,
+    DirectConnection,
+    DirectServerConnection,
+)
+from burn_remote_protocol.links.indirect import IndirectConnection
+from burn_remote_protocol.links.interface import (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TOO_BIG,
+    NORMAL_CLOSURE,
+    PROTOCOL_ERROR,
+)
 
 __all__ = ["WebSocketLink", "connect"]
 
@@ -34,10 +40,6 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # How long ``close`` waits for the peer's answer. Larger: a dead peer holds up shutdown. Smaller: a
 # slow one is cut off before it read what was sent last.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
-
-# Messages received and not yet taken. Larger: more memory per connection, times the size of a
-# message. Smaller: the socket is paused and resumed more often.
-RECEIVE_QUEUE_LENGTH: Final = 4
 
 # Bytes handed to the transport before a sender waits. Larger: more memory for a peer that is slow.
 # Smaller: the kernel runs dry while the next chunk is prepared.
@@ -70,8 +72,9 @@ async def connect(
                 proxy=None,
                 open_timeout=None,
                 compression=None,
-                max_size=max_message_bytes,
-                max_queue=RECEIVE_QUEUE_LENGTH,
+                create_connection=partial(  # type: ignore[arg-type]  # made like a class is
+                    DirectClientConnection, max_message_bytes=max_message_bytes
+                ),
                 write_limit=WRITE_LIMIT_BYTES,
                 ping_interval=ping_interval_seconds,
                 close_timeout=CLOSE_TIMEOUT_SECONDS,
@@ -81,11 +84,30 @@ async def connect(
     return WebSocketLink(connection)
 
 
+def server_options(
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ping_interval_seconds: float | None = None,
+) -> dict[str, Any]:
+    """Return what ``websockets.asyncio.server.serve`` should be given for links to be fast."""
+    return {
+        "compression": None,
+        "create_connection": partial(DirectServerConnection, max_message_bytes=max_message_bytes),
+        "write_limit": WRITE_LIMIT_BYTES,
+        "ping_interval": ping_interval_seconds,
+        "close_timeout": CLOSE_TIMEOUT_SECONDS,
+    }
+
+
 class WebSocketLink:
     """An ``AsyncLink`` over a connection of ``websockets.asyncio``, a server's or a client's."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection: Final = connection
+        self._connection: Final = (
+            connection
+            if isinstance(connection, DirectConnection)
+            else IndirectConnection(connection)
+        )
         self._peer = _peer_name(connection.remote_address)
 
     def __repr__(self) -> str:
@@ -97,38 +119,28 @@ class WebSocketLink:
 
     async def send(self, frame: bytes) -> None:
         try:
-            await self._connection.send(frame)
+            await self._connection.send_message(frame)
         except ConnectionClosed as error:
             self._raise_lost(error)
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
-        await self.send(b"".join((head, payload)))
+        try:
+            await self._connection.send_message(head, payload)
+        except ConnectionClosed as error:
+            self._raise_lost(error)
 
     async def receive(self) -> bytes:
         try:
-            message = await self._connection.recv()
+            return await self._connection.receive_message()
         except ConnectionClosed as error:
-            self._raise_violation(error)
             self._raise_lost(error)
-        if isinstance(message, str):
-            reason = "the peer sent a text message; this protocol is binary"
-            await self.close(CloseCode.UNSUPPORTED_DATA, reason)
-            raise ProtocolViolation(reason)
-        return message
+        except ProtocolViolation as error:
+            too_big = isinstance(error, LimitExceeded)
+            await self.close(MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR, str(error))
+            raise
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         await self._connection.close(code, reason.encode()[:123].decode(errors="ignore"))
-
-    def _raise_violation(self, error: ConnectionClosed) -> None:
-        match error.__cause__:
-            case PayloadTooBig() as cause:
-                raise LimitExceeded(
-                    "bytes in one message",
-                    seen=(cause.size or 0) + (cause.current_size or 0),
-                    allowed=cause.max_size,
-                ) from error
-            case ProtocolError() | UnicodeDecodeError() as cause:
-                raise ProtocolViolation(f"{self._peer} broke the protocol: {cause}") from error
 
     def _raise_lost(self, error: ConnectionClosed) -> NoReturn:
         if error.rcvd is not None and error.rcvd_then_sent is not False:

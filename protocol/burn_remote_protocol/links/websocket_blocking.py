@@ -15,14 +15,18 @@ from typing import Any, Final
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidState, ProtocolError
-from websockets.frames import CloseCode
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address, parse_address
 from burn_remote_protocol.links.channels import Channel, PlainChannel, Seen, TlsChannel
 from burn_remote_protocol.links.cutter import READ_BYTES, FrameCutter
 from burn_remote_protocol.links.dialing import dial, upgrade
-from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
+from burn_remote_protocol.links.interface import (
+    MAX_MESSAGE_BYTES,
+    MESSAGE_TOO_BIG,
+    NORMAL_CLOSURE,
+    PROTOCOL_ERROR,
+)
 from burn_remote_protocol.links.sending import Sender
 
 __all__ = ["BlockingWebSocket", "connect"]
@@ -252,9 +256,7 @@ class BlockingWebSocket:
         """Tell the peer why; ``close`` gives it the time to read that."""
         too_big = isinstance(error, LimitExceeded)
         self._end = f"the connection to {self._address} was given up: {error}"
-        self._send_close(
-            CloseCode.MESSAGE_TOO_BIG if too_big else CloseCode.PROTOCOL_ERROR, str(error)
-        )
+        self._send_close(MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR, str(error))
         self._stopped = True
         self._cutter.discard()
         self._channel.wake()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect as plain_connect
@@ -12,14 +13,14 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect, server_options
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_servers import raw_server, read_to_end
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_message_bytes: int = MAX_MESSAGE_BYTES, *, direct: bool = True
 ) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
     """Run a server; yield its address and where its ends of connections come out."""
     accepted: asyncio.Queue[WebSocketLink] = asyncio.Queue(1)
@@ -28,28 +29,25 @@ async def listening(
         await accepted.put(WebSocketLink(connection))
         await connection.wait_closed()
 
-    async with serve(
-        handle,
-        "127.0.0.1",
-        0,
-        compression=None,
-        max_size=max_message_bytes,
-        max_queue=4,
-        ping_interval=None,
-        close_timeout=1,
-    ) as server:
+    options: dict[str, Any] = {"max_size": max_message_bytes}
+    if direct:
+        options = server_options(max_message_bytes=max_message_bytes)
+    async with serve(handle, "127.0.0.1", 0, **options) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"ws://127.0.0.1:{port}", accepted
 
 
 class TestWebSocketLink(AsyncLinkConformance):
-    @pytest.fixture
-    def open_pair(self) -> OpenAsyncPair:
+    @pytest.fixture(params=["direct", "indirect"])
+    def open_pair(self, request: pytest.FixtureRequest) -> OpenAsyncPair:
         @contextlib.asynccontextmanager
         async def open_pair(
             max_message_bytes: int = MAX_MESSAGE_BYTES,
         ) -> AsyncIterator[tuple[AsyncLink, AsyncLink]]:
-            async with listening(max_message_bytes) as (address, accepted):
+            async with listening(max_message_bytes, direct=request.param == "direct") as (
+                address,
+                accepted,
+            ):
                 client = await connect(address, max_message_bytes=max_message_bytes)
                 server = await accepted.get()
                 try:

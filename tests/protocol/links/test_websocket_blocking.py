@@ -262,7 +262,7 @@ def test_a_peer_that_does_not_answer_pings_is_lost(waiting: bool) -> None:
 
 
 def test_messages_are_sent_in_fragments_where_asked() -> None:
-    with link_server() as server:
+    with link_server(direct=False) as server:
         link = connect(server.address, fragment_bytes=2**20)
         end = server.accept()
         message = pattern(2 * 2**20 + 5)

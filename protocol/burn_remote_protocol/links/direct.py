@@ -1,0 +1,199 @@
+"""How do messages reach a task without passing through the library's parser and queues?
+
+``websockets`` keeps the handshake, control frames, closing and keepalive. Frames of data are cut
+out of what the event loop received, and written to the transport in pieces, which saves half of
+the server's time for a small message, and copies of large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import Any, Final
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection
+from websockets.protocol import Side, State
+
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.links.cutter import FrameCutter
+from burn_remote_protocol.links.pieces import plain_header
+
+__all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection"]
+
+# Messages received and not yet taken, above which the socket is not read. Larger: more memory per
+# connection, times the size of a message. Smaller: reading is paused and resumed more often.
+RECEIVE_QUEUE_LENGTH: Final = 8
+
+# What may come before the handshake is over; a peer that keeps to the protocol sends nothing.
+EARLY_BYTES: Final = 2**16
+
+# Up to this size a message is written together with its header: a copy costs less than a vector.
+JOINED_BYTES: Final = 2**12
+
+_HEADERS_END: Final = b"\r\n\r\n"
+
+
+class DirectConnection(Connection):
+    """What the connections of servers and of clients have in common."""
+
+    def __init__(self, *arguments: Any, max_message_bytes: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._masks: Final = self.protocol.side is Side.CLIENT
+        self._cutter: Final = FrameCutter(max_message_bytes, masked=not self._masks)
+        # The last bytes of the handshake so far; nothing once its end was seen.
+        self._handshake_tail: bytes | None = b""
+        self._messages: Final[collections.deque[bytes]] = collections.deque()
+        self._violation: ProtocolViolation | None = None  # to be raised once
+        self._deaf = False  # what comes after a violation has no meaning
+        self._closing = False  # at this end's wish
+        self._receiver: asyncio.Future[None] | None = None
+        self._reading_paused = False
+        self._senders: Final[set[asyncio.Future[None]]] = set()
+        self._writing_paused = False
+
+    async def receive_message(self) -> bytes:
+        """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
+        if self._cutter.arrived:  # came before the connection was open
+            self._cut()
+        while not self._messages:
+            if self._violation is not None:
+                violation, self._violation = self._violation, None
+                raise violation
+            if self.state is State.CLOSED:
+                await super().recv()  # raises the reason
+            self._receiver = self.loop.create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        message = self._messages.popleft()
+        if self._reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
+            self._resume_reading()
+        return message
+
+    async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
+        """Send one message in two parts. Raises ``ConnectionClosed``.
+
+        The transport may hold on to ``payload`` until the peer took it.
+        """
+        if self._masks or self.state is not State.OPEN or self.transport.is_closing():
+            await super().send(head if payload is None else b"".join((head, payload)))
+            return
+        if payload is None:
+            head, payload = b"", memoryview(head)
+        header = plain_header(len(head) + len(payload))
+        if len(payload) <= JOINED_BYTES:
+            self.transport.write(b"".join((header, head, payload)))
+        else:
+            self.transport.write(header + head)
+            self.transport.write(payload)
+        if self._writing_paused:
+            await self._written()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Perform the closing handshake, where the peer has not begun it; then what was not
+        received is dropped."""
+        if self.state is State.OPEN:
+            self._closing = True
+            self._messages.clear()
+        self._resume_reading()
+        await super().close(code, reason)
+
+    # What the transport calls.
+
+    def data_received(self, data: bytes) -> None:
+        if self._handshake_tail is not None:
+            data = self._shake_hands(data, self._handshake_tail)
+            if not data:
+                return
+        if self._deaf:
+            return
+        self._cutter.arrived.append(data)
+        if self.state is not State.CONNECTING:
+            self._cut()
+        elif sum(map(len, self._cutter.arrived)) > EARLY_BYTES:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._wake_receiver()
+        self._wake_senders()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._writing_paused = False
+        self._wake_senders()
+
+    def _shake_hands(self, data: bytes, tail: bytes) -> bytes:
+        """Give the library its part of the stream; return what follows."""
+        seen = tail + data
+        end = seen.find(_HEADERS_END)
+        if end < 0:
+            self._handshake_tail = seen[1 - len(_HEADERS_END) :]
+            super().data_received(data)
+            return b""
+        self._handshake_tail = None
+        split = end + len(_HEADERS_END) - len(tail)
+        super().data_received(data[:split])
+        return data[split:]
+
+    def _cut(self) -> None:
+        try:
+            while True:
+                message = self._cutter.take()
+                if message is not None:
+                    self._messages.append(message)
+                elif self._cutter.control:
+                    super().data_received(self._cutter.control.popleft())
+                else:
+                    break
+        except ProtocolViolation as error:
+            self._violation = error
+            self._deaf = True
+            self._cutter.discard()
+        if self._closing:
+            self._messages.clear()
+        elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+        self._wake_receiver()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _wake_receiver(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+    async def _written(self) -> None:
+        """Wait until the transport holds little again. Raises ``ConnectionClosed``."""
+        while self._writing_paused:
+            if self.state is not State.OPEN:
+                await super().send(b"")  # raises the reason
+            waiter = self.loop.create_future()
+            self._senders.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._senders.discard(waiter)
+
+    def _wake_senders(self) -> None:
+        for waiter in self._senders:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class DirectServerConnection(DirectConnection, ServerConnection):
+    """For ``create_connection`` of ``websockets.asyncio.server.serve``."""
+
+
+class DirectClientConnection(DirectConnection, ClientConnection):
+    """For ``create_connection`` of ``websockets.asyncio.client.connect``."""

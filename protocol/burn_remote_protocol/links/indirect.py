@@ -1,0 +1,45 @@
+"""How is a connection used that was not made with ``server_options``?"""
+
+from __future__ import annotations
+
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed, PayloadTooBig, ProtocolError
+from websockets.protocol import State
+
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+
+__all__ = ["IndirectConnection"]
+
+
+class IndirectConnection:
+    """What a ``DirectConnection`` offers, by way of the library's own parser and queues."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def state(self) -> State:
+        return self._connection.state
+
+    async def receive_message(self) -> bytes:
+        try:
+            message = await self._connection.recv()
+        except ConnectionClosed as error:
+            match error.__cause__:
+                case PayloadTooBig() as cause:
+                    seen = (cause.size or 0) + (cause.current_size or 0)
+                    raise LimitExceeded(
+                        "bytes in one message", seen=seen, allowed=cause.max_size
+                    ) from error
+                case ProtocolError() | UnicodeDecodeError() as cause:
+                    raise ProtocolViolation(str(cause)) from error
+            raise
+        if isinstance(message, str):
+            raise ProtocolViolation("the peer sent a text message; this protocol is binary")
+        return message
+
+    async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
+        await self._connection.send(head if payload is None else b"".join((head, payload)))
+
+    async def close(self, code: int, reason: str) -> None:
+        await self._connection.close(code, reason)
