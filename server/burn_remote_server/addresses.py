@@ -39,7 +39,8 @@ def http_authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def websocket_address(host: str, port: int, device: int = 0) -> str:
+def websocket_address(host: str, port: int, device: int = 0, *, secure: bool = False) -> str:
     """Return a client's address: ``ws://host:port``, with ``/1`` for the second device."""
     path = f"/{device}" if device else ""
-    return f"ws://{http_authority(host, port)}{path}"
+    scheme = "wss" if secure else "ws"
+    return f"{scheme}://{http_authority(host, port)}{path}"

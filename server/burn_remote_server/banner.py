@@ -71,7 +71,8 @@ def facts(
         f"{settings.max_session_tensors:,} tensors"
     )
     about["stops"] = f"on SIGTERM or Ctrl-C, within {settings.drain_seconds:g} s"
-    health = f"http://{http_authority(reachable_host(settings.host), port)}"
+    scheme = "https" if settings.is_secure else "http"
+    health = f"{scheme}://{http_authority(reachable_host(settings.host), port)}"
     about["health"] = f"{health}/healthz /readyz /metrics"
     return about
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Never
 
 import typer
+from pydantic import SecretStr
 
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.configuration import Settings
@@ -29,6 +30,7 @@ __all__ = ["main"]
 USAGE_EXIT_CODE: Final = 2
 
 LISTENING: Final = "Where it listens"
+ADMITTING: Final = "Who may connect"
 COMPUTING: Final = "What it computes on"
 SESSION_LIMITS: Final = "What one session may use"
 SERVER_LIMITS: Final = "What all sessions together may use"
@@ -63,6 +65,10 @@ def _default_text(setting: str, default: object) -> str:
     """Return the end of a flag's help. What unset means, the description says itself."""
     if default is None:
         return ""
+    if default == ():
+        return "Default: none."
+    if isinstance(default, bool):
+        return f"Default: {str(default).lower()}."
     if isinstance(default, int) and setting.endswith("_bytes"):
         default = format_bytes(default)
     return f"Default: {default:g}." if isinstance(default, float) else f"Default: {default}."
@@ -81,6 +87,12 @@ def command(
     advertise_address: Annotated[
         str | None, _flag("advertise_address", LISTENING, "ADDRESS")
     ] = None,
+    tls_certificate: Annotated[str | None, _flag("tls_certificate", LISTENING, "FILE")] = None,
+    tls_key: Annotated[str | None, _flag("tls_key", LISTENING, "FILE")] = None,
+    token_file: Annotated[str | None, _flag("token_file", ADMITTING, "FILE")] = None,
+    tls_client_ca: Annotated[str | None, _flag("tls_client_ca", ADMITTING, "FILE")] = None,
+    peer: Annotated[list[str] | None, _flag("peer", ADMITTING, "HOST")] = None,
+    peer_ca: Annotated[str | None, _flag("peer_ca", ADMITTING, "FILE")] = None,
     backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     seed: Annotated[str | None, _flag("seed", COMPUTING, "NUMBER")] = None,
@@ -99,6 +111,23 @@ def command(
     ] = None,
     session_queue_batches: Annotated[
         str | None, _flag("session_queue_batches", SESSION_LIMITS, "COUNT")
+    ] = None,
+    session_queue_bytes: Annotated[
+        str | None, _flag("session_queue_bytes", SESSION_LIMITS, "BYTES")
+    ] = None,
+    max_session_transfers: Annotated[
+        str | None, _flag("max_session_transfers", SESSION_LIMITS, "COUNT")
+    ] = None,
+    max_operation_seconds: Annotated[
+        str | None, _flag("max_operation_seconds", SESSION_LIMITS, "SECONDS")
+    ] = None,
+    max_total_bytes: Annotated[str | None, _flag("max_total_bytes", SERVER_LIMITS, "BYTES")] = None,
+    max_connections: Annotated[str | None, _flag("max_connections", SERVER_LIMITS, "COUNT")] = None,
+    max_connections_per_address: Annotated[
+        str | None, _flag("max_connections_per_address", SERVER_LIMITS, "COUNT")
+    ] = None,
+    transfer_checksum: Annotated[
+        str | None, _flag("transfer_checksum", SERVER_LIMITS, "true|false")
     ] = None,
     max_sessions: Annotated[str | None, _flag("max_sessions", SERVER_LIMITS, "COUNT")] = None,
     handshake_timeout_seconds: Annotated[
@@ -150,7 +179,9 @@ def command(
         return
     if address is not None and not check:
         _refuse("--address goes with --check; a server listens on --host and --port")
-    flags = {name: context.params[name] for name in Settings.model_fields}
+    # Secrets have no flag.
+    flags = {name: context.params.get(name) for name in Settings.model_fields}
+    flags["peer"] = peer or None  # a list, empty where the flag was not given
     try:
         loaded = load_settings(flags, os.environ, config)
     except BurnRemoteError as error:
@@ -173,8 +204,10 @@ def _format_settings(loaded: LoadedSettings) -> str:
         source = loaded.sources.get(name, "default")
         if value is None:  # TOML has no word for it
             lines.append(f"# {name} is unset")
+        elif isinstance(value, SecretStr):
+            lines.append(f"# {name} is set by {source}, and not shown")
         else:
-            lines.append(f"{name} = {json.dumps(value)}  # {source}")
+            lines.append(f"{name} = {json.dumps(value, default=str)}  # {source}")
     return "\n".join(lines)
 
 

@@ -7,14 +7,18 @@ server behaves the same everywhere. ``configuration_sources`` fills it in for th
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    SecretStr,
     field_validator,
+    model_validator,
 )
 
 from burn_remote_server.addresses import (
@@ -39,9 +43,15 @@ def _read_byte_size(value: object) -> object:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
+def _split_names(value: object) -> object:
+    """Turn ``"node-a, 10.0.0.0/8"`` into a tuple; anything but text is left to the field."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
 Bytes = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
 class Settings(BaseModel):
@@ -67,6 +77,51 @@ class Settings(BaseModel):
         None,
         description="Address at which other servers reach this one, such as ws://node-a:3000. "
         "Set it behind published ports or a proxy. Unset: host and port.",
+    )
+
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of this server's certificate and those that lead to its authority. "
+        "With it clients write wss://. SIGHUP reads it again.",
+    )
+    tls_key: Path | None = Field(
+        None,
+        description="PEM file of the certificate's private key. Unset: it is in --tls-certificate.",
+    )
+
+    # -- who may connect ----------------------------------------------------------------------
+
+    token_file: Path | None = Field(
+        None,
+        description="File of the tokens that open a session: lines of a name and a token, or TOML "
+        "(*.toml) with limits for each. SIGHUP reads it again. Whoever listens on more than "
+        "loopback needs tokens.",
+    )
+    tokens: SecretStr | None = Field(
+        None,
+        description="Tokens that open a session, each name:token, with commas between. No flag: "
+        "every user of a machine sees the flags of its programs.",
+    )
+    tls_client_ca: Path | None = Field(
+        None,
+        description="PEM file of the authority whose certificates clients and peers must show, "
+        "beside their token. Unset: they need none.",
+    )
+    peer: Names = Field(
+        (),
+        description="A server whose tensors may be fetched: its name, address, or network such as "
+        "10.1.0.0/16. May be given several times. This machine's own addresses always may be, "
+        "link-local ones never.",
+    )
+    peer_token: SecretStr | None = Field(
+        None,
+        description="Token that servers show each other to fetch tensors; the same on all. No flag, "
+        "like the tokens. Unset: peers show none.",
+    )
+    peer_ca: Path | None = Field(
+        None,
+        description="PEM file of the authority that signed the certificates of wss:// peers. "
+        "Unset: those that the system trusts.",
     )
 
     # -- what it computes on ------------------------------------------------------------------
@@ -126,12 +181,52 @@ class Settings(BaseModel):
         "read. Larger: more memory and a longer drain. Smaller: the worker idles between frames.",
     )
 
+    session_queue_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
+        64 * MIB,
+        description="Bytes of one session's frames that wait for its worker; then its socket is no "
+        "longer read. Larger: one client makes the server hold more. Smaller: uploads wait more.",
+    )
+    max_session_transfers: Count = Field(
+        16_384,
+        description="Tensors that one session offers to others, and as many that it is fetching. "
+        "Larger: a client that forgets its moves holds more memory. Smaller: programs that move "
+        "many tensors at once get QuotaExceeded.",
+    )
+    max_operation_seconds: Seconds = Field(
+        300.0,
+        description="An operation that took longer has failed: QuotaExceeded. Larger: one operation "
+        "occupies a core for longer. Smaller: big operations fail on a busy machine.",
+    )
+
     # -- what all sessions together may use ---------------------------------------------------
+
+    max_total_bytes: Bytes | None = Field(
+        None,
+        description="Memory of all sessions' live tensors on one device, such as 60GiB. Larger: "
+        "the device runs out of memory before anybody is told. Smaller: QuotaExceeded comes "
+        "sooner. Unset: 80 % of the memory.",
+    )
+    max_connections: Count = Field(
+        1024,
+        description="Open connections of all kinds. Larger: more sockets and memory, some 100 KiB "
+        "each. Smaller: peers and health checks are turned away sooner.",
+    )
+    max_connections_per_address: Count = Field(
+        512,
+        description="Open connections from one address. Larger: one machine can take all of them. "
+        "Smaller: many programs of one machine are turned away.",
+    )
 
     max_sessions: Count = Field(
         256,
         description="Open sessions; one more is refused. Larger: more worker threads. Smaller: "
         "clients are turned away sooner.",
+    )
+
+    transfer_checksum: bool = Field(
+        True,
+        description="Check each piece of a tensor that comes from a peer (CRC-32). Without: faster "
+        "by about a third of a second per GB, and what a network garbles is not noticed.",
     )
 
     # -- how long it waits --------------------------------------------------------------------
@@ -173,6 +268,13 @@ class Settings(BaseModel):
         "elsewhere.",
     )
 
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(self, name) is not None and self.tls_certificate is None:
+                raise ValueError(f"{name} goes with tls_certificate, which is not set")
+        return self
+
     @field_validator("host", mode="after")
     @classmethod
     def _strip_brackets(cls, host: str) -> str:
@@ -200,7 +302,12 @@ class Settings(BaseModel):
         if self.advertise_address is not None:
             return f"{self.advertise_address}/{device}" if device else self.advertise_address
         host = socket.gethostname() if is_wildcard(self.host) else self.host
-        return websocket_address(host, port, device)
+        return websocket_address(host, port, device, secure=self.is_secure)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether clients connect by TLS."""
+        return self.tls_certificate is not None
 
     def session_bytes(self, memory_bytes: int) -> int:
         """Return the bytes that one session may hold on a device with so much memory."""
@@ -210,3 +317,11 @@ class Settings(BaseModel):
         """Return the bytes that one tensor may have on a device with so much memory."""
         allowed = self.session_bytes(memory_bytes)
         return min(self.max_tensor_bytes or allowed, allowed)
+
+    def total_bytes(self, memory_bytes: int) -> int:
+        """Return the bytes that all sessions together may hold on a device with so much memory."""
+        return self.max_total_bytes or int(memory_bytes * DEFAULT_MEMORY_SHARE)
+
+    def limited(self, limits: Mapping[str, Any]) -> Settings:
+        """Return these settings with some limits replaced by those of a token."""
+        return self.model_copy(update=dict(limits)) if limits else self

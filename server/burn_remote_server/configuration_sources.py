@@ -83,6 +83,9 @@ def load_settings(
         return LoadedSettings(Settings(**values), sources)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:  # two settings that do not go together
+            setting, _, rest = _explain(first).partition(" ")
+            raise InvalidSetting(sources.get(setting, setting), rest) from error
         name = str(first["loc"][0])
         problem = f"is {_quote(values.get(name))}: {_explain(first)}"
         raise InvalidSetting(sources.get(name, name), problem) from error

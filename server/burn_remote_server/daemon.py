@@ -36,7 +36,9 @@ def run(settings: Settings) -> None:
         nonlocal is_ready
         is_ready = True
         addresses = [
-            websocket_address(reachable_host(settings.host), host.port, device.index)
+            websocket_address(
+                reachable_host(settings.host), host.port, device.index, secure=settings.is_secure
+            )
             for device in host.devices
         ]
         about = banner.facts(settings, addresses, host.port, DIALECTS)
