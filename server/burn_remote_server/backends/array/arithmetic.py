@@ -19,6 +19,10 @@ from burn_remote_server.backends.array.kernels import (
     Elementwise,
     Kernel,
     KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+    Seen,
     WithScalar,
 )
 from burn_remote_server.backends.array.scalars import scalar_array
@@ -51,7 +55,7 @@ class NumericArithmetic(KernelFamily):
                 WithScalar(xp, self.integer_remainder, rounds_scalar=False),
             ),
             "Abs": Elementwise(xp.absolute),
-            "Clamp": self.clamp,
+            "Clamp": Prepared(self.prepare_clamp),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
@@ -68,12 +72,15 @@ class NumericArithmetic(KernelFamily):
         if not bool(self.xp.all(divisor)):
             raise UsageError("an integer is divided by 0")
 
-    def clamp(
-        self, tensor: Array, *, min: float | int | bool, max: float | int | bool, out: TensorSpec
-    ) -> Array:
+    def prepare_clamp(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return each element, or the limit it exceeds; NaN stays."""
-        dtype = tensor.dtype
-        return self.xp.clip(tensor, *(self._limit(limit, dtype) for limit in (min, max)))
+        minimum, maximum = self.xp.minimum, self.xp.maximum
+        low, high = (self._limit(parameters[name], first.dtype) for name in ("min", "max"))
+
+        def run(tensor: Array) -> Array:
+            return minimum(maximum(tensor, low), high)
+
+        return run
 
     def _limit(self, limit: float | int | bool, dtype: Any) -> Array:
         if dtype.kind in "iu":

@@ -7,32 +7,56 @@ at the ends of the integer's range, and NaN becomes 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
-from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels import (
+    Array,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+    Seen,
+)
 
-__all__ = ["BaseCasting", "BoolCasting", "FloatCasting", "IntCasting", "converted"]
+__all__ = ["BaseCasting", "BoolCasting", "FloatCasting", "IntCasting", "conversion"]
 
 
-def converted(xp: Any, tensor: Array, target: Any) -> Array:
-    """Return a tensor's elements in another array dtype; the tensor itself where it has that."""
-    if tensor.dtype == target:
-        return tensor
+def conversion(xp: Any, source: Any, target: Any) -> Run:
+    """Return a function that turns arrays of one dtype into arrays of another."""
+    if source == target:
+        return _unchanged
     if target.kind == "b":
-        return tensor != 0
-    if tensor.dtype.kind in "iub" or target.kind not in "iu":
-        return tensor.astype(target)
-    if tensor.dtype in LOW_PRECISION:
-        tensor = tensor.astype(np.float32)
-    return _saturated(xp, tensor, target)
-
-
-def _saturated(xp: Any, tensor: Array, target: Any) -> Array:
+        return _is_true
+    if source.kind in "iub" or target.kind not in "iu":
+        return partial(_as_type, target)
+    wide = source if source not in LOW_PRECISION else np.dtype(np.float32)
     limits = np.iinfo(target)
+
+    def saturate(tensor: Array) -> Array:
+        return _saturated(xp, tensor.astype(wide, copy=False), target, limits)
+
+    return saturate
+
+
+def _unchanged(tensor: Array) -> Array:
+    return tensor
+
+
+def _is_true(tensor: Array) -> Array:
+    return tensor != 0
+
+
+def _as_type(target: Any, tensor: Array) -> Array:
+    return tensor.astype(target)
+
+
+def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
     # The largest integer may be no floating-point number; the one after it always is.
     low, above = float(limits.min), float(limits.max + 1)
     if tensor.size and bool(low <= xp.min(tensor)) and bool(xp.max(tensor) < above):
@@ -45,9 +69,9 @@ def _saturated(xp: Any, tensor: Array, target: Any) -> Array:
 
 
 class _Casting(KernelFamily):
-    def convert(self, input: Array, *, out: TensorSpec) -> Array:
+    def prepare(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the elements in the dtype of the output."""
-        return converted(self.xp, input, array_dtype(out.dtype))
+        return conversion(self.xp, first.dtype, array_dtype(out.dtype))
 
 
 class BaseCasting(_Casting):
@@ -57,7 +81,7 @@ class BaseCasting(_Casting):
     low_precision = frozenset({"Cast"})
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Cast": self.convert}
+        return {"Cast": Prepared(self.prepare)}
 
 
 class FloatCasting(_Casting):
@@ -67,7 +91,7 @@ class FloatCasting(_Casting):
     low_precision = frozenset({"IntoInt"})
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"IntoInt": self.convert}
+        return {"IntoInt": Prepared(self.prepare)}
 
 
 class IntCasting(_Casting):
@@ -76,7 +100,7 @@ class IntCasting(_Casting):
     family = "Int"
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"IntoFloat": self.convert}
+        return {"IntoFloat": Prepared(self.prepare)}
 
 
 class BoolCasting(_Casting):
@@ -85,4 +109,4 @@ class BoolCasting(_Casting):
     family = "Bool"
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"IntoFloat": self.convert, "IntoInt": self.convert}
+        return {"IntoFloat": Prepared(self.prepare), "IntoInt": Prepared(self.prepare)}

@@ -156,7 +156,7 @@ def checked_indices(xp: Any, indices: Array, size: int) -> Array:
     if indices.size:
         # Without a sign, a negative index is one far too large: one look finds both.
         unsigned = indices.view(np.dtype(f"u{indices.dtype.itemsize}"))
-        if int(xp.max(unsigned)) >= size:
+        if int(xp.maximum.reduce(unsigned, axis=None)) >= size:
             low, high = int(xp.min(indices)), int(xp.max(indices))
             seen = low if low < 0 else high
             raise ShapeMismatch(f"index {seen} is not one of the {size} of its axis")

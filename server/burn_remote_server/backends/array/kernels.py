@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
+from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.scalars import is_exact, scalar_array
 from burn_remote_server.backends.interface import Kernel, Run
 
@@ -16,8 +17,10 @@ __all__ = [
     "Kernel",
     "KernelFamily",
     "Parameters",
+    "Prepared",
     "PreparedKernel",
     "Run",
+    "Seen",
     "WithScalar",
 ]
 
@@ -26,6 +29,13 @@ Array = Any
 
 # What an operation has beside its tensors, by the names of the IR.
 Parameters = Mapping[str, Any]
+
+
+class Seen(NamedTuple):
+    """A tensor as a kernel sees it: its shape and its array dtype."""
+
+    shape: Shape
+    dtype: Any
 
 
 class KernelFamily(ABC):
@@ -51,15 +61,26 @@ class PreparedKernel(ABC):
     """A kernel that decides once per signature what does not change from call to call."""
 
     @abstractmethod
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
-        """Return a function of the tensors, the first of which has this array dtype."""
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        """Return a function of the tensors, the first of which is like ``first``."""
 
-    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         """Whether the kernel takes a low-precision dtype as it is and rounds only once."""
         return False
 
     def __call__(self, *tensors: Any, out: Any, **parameters: Any) -> Any:
-        return self.prepare(tensors[0].dtype, out, parameters)(*tensors)
+        return self.prepare(Seen(tensors[0].shape, tensors[0].dtype), out, parameters)(*tensors)
+
+
+class Prepared(PreparedKernel):
+    """A kernel that is the result of a function; it gets low precision as ``float32``, unless its
+    family says otherwise."""
+
+    def __init__(self, prepare: Callable[[Seen, Any, Parameters], Run]) -> None:
+        self._prepare = prepare
+
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        return self._prepare(first, out, parameters)
 
 
 class Elementwise(PreparedKernel):
@@ -72,10 +93,10 @@ class Elementwise(PreparedKernel):
     def __init__(self, function: Run) -> None:
         self._function = function
 
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         return self._function
 
-    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         return True
 
 
@@ -86,14 +107,14 @@ class ByKind(PreparedKernel):
         self._floats = floats
         self._integers = integers
 
-    def _chosen(self, dtype: Any) -> PreparedKernel:
-        return self._integers if dtype.kind in "iu" else self._floats
+    def _chosen(self, first: Seen) -> PreparedKernel:
+        return self._integers if first.dtype.kind in "iu" else self._floats
 
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
-        return self._chosen(dtype).prepare(dtype, out, parameters)
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        return self._chosen(first).prepare(first, out, parameters)
 
-    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
-        return self._chosen(dtype).keeps_precision(dtype, parameters)
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        return self._chosen(first).keeps_precision(first, parameters)
 
 
 class WithScalar(PreparedKernel):
@@ -108,14 +129,14 @@ class WithScalar(PreparedKernel):
         self._function = function
         self._rounds_scalar = rounds_scalar
 
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         function = self._function
-        number = scalar_array(self._xp, parameters["rhs"], dtype)
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
 
         def run(lhs: Array) -> Array:
             return function(lhs, number)
 
         return run
 
-    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
-        return self._rounds_scalar or is_exact(parameters["rhs"], dtype)
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        return self._rounds_scalar or is_exact(parameters["rhs"], first.dtype)

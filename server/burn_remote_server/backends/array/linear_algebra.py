@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from burn_remote_server.backends.array.kernels import (
     Kernel,
     KernelFamily,
     Parameters,
-    PreparedKernel,
+    Prepared,
     Run,
+    Seen,
 )
 
 __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
@@ -28,23 +29,19 @@ MULTIPLICATIONS_WORTH_LOOKING: Final = 32_768
 EXACT_IN_FLOAT64: Final = 2**53
 
 
-class MatrixProduct(PreparedKernel):
-    """The array module's own function: no part of it depends on the signature."""
-
-    def __init__(self, function: Run) -> None:
-        self._function = function
-
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
-        return self._function
-
-
 class FloatLinearAlgebra(KernelFamily):
     """Matrix products over the last two axes, with broadcasting; cross products along one."""
 
     family = "Float"
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Matmul": MatrixProduct(self.xp.matmul), "Cross": self.cross}
+        return {"Matmul": Prepared(self.prepare_matmul), "Cross": self.cross}
+
+    def prepare_matmul(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return the matrix products over the last two axes."""
+        # The array module's own function: transposed views are multiplied where they are.
+        function: Run = self.xp.matmul
+        return function
 
     def cross(self, lhs: Array, rhs: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return the cross products of the vectors of 3 along an axis of the result."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels import (
+    Array,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+    Seen,
+)
 from burn_remote_server.backends.array.scalars import scalar_array
 
 __all__ = ["BaseMasking"]
@@ -18,14 +26,18 @@ class BaseMasking(KernelFamily):
     low_precision = frozenset({"MaskWhere", "MaskFill"})
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"MaskWhere": self.mask_where, "MaskFill": self.mask_fill}
+        return {"MaskWhere": self.mask_where, "MaskFill": Prepared(self.prepare_mask_fill)}
 
     def mask_where(self, tensor: Array, mask: Array, value: Array, *, out: TensorSpec) -> Array:
         """Return the value's elements where the mask is true, the tensor's elsewhere."""
         return self.xp.where(mask, value, tensor)
 
-    def mask_fill(
-        self, tensor: Array, mask: Array, *, value: float | int | bool, out: TensorSpec
-    ) -> Array:
+    def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a number where the mask is true, the tensor's elements elsewhere."""
-        return self.xp.where(mask, scalar_array(self.xp, value, tensor.dtype), tensor)
+        where = self.xp.where
+        number = scalar_array(self.xp, parameters["value"], first.dtype)
+
+        def run(tensor: Array, mask: Array) -> Array:
+            return where(mask, number, tensor)
+
+        return run

@@ -6,7 +6,6 @@ What can be a view of the input is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels import (
@@ -14,26 +13,12 @@ from burn_remote_server.backends.array.kernels import (
     Kernel,
     KernelFamily,
     Parameters,
-    PreparedKernel,
+    Prepared,
     Run,
+    Seen,
 )
 
 __all__ = ["BaseMovement"]
-
-
-class Reshape(PreparedKernel):
-    """Give the elements another shape; a method of the array, called with what it needs."""
-
-    def prepare(self, dtype: Any, out: Any, parameters: Parameters) -> Run:
-        shape = out.shape
-
-        def run(input: Array) -> Array:
-            return input.reshape(shape)
-
-        return run
-
-    def keeps_precision(self, dtype: Any, parameters: Parameters) -> bool:
-        return True
 
 
 class BaseMovement(KernelFamily):
@@ -46,7 +31,7 @@ class BaseMovement(KernelFamily):
 
     def table(self) -> Mapping[str, Kernel]:
         return {
-            "Reshape": Reshape(),
+            "Reshape": Prepared(self.prepare_reshape),
             "SwapDims": self.swap_dims,
             "Permute": self.permute,
             "Flip": self.flip,
@@ -55,6 +40,15 @@ class BaseMovement(KernelFamily):
             "RepeatDim": self.repeat_dim,
             "Cat": self.cat,
         }
+
+    def prepare_reshape(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+        """Give the elements another shape."""
+        shape = out.shape
+
+        def run(input: Array) -> Array:
+            return input.reshape(shape)
+
+        return run
 
     def swap_dims(self, input: Array, *, dim1: int, dim2: int, out: TensorSpec) -> Array:
         """Exchange two axes."""

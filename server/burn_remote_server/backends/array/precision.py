@@ -6,16 +6,21 @@ at 65,504 or stop growing at 256; so kernels see ``float32`` and only the result
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION
-from burn_remote_server.backends.array.kernels import Run
+from burn_remote_server.backends.array.kernels import Run, Seen
 
-__all__ = ["in_float32"]
+__all__ = ["in_float32", "widened"]
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32: Final = np.dtype(np.float32)
+
+
+def widened(seen: Seen) -> Seen:
+    """Return a tensor as a wrapped kernel sees it."""
+    return Seen(seen.shape, FLOAT32) if seen.dtype in LOW_PRECISION else seen
 
 
 def _widened(tensor: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.casting import converted
+from burn_remote_server.backends.array.casting import conversion
 from burn_remote_server.backends.array.dtypes import array_dtype
 from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
 
@@ -80,7 +80,7 @@ class _Random(KernelFamily):
         if not deviation >= 0.0:
             raise UsageError(f"a standard deviation is 0 or more, not {deviation}")
         drawn = self._source.normal(out.shape) * deviation + mean
-        return converted(self.xp, drawn, array_dtype(out.dtype))
+        return conversion(self.xp, drawn.dtype, array_dtype(out.dtype))(drawn)
 
 
 class FloatRandom(_Random):

@@ -12,11 +12,12 @@ __all__ = ["is_exact", "scalar_array", "wrapped"]
 
 def wrapped(value: float | int | bool, dtype: Any) -> int:
     """Return an integer as Rust's ``as`` makes it: fractions go, what is too large wraps around."""
-    if isinstance(value, float) and not math.isfinite(value):
-        # Rust saturates here; the result then is what the largest 64-bit integer wraps to.
-        value = 0 if math.isnan(value) else math.copysign(2**63 - 1, value)
+    high = 2**64 - 1 if dtype.kind == "u" else 2**63 - 1
+    if isinstance(value, float):
+        # Beyond 64 bits it saturates, as in Rust.
+        value = 0 if math.isnan(value) else max(min(value, high), -(2**63))
     bits: int = dtype.itemsize * 8
-    number = int(value) & (2**bits - 1)
+    number: int = int(value) & (2**bits - 1)
     is_negative = dtype.kind == "i" and number >= 2 ** (bits - 1)
     return number - 2**bits if is_negative else number
 

@@ -11,8 +11,14 @@ from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
-from burn_remote_server.backends.array.kernels import Kernel, KernelFamily, PreparedKernel, Run
-from burn_remote_server.backends.array.precision import FLOAT32, in_float32
+from burn_remote_server.backends.array.kernels import (
+    Kernel,
+    KernelFamily,
+    PreparedKernel,
+    Run,
+    Seen,
+)
+from burn_remote_server.backends.array.precision import in_float32, widened
 from burn_remote_server.backends.interface import BackendSession
 
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
@@ -49,16 +55,15 @@ class ArraySession(BackendSession):
     def bind(self, signature: Signature) -> Run:
         kernel, low_precision = self._found(signature)
         out = _declared_outputs(signature)
-        dtypes = [self.array_dtype(use.spec.dtype) for use in signature.input_uses]
+        specs = [use.spec for use in signature.input_uses]
+        seen = [Seen(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
         results = _array_dtypes(out)
         parameters = signature.call.parameters
-        first = dtypes[0] if dtypes else None
-        widens = not low_precision and any(dtype in LOW_PRECISION for dtype in dtypes)
+        widens = not low_precision and any(item.dtype in LOW_PRECISION for item in seen)
         if isinstance(kernel, PreparedKernel):
-            if widens and kernel.keeps_precision(first, parameters):
-                widens = False
-            seen = FLOAT32 if widens and first in LOW_PRECISION else first
-            run = kernel.prepare(seen, out, parameters)
+            widens = widens and not kernel.keeps_precision(seen[0], parameters)
+            first = widened(seen[0]) if widens else seen[0]
+            run = kernel.prepare(first, out, parameters)
         else:
             run = partial(kernel, **parameters, out=out)
         if widens:

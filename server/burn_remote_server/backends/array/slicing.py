@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from burn_remote_protocol.operations.rules.movement import slice_ranges
 from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
-from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels import (
+    Array,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+    Seen,
+)
 
 __all__ = ["BaseSlicing"]
 
@@ -24,23 +32,36 @@ class BaseSlicing(KernelFamily):
     low_precision = frozenset({"Slice", "SliceAssign"})
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Slice": self.slice, "SliceAssign": self.slice_assign}
+        return {
+            "Slice": Prepared(self.prepare_slice),
+            "SliceAssign": Prepared(self.prepare_slice_assign),
+        }
 
-    def slice(self, tensor: Array, *, ranges: tuple[Slice, ...], out: TensorSpec) -> Array:
+    def prepare_slice(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the elements that the ranges take, each in its order."""
-        part = tensor[_index(tensor.shape, ranges)]
-        whole = tensor if tensor.base is None else tensor.base
-        if getattr(whole, "nbytes", tensor.nbytes) > MAX_MEMORY_PER_VIEW * part.nbytes:
-            return part.copy()
-        return part
+        index = _index(first.shape, parameters["ranges"])
+        most_bytes = MAX_MEMORY_PER_VIEW * out.size * first.dtype.itemsize
 
-    def slice_assign(
-        self, tensor: Array, value: Array, *, ranges: tuple[Slice, ...], out: TensorSpec
-    ) -> Array:
+        def run(tensor: Array) -> Array:
+            part = tensor[index]
+            whole = tensor.base
+            # What an array was made from may be bytes, as many as the array has.
+            size = tensor.nbytes if whole is None else getattr(whole, "nbytes", tensor.nbytes)
+            return part.copy() if size > most_bytes else part
+
+        return run
+
+    def prepare_slice_assign(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the tensor with the value in the place of what the ranges take."""
-        result = self.xp.array(tensor, order="C")
-        result[_index(tensor.shape, ranges)] = value
-        return result
+        index = _index(first.shape, parameters["ranges"])
+        copied = self.xp.array
+
+        def run(tensor: Array, value: Array) -> Array:
+            result = copied(tensor, order="C")
+            result[index] = value
+            return result
+
+        return run
 
 
 def _index(shape: Shape, ranges: tuple[Slice, ...]) -> tuple[Any, ...]:
