@@ -11,7 +11,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.attachments import Attachments
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
-from burn_remote_server.counters import Tally
+from burn_remote_server.counters import Counters, Tally
 from burn_remote_server.engine import Engine, Outbox
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.peers import Peers
@@ -88,8 +88,10 @@ class Device:
             identifier,
             engine,
             interpreter,
+            self.host.tally.open(),
             inline_cost=settings.inline_cost_limit,
         )
+        self.host.counters.sessions_opened += 1
         self.host.sessions.add(session)
         return session
 
@@ -102,10 +104,11 @@ class Host:
     ) -> None:
         self.settings: Final = settings
         self.tally: Final = Tally()
+        self.counters: Final = self.tally.open()
         self.transfers: Final = Transfers()
         self.attachments: Final = Attachments()
         self.sessions: Final = Sessions(settings.max_sessions)
-        self.peers: Final = Peers(settings, tasks)
+        self.peers: Final = Peers(settings, tasks, self.counters)
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]
@@ -113,6 +116,24 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
+
+    def end_session(self, session: Session) -> None:
+        """End a session, free what it holds, and keep what it counted."""
+        self.sessions.remove(session)
+        session.count()
+        # What its worker still frees is as good as free.
+        session.counters.tensors = session.counters.tensor_bytes = 0
+        self.tally.close(session.counters)
+        self.counters.sessions_closed += 1
+
+    def total(self) -> Counters:
+        """Return what has been counted so far, by all sessions."""
+        for session in self.sessions:
+            session.count()
+        self.counters.transfers_exposed = self.transfers.exposed
+        self.counters.transfers_served = self.transfers.served
+        self.counters.transfers_expired = self.transfers.expired
+        return self.tally.total()
 
     def peer_address(self, index: int) -> str:
         """Where other servers reach a device of this process."""

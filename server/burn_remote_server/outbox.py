@@ -6,7 +6,7 @@ small reply or another download.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,6 +46,7 @@ class NativeOutbox:
         self._again: deque[Frame] = deque()
         self._frames: deque[bytes] = deque()
         self._downloads: deque[_Download] = deque()
+        self.failures: Counter[str] = Counter()  # reported so far, by the error's code
         self._fetch = fetch
 
     def __len__(self) -> int:
@@ -81,6 +82,7 @@ class NativeOutbox:
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report an operation that failed by itself."""
+        self.failures[error.code] += 1
         self._frames.append(encode_frame(Failed(tensors, error)))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:

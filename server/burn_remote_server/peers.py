@@ -23,6 +23,7 @@ from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Rep
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
+from burn_remote_server.counters import Counters
 from burn_remote_server.telemetry import get_logger
 
 __all__ = ["Peers"]
@@ -83,8 +84,9 @@ class _Download:
 class _Peer:
     """The connection to one peer."""
 
-    def __init__(self, link: AsyncLink) -> None:
+    def __init__(self, link: AsyncLink, counters: Counters) -> None:
         self.link = link
+        self._counters = counters
         self.error: TransferFailed | None = None
         self._downloads: dict[int, _Download] = {}
         self._requests = 0
@@ -117,7 +119,9 @@ class _Peer:
         """Hand what arrives to the downloads, until the connection ends."""
         try:
             while True:
-                message = decode_frame(await self.link.receive())
+                frame = await self.link.receive()
+                self._counters.peer_received_bytes += len(frame)
+                message = decode_frame(frame)
                 if isinstance(message, Reply):
                     self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
                 elif isinstance(message, Chunk):
@@ -145,8 +149,9 @@ class _Peer:
 class Peers:
     """All connections to other servers. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: Settings, tasks: asyncio.TaskGroup, counters: Counters) -> None:
         self._settings: Final = settings
+        self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[_Peer]] = {}
 
@@ -158,7 +163,9 @@ class Peers:
         download = _Download(backend, task.spec)
         # The peer waits for the expose as long as this side does; its refusal must come first.
         stall_seconds = 1.5 * self._settings.fetch_timeout_seconds
-        return await peer.fetch(task.transfer, download, stall_seconds)
+        array = await peer.fetch(task.transfer, download, stall_seconds)
+        self._counters.transfers_fetched += 1
+        return array
 
     async def _peer(self, address: str) -> _Peer:
         found = self._peers.get(address)
@@ -182,7 +189,7 @@ class Peers:
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
             raise TransferFailed(f"cannot reach the source {address}: {text}") from error
-        peer = _Peer(link)
+        peer = _Peer(link, self._counters)
         self._tasks.create_task(peer.receive())
         return peer
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -55,9 +56,16 @@ MAX_WAITING_REPLIES = 1024
 class _Writer:
     """Send what an outbox holds, one frame at a time, and let the reader wait for room."""
 
-    def __init__(self, link: AsyncLink, outbox: NativeOutbox, session: Session | None) -> None:
+    def __init__(
+        self,
+        link: AsyncLink,
+        outbox: NativeOutbox,
+        sent: Callable[[int], None],
+        session: Session | None = None,
+    ) -> None:
         self._link = link
         self._outbox = outbox
+        self._sent = sent
         self._session = session
         self._said: deque[bytes] = deque()
         self._wake = asyncio.Event()
@@ -96,8 +104,10 @@ class _Writer:
             frame = self._outbox.take()
             if isinstance(frame, bytes):
                 await self._link.send(frame)
+                self._sent(len(frame))
             elif frame is not None:
                 await self._link.send_parts(*frame)
+                self._sent(len(frame[1]))
             self._progress.set()
 
 
@@ -111,36 +121,54 @@ async def serve_session(link: AsyncLink, device: Device) -> None:
         else:
             attachment = _open(device)
     except BurnRemoteError as error:
+        host.counters.sessions_refused += 1
         await _refuse(link, error)
         return
-    session = attachment.session
-    log = logger.bind(session=f"{session.identifier:x}", peer=link.peer, device=device.index)
-    log.info("session_resumed" if hello.resume else "session_opened", client=hello.client)
-    writer = _Writer(link, attachment.outbox, session)
+    log = logger.bind(
+        session=f"{attachment.session.identifier:x}", peer=link.peer, device=device.index
+    )
+    log.info("session resumed" if hello.resume else "session opened", client=hello.client)
     connection = asyncio.current_task()
     assert connection is not None  # a handler runs in a task
+    writer = _session_writer(link, attachment)
     attachment.attach(connection, writer.wake)
-    reason: BurnRemoteError | None = None
-    lease_seconds = 0.0
+    ending = _Ending()
     try:
         await link.send(encode_frame(_welcome(device, attachment, version)))
-        reason = await _converse(link, attachment, writer, host)
-    except ClosedDevice:
-        log.info("client_left")
-    except SessionLost as error:
-        reason = error
-    except ConnectionLost as error:
-        log.info("connection_lost", reason=str(error))
-        if session.error is None and not host.draining.is_set():
-            lease_seconds = host.settings.lease_seconds
+        ending = _Ending(await _converse(link, attachment, writer, host))
     except BurnRemoteError as error:
-        reason = error
-        log.warning("session_refused", code=error.code, reason=str(error))
+        ending = _ending(error, attachment, host)
+        log.info("connection ended", code=error.code, reason=str(error))
     finally:
         if attachment.serves(connection):
-            _let_go(attachment, host, lease_seconds)
-    if reason is not None:
-        await _say_goodbye(link, reason)
+            _let_go(attachment, host, ending.lease_seconds)
+    if ending.reason is not None:
+        await _say_goodbye(link, ending.reason)
+
+
+class _Ending(NamedTuple):
+    """How a connection ends: what the client is told, and how long its session is kept."""
+
+    reason: BurnRemoteError | None = None
+    lease_seconds: float = 0.0
+
+
+def _ending(error: BurnRemoteError, attachment: Attachment, host: Host) -> _Ending:
+    if isinstance(error, ClosedDevice):
+        return _Ending()
+    if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
+        is_kept = attachment.session.error is None and not host.draining.is_set()
+        return _Ending(lease_seconds=host.settings.lease_seconds if is_kept else 0.0)
+    return _Ending(reason=error)
+
+
+def _session_writer(link: AsyncLink, attachment: Attachment) -> _Writer:
+    counters = attachment.session.counters
+
+    def sent(size: int) -> None:
+        counters.client_sent_bytes += size
+
+    return _Writer(link, attachment.outbox, sent, attachment.session)
 
 
 def _open(device: Device) -> Attachment:
@@ -152,6 +180,7 @@ def _open(device: Device) -> Attachment:
 
     outbox = NativeOutbox(fetch)
     attachment = Attachment(device.open_session(identifier, outbox, "native"), outbox)
+    attachment.session.counters.failures = outbox.failures
     host.attachments.add(attachment)
     return attachment
 
@@ -162,12 +191,12 @@ def _let_go(attachment: Attachment, host: Host, lease_seconds: float) -> None:
     def end() -> None:
         session = attachment.session
         logger.info(
-            "session_closed",
+            "session closed",
             session=f"{session.identifier:x}",
             operations=session.interpreter.executed,
         )
         host.attachments.forget(attachment)
-        host.sessions.remove(session)
+        host.end_session(session)
 
     if lease_seconds > 0:
         attachment.detach(lease_seconds, end)
@@ -209,8 +238,11 @@ async def _read(link: AsyncLink, attachment: Attachment, writer: _Writer, host: 
     queue_length = host.settings.session_queue_batches
     session, outbox = attachment.session, attachment.outbox
     while True:
-        message = decode_frame(await link.receive())
+        frame = await link.receive()
+        session.counters.client_received_bytes += len(frame)
+        message = decode_frame(frame)
         if isinstance(message, Batch):
+            session.counters.batches += 1
             attachment.note_frame()
             attachment.note_acknowledged(message.received)
             session.submit_batch(message)
@@ -244,7 +276,12 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         await _refuse(link, error)
         return
     outbox = NativeOutbox(_no_fetch)
-    writer = _Writer(link, outbox, None)
+    counters = host.counters
+
+    def sent(size: int) -> None:
+        counters.peer_sent_bytes += size
+
+    writer = _Writer(link, outbox, sent)
     await link.send(encode_frame(_peer_welcome(host, version)))
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -326,7 +363,7 @@ def _peer_welcome(host: Host, version: int) -> Welcome:
 async def _refuse(link: AsyncLink, error: BurnRemoteError) -> None:
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return
-    logger.warning("connection_refused", peer=link.peer, code=error.code, reason=str(error))
+    logger.warning("connection refused", peer=link.peer, code=error.code, reason=str(error))
     try:
         await link.send(encode_frame(Refused(error)))
         await link.close(1008, "refused")

@@ -62,7 +62,7 @@ class _Service:
         self._host = host
         self._running: set[asyncio.Task[None]] = set()
         self._metrics = Metrics(
-            host.tally.total,
+            host.total,
             version=_version(),
             backend=host.settings.backend,
         )

@@ -12,6 +12,7 @@ from typing import Final
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
+from burn_remote_server.counters import Counters
 from burn_remote_server.engine import Engine
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.telemetry import get_logger
@@ -35,6 +36,7 @@ class Session:
         identifier: int,
         engine: Engine,
         interpreter: Interpreter,
+        counters: Counters,
         *,
         inline_cost: int,
     ) -> None:
@@ -43,6 +45,7 @@ class Session:
         self.error: BurnRemoteError | None = None
         self.engine = engine
         self.interpreter = interpreter
+        self.counters = counters
         self._inline_cost = inline_cost
         # Work on the event loop runs in a context of its own: NumPy keeps there how it treats
         # divisions by zero, and the loop's other tasks must not inherit that.
@@ -81,6 +84,13 @@ class Session:
     def submit(self, call: Callable[[], None]) -> None:
         """Run anything else that belongs to the session, in its turn."""
         self._worker.submit(partial(self._run, call))
+
+    def count(self) -> None:
+        """Bring the counters up to date with what the interpreter counts on its own."""
+        quota = self.interpreter.quota
+        self.counters.operations = self.interpreter.executed
+        self.counters.tensors = quota.tensors
+        self.counters.tensor_bytes = quota.bytes
 
     def end(self) -> None:
         """Free everything, after what is running now; what is queued behind it is skipped."""

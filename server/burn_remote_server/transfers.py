@@ -62,6 +62,10 @@ class Transfers:
         self._waiting: dict[Key, _Waiting] = {}
         self._max_exposed = max_exposed_per_session
         self._owned: dict[object, int] = {}
+        # How many exposes, fetches served, and exposes that nobody fetched in time there were.
+        self.exposed = 0
+        self.served = 0
+        self.expired = 0
 
     def expose(
         self, key: Key, exposed: Exposed, *, owner: object, count: int, expires_seconds: float
@@ -80,8 +84,10 @@ class Transfers:
                 raise QuotaExceeded(
                     f"exposed tensors of a session: {self._max_exposed:,} are allowed"
                 )
+            self.exposed += 1
             waiting = self._waiting.pop(key, None)
             callbacks = waiting.callbacks[:count] if waiting else []
+            self.served += len(callbacks)
             if len(callbacks) < count:
                 self._owned[owner] = self._owned.get(owner, 0) + 1
                 self._entries[key] = _Entry(
@@ -103,6 +109,7 @@ class Transfers:
                     raise TransferFailed(f"{MAX_WAITING:,} fetches wait for their tensor already")
                 self._waiting.setdefault(key, _Waiting()).callbacks.append(callback)
                 return
+            self.served += 1
             entry.remaining -= 1
             if entry.remaining == 0:
                 self._remove(key, entry)
@@ -139,6 +146,7 @@ class Transfers:
             key, entry = next(iter(self._entries.items()))
             if entry.expires > now:
                 return
+            self.expired += 1
             self._remove(key, entry)
 
     def _remove(self, key: Key, entry: _Entry) -> None:

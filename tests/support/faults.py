@@ -19,6 +19,9 @@ class FaultyProxy:
 
     def __init__(self, target_port: int, plan: Plan) -> None:
         self.cuts = 0
+        # Cleared: connections are taken and nothing is passed on, as by a network that is down.
+        self.open = threading.Event()
+        self.open.set()
         self._plan = plan
         self._target_port = target_port
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -40,6 +43,7 @@ class FaultyProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.open.set()
         self.cut_all()
         self._accepting.join(5)
 
@@ -47,6 +51,7 @@ class FaultyProxy:
         while True:
             try:
                 near, _ = self._listener.accept()
+                self.open.wait()
                 far = socket.create_connection(("127.0.0.1", self._target_port))
             except OSError:
                 return

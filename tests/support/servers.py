@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,15 @@ class RunningServer:
     def port(self) -> int:
         """The port it listens on."""
         return int(self.address.rsplit(":", 1)[1])
+
+    def metric(self, name: str) -> float:
+        """Return what /metrics says of a metric without labels."""
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.split(" ")[0] == name:
+                    return float(line.split(" ")[1])
+        raise LookupError(name)
 
     def kill(self) -> None:
         """End it without a word, as a crash would."""
