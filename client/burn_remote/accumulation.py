@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arrays import AnyDType
 from burn_remote.axes import normal_axis
 from burn_remote.manipulation import concat
 from burn_remote.operators import Operator, filled
 from burn_remote.statistics import widened
-from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.tensors import TensorSpec
@@ -33,7 +33,7 @@ def cumulative_sum(
     /,
     axis: int | None = None,
     *,
-    dtype: DType | None = None,
+    dtype: AnyDType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
     """Return the sum of each element and those before it; dtypes are those of ``sum``.
@@ -48,7 +48,7 @@ def cumulative_prod(
     /,
     axis: int | None = None,
     *,
-    dtype: DType | None = None,
+    dtype: AnyDType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
     """Return the product of each element and those before it; dtypes are those of ``sum``.

@@ -14,9 +14,12 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.tensors import TensorData
 
-__all__ = ["Array", "array_from", "as_array", "as_dtype", "data_from", "numpy_dtype"]
+__all__ = ["AnyDType", "Array", "array_from", "as_array", "as_dtype", "data_from", "numpy_dtype"]
 
 Array = npt.NDArray[Any]
+
+# What users may give for a dtype: one of ours, or whatever NumPy takes for one.
+AnyDType = DType | npt.DTypeLike
 
 _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.F64: np.dtype(np.float64),
@@ -45,7 +48,7 @@ _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
-def as_dtype(dtype: DType | npt.DTypeLike) -> DType:
+def as_dtype(dtype: AnyDType) -> DType:
     """Return a dtype of burn-remote for one, or for anything that NumPy takes as a dtype.
 
     Raises ``DTypeMismatch`` where tensors cannot have it (complex numbers, text, objects).

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arrays import AnyDType, as_dtype
 from burn_remote.operators import Operator
 from burn_remote_protocol.dtypes import BOOL, Category, DType
 from burn_remote_protocol.operations.families import base, bools, floats, ints
-from burn_remote_protocol.operations.values import Scalar
-from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -33,21 +32,22 @@ CONVERSIONS: Final = {
 }
 
 
-def astype(x: Tensor, dtype: DType, /) -> Tensor:
+def astype(x: Tensor, dtype: AnyDType, /) -> Tensor:
     """Convert the elements to another dtype; return ``x`` itself if it has that already.
 
-    Floats lose their fraction on the way to integers; numbers become true unless they are zero.
-    A quantized tensor is dequantized. Nothing converts to a quantized dtype (see ``quantize``).
+    ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. Floats lose their fraction
+    on the way to integers; numbers become true unless they are zero. A quantized tensor is
+    dequantized. Nothing converts to a quantized dtype (see ``quantize``).
     """
-    spec = x.handle.spec
-    if dtype is spec.dtype:
+    dtype = as_dtype(dtype)
+    present = x.handle.spec.dtype
+    if dtype is present:
         return x
-    target = TensorSpec(spec.shape, dtype)
-    source, wanted = _category(spec.dtype), _category(dtype)
+    source, wanted = _category(present), _category(dtype)
     if wanted is Category.BOOL and source is not Category.BOOL:
-        zero = Scalar.of(0.0 if source is Category.FLOAT else 0)
-        return NOT.unary(EQUAL_ELEM.apply((x,), (zero,), (target,)))
-    return CONVERSIONS.get((source, wanted), CAST).apply((x,), (), (target,))
+        truths = NOT.unary(EQUAL_ELEM.scalar(x, 0))
+        return truths if dtype is BOOL else CAST.into(truths, dtype)
+    return CONVERSIONS.get((source, wanted), CAST).into(x, dtype)
 
 
 def as_bool(x: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from burn_remote.arithmetic import add, multiply
-from burn_remote.arrays import as_array, as_dtype, data_from
+from burn_remote.arrays import AnyDType, as_array, as_dtype, data_from
 from burn_remote.axes import normal_shape
 from burn_remote.casting import astype
 from burn_remote.comparison import equal
@@ -51,8 +50,6 @@ __all__ = [
 ]
 
 EMPTY: Final = Operator(base.EMPTY)
-
-AnyDType = DType | npt.DTypeLike
 
 
 def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Positions along one axis: a tensor of integers, or an int64 array that lies within the axis.
     Picker: TypeAlias = Tensor | Array
 
-__all__ = ["Selection", "selection_of"]
+__all__ = ["Selection", "select", "selection_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,31 @@ class Selection:
     place: int
 
 
+# Larger: a program that slices at ever new places keeps that many selections, about 1 KiB each.
+# Smaller: one that cycles through more places works them out anew (6 µs instead of 1).
+SELECTIONS: Final = 4096
+
+_selections: dict[tuple[Any, Shape], Selection] = {}
+
+
 def selection_of(index: Any, shape: Shape) -> Selection:
+    """Say what an index selects from a tensor of a shape; basic indices are remembered.
+
+    Raises as ``select`` does.
+    """
+    key = _key(index)
+    if key is None:
+        return select(index, shape)
+    found = _selections.get((key, shape))
+    if found is None:
+        found = select(index, shape)
+        if len(_selections) >= SELECTIONS:
+            _selections.clear()
+        _selections[key, shape] = found
+    return found
+
+
+def select(index: Any, shape: Shape) -> Selection:
     """Say what an index selects from a tensor of a shape.
 
     Raises ``ShapeMismatch`` for too many or too large indices, ``DTypeMismatch`` for tensors that
@@ -85,6 +109,28 @@ def selection_of(index: Any, shape: Shape) -> Selection:
     place = pickers[0][0] if pickers and together else 0
     whole = (*sliced, *shape[len(sliced) :])
     return Selection(tuple(ranges), whole, tuple(result), tuple(pickers), place)
+
+
+def _key(index: Any) -> Any:
+    """Return what tells a basic index from others, or nothing for an index of another kind."""
+    kind = index.__class__
+    if kind is int:
+        return index
+    if kind is slice:
+        bounds = (index.start, index.stop, index.step)
+        # A tensor as a bound would live as long as what is remembered.
+        plain = all(bound is None or bound.__class__ is int for bound in bounds)
+        return (slice, *bounds) if plain else None
+    if index is Ellipsis:
+        return index
+    if kind is not tuple:
+        return None
+    keys = [item if item is None else _key(item) for item in index]
+    # A tuple in a tuple is no basic index, None neither: it would look like an inserted axis.
+    for item, key in zip(index, keys, strict=True):
+        if item is not None and (key is None or item.__class__ is tuple):
+            return None
+    return (tuple, *keys)
 
 
 def _expanded(index: Any, shape: Shape) -> list[Any]:

@@ -14,7 +14,7 @@ from burn_remote.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
-from burn_remote_protocol.tensors import Slice, TensorSpec
+from burn_remote_protocol.tensors import Slice
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -132,7 +132,7 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
     spec = x.handle.spec
     if target == spec.shape:
         return x
-    return EXPAND.apply((with_rank(x, len(target)),), (), (TensorSpec(target, spec.dtype),))
+    return EXPAND.into(with_rank(x, len(target)), target)
 
 
 def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:

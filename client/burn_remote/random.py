@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.arrays import as_dtype
+from burn_remote.arrays import AnyDType, as_dtype
 from burn_remote.axes import normal_shape
 from burn_remote.casting import astype
-from burn_remote.creation import AnyDType
 from burn_remote.device import default_device
 from burn_remote.operators import Operator
 from burn_remote.searching import argsort

@@ -13,11 +13,10 @@ from burn_remote.comparison import GREATER, LOWER
 from burn_remote.logic import OR
 from burn_remote.operators import Operator, filled, with_rank
 from burn_remote.pairs import refuse_numbers
-from burn_remote.scalars import Number, bounds_of, number_for
+from burn_remote.scalars import Number, bounds_of
 from burn_remote.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import BOOL, F32, I64, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
-from burn_remote_protocol.operations.values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
 def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
     """Return ``x`` with a number wherever the mask, of bools, is true."""
     rank = max(len(x.handle.spec.shape), len(mask.handle.spec.shape))
-    number = Scalar.of(number_for(x.dtype, value))
-    return MASK_FILL.apply((with_rank(x, rank), with_rank(mask, rank)), (number,))
+    return MASK_FILL.numbers((with_rank(x, rank), with_rank(mask, rank)), (value,))
 
 
 def clip(
@@ -64,11 +62,8 @@ def clip(
         x, max = minimum(x, max), None
     if min is None and max is None:
         return x
-    dtype = x.dtype
-    least, most = _limits(dtype)
-    low = least if min is None else number_for(dtype, min)
-    high = most if max is None else number_for(dtype, max)
-    return CLAMP.apply((x,), (Scalar.of(low), Scalar.of(high)))
+    least, most = _limits(x.dtype)
+    return CLAMP.numbers((x,), (least if min is None else min, most if max is None else max))
 
 
 def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:

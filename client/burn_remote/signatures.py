@@ -13,7 +13,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
-__all__ = ["Signatures", "infer"]
+__all__ = ["SIGNATURES_PER_ROW", "Signatures", "infer"]
 
 # Per row; a signature takes about 1 KiB. Larger: a program that slices at ever new places keeps
 # that much more memory for nothing. Smaller: one that cycles through more calls than this

@@ -11,12 +11,13 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arithmetic import divide, multiply, subtract
+from burn_remote.arrays import AnyDType
 from burn_remote.axes import Axes, normal_axes
 from burn_remote.casting import as_bool, as_float, astype
 from burn_remote.comparison import equal, greater
 from burn_remote.elementwise import sqrt
 from burn_remote.operators import Operator, reshaped
-from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category, DType
+from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.operations.families import numeric
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
 
 
 def sum(
-    x: Tensor, /, axis: Axes = None, *, dtype: DType | None = None, keepdims: bool = False
+    x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
     """Add elements up.
 
@@ -63,7 +64,7 @@ def sum(
 
 
 def prod(
-    x: Tensor, /, axis: Axes = None, *, dtype: DType | None = None, keepdims: bool = False
+    x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
     """Multiply elements; dtypes are those of ``sum``. The product of nothing is 1."""
     return _reduce(PROD, PROD_DIM, widened(x, dtype), axis, keepdims)
@@ -134,7 +135,7 @@ def _counted(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return _reduce(SUM, SUM_DIM, astype(as_bool(x), dtype), axis, keepdims)
 
 
-def widened(x: Tensor, dtype: DType | None) -> Tensor:
+def widened(x: Tensor, dtype: AnyDType | None) -> Tensor:
     """Return ``x`` as it is added up: as ``dtype``, or with integers of 64 bits."""
     if dtype is not None:
         return astype(x, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from burn_remote import reading
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
@@ -76,6 +76,16 @@ class TensorValue:
         if not self.shape:
             raise ShapeMismatch("a 0-d tensor has no length")
         return self.shape[0]
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # A second handle of the same tensor would free it twice.
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor is on its device and cannot be pickled; pickle x.numpy() instead")
 
     def read(self) -> Pending[Array]:
         """Ask for the elements without waiting: ``await`` the result, or call its ``result()``.

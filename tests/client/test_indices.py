@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,33 @@ def test_a_mask_on_the_device_is_refused_with_advice(device: RecordingDevice) ->
         x[x > 0]
     with pytest.raises(br.DTypeMismatch, match="integers"):
         x[x]
+
+
+def test_what_is_remembered_of_indices_holds_no_tensor(device: RecordingDevice) -> None:
+    x = br.zeros((4,), device=device)
+    bound = RememberedBound()
+    assert x[bound:].shape == (3,)
+    assert x[1:].shape == x[1:].shape == (3,)
+    reference = weakref.ref(bound)
+    del bound
+    assert reference() is None
+
+
+class RememberedBound:
+    """A bound of a slice that is no integer but can be used as one, like a tensor."""
+
+    def __index__(self) -> int:
+        return 1
+
+
+def test_true_is_not_one_where_one_is_remembered(device: RecordingDevice) -> None:
+    x = br.zeros((4, 3), device=device)
+    assert x[1].shape == (3,)
+    with pytest.raises(br.UsageError):
+        x[True]
+    assert x[1, 0].shape == ()
+    with pytest.raises(br.UsageError):
+        x[1, False]
 
 
 def test_assignments_leave_the_tensor_as_it_is(device: RecordingDevice) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 
 import ml_dtypes
@@ -205,6 +207,14 @@ def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -
         assert not x == other  # noqa: SIM201
         assert x != other
     assert {x: 1}[x] == 1
+
+
+def test_copies_are_the_tensor_itself(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert copy.copy(x) is x
+    assert copy.deepcopy([x])[0] is x
+    with pytest.raises(TypeError, match="numpy"):
+        pickle.dumps(x)
 
 
 def test_a_tensor_stays_where_it_is(device: RecordingDevice) -> None:
