@@ -42,6 +42,7 @@ class Receiver:
         self._wanted = threading.Event()
         self._left_at = 0.0
         self._waiters = 0
+        self._counting = threading.Lock()
         self._closed = False
         self._broken = False
         self._changed = threading.Condition()
@@ -56,7 +57,8 @@ class Receiver:
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Return when ``pending`` is done or the time is over, reading meanwhile if nobody does."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        self._waiters += 1
+        with self._counting:
+            self._waiters += 1
         try:
             while not pending.done():
                 remaining = None if deadline is None else deadline - time.monotonic()
@@ -73,7 +75,8 @@ class Receiver:
                     self._left_at = time.monotonic()
                     self._reading.release()
         finally:
-            self._waiters -= 1
+            with self._counting:
+                self._waiters -= 1
             if self._waiters > 0:
                 self._wanted.set()
 
@@ -105,6 +108,10 @@ class Receiver:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._read_frame(remaining):
                 return
+        # The link may hold further frames that came with this one. The attendant, which may be
+        # blocked on the socket already, would never see them.
+        while not self._closed and self._read_frame(0):
+            pass
 
     def _read_frame(self, timeout_seconds: float | None) -> bool:
         link = self._link
