@@ -84,10 +84,12 @@ class Access:
             return
         if not self._knows(token):
             raise HandshakeRefused(
-                "this server needs a peer token; set the same BURN_REMOTE_PEER_TOKEN on both servers"
-                if token is None
-                else "this server does not know this peer token; "
-                "set the same BURN_REMOTE_PEER_TOKEN on both servers"
+                (
+                    "this server needs a peer token; "
+                    if token is None
+                    else "this server does not know this peer token; "
+                )
+                + "set the same BURN_REMOTE_PEER_TOKEN on both servers"
             )
 
     def serves_small_ids(self, token: str | None, is_allowed_peer: bool) -> bool:
@@ -115,8 +117,8 @@ class Access:
 def token_in_path(target: str) -> tuple[str, str | None]:
     """Take the token out of a request's path; return the path without it, and the token.
 
-    Burn's client cannot send a token otherwise: ``ws://host:3000/token/TOKEN`` is an address that it
-    takes, and it appends its route. ``?token=TOKEN`` works too where a client keeps the query.
+    Burn's client cannot send a token otherwise: ``ws://host:3000/token/TOKEN`` is an address that
+    it takes, and it appends its route. ``?token=TOKEN`` works too where a client keeps the query.
     """
     path, _, query = target.partition("?")
     if path.startswith("/token/"):

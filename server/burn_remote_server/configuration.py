@@ -115,8 +115,8 @@ class Settings(BaseModel):
     )
     peer_token: SecretStr | None = Field(
         None,
-        description="Token that servers show each other to fetch tensors; the same on all. No flag, "
-        "like the tokens. Unset: peers show none.",
+        description="Token that servers show each other to fetch tensors; the same on all. No "
+        "flag, like the tokens. Unset: peers show none.",
     )
     peer_ca: Path | None = Field(
         None,
@@ -194,8 +194,8 @@ class Settings(BaseModel):
     )
     max_operation_seconds: Seconds = Field(
         300.0,
-        description="An operation that took longer has failed: QuotaExceeded. Larger: one operation "
-        "occupies a core for longer. Smaller: big operations fail on a busy machine.",
+        description="An operation that took longer has failed: QuotaExceeded. Larger: one "
+        "operation occupies a core for longer. Smaller: big operations fail on a busy machine.",
     )
 
     # -- what all sessions together may use ---------------------------------------------------
