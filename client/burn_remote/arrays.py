@@ -9,12 +9,22 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from burn_remote.scalars import Number
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.tensors import TensorData
 
-__all__ = ["AnyDType", "Array", "array_from", "as_array", "as_dtype", "data_from", "numpy_dtype"]
+__all__ = [
+    "AnyDType",
+    "Array",
+    "array_from",
+    "as_array",
+    "as_dtype",
+    "data_from",
+    "dtype_of_number",
+    "numpy_dtype",
+]
 
 Array = npt.NDArray[Any]
 
@@ -63,6 +73,15 @@ def as_dtype(dtype: AnyDType) -> DType:
         known = ", ".join(map(str, _BY_NUMPY.values()))
         raise DTypeMismatch(f"tensors cannot hold {dtype!r}; they hold {known}")
     return found
+
+
+def dtype_of_number(number: Number) -> DType:
+    """Return the dtype that a tensor of one number has: NumPy's own, or int64, float32 or bool."""
+    if isinstance(number, np.generic):
+        return as_dtype(number.dtype)
+    if isinstance(number, bool):
+        return dtypes.BOOL
+    return dtypes.I64 if isinstance(number, int) else dtypes.F32
 
 
 def as_array(value: Any, dtype: DType | None) -> Array:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from burn_remote.arithmetic import add, multiply
-from burn_remote.arrays import AnyDType, as_array, as_dtype, data_from
+from burn_remote.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
 from burn_remote.axes import normal_shape
 from burn_remote.casting import astype
 from burn_remote.comparison import equal
@@ -23,7 +23,7 @@ from burn_remote.operators import ONES, ZEROS, Operator, filled, reshaped
 from burn_remote.scalars import Number
 from burn_remote.tensor import Tensor
 from burn_remote.tensor_value import is_tensor
-from burn_remote_protocol.dtypes import BOOL, F32, F64, I64, DType
+from burn_remote_protocol.dtypes import F32, F64, I64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import TensorSpec
@@ -102,7 +102,7 @@ def full(
 
     Raises ``DTypeMismatch`` if the dtype cannot hold it.
     """
-    spec = _spec(shape, _dtype_of(value) if dtype is None else dtype)
+    spec = _spec(shape, dtype_of_number(value) if dtype is None else dtype)
     return Tensor(filled(_client(device), spec, value))
 
 
@@ -147,16 +147,16 @@ def arange(
 
     Integers give int64, others float32. Raises ``UsageError`` for a step of 0.
     """
-    if stop is None:
-        start, stop = 0, start
-    if step == 0:
+    first, last = (0, start) if stop is None else (start, stop)
+    first, last, gap = (_plain(number) for number in (first, last, step))
+    if gap == 0:
         raise UsageError("step=0 leads nowhere")
-    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
-        wanted, count = I64, len(range(start, stop, step))
+    if isinstance(first, int) and isinstance(last, int) and isinstance(gap, int):
+        wanted, count = I64, len(range(first, last, gap))
     else:
-        wanted, count = F32, max(0, math.ceil((stop - start) / step))
+        wanted, count = F32, max(0, math.ceil((last - first) / gap))
     wanted = wanted if dtype is None else as_dtype(dtype)
-    return _progression(count, start, step, wanted, _client(device))
+    return _progression(count, first, gap, wanted, _client(device))
 
 
 def linspace(
@@ -217,7 +217,7 @@ def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 def _progression(
-    count: int, start: Number, step: Number, dtype: DType, client: RunnerClient
+    count: int, start: float, step: float, dtype: DType, client: RunnerClient
 ) -> Tensor:
     if count <= SENT_LENGTH:
         return _sent(np.arange(count) * step + start, dtype, client)
@@ -226,6 +226,13 @@ def _progression(
     whole = isinstance(start, int) and isinstance(step, int)
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
+
+
+def _plain(number: Number) -> float:
+    if isinstance(number, float | int):
+        return number
+    plain: float = number.item()
+    return plain
 
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
@@ -245,7 +252,3 @@ def _like(
 ) -> tuple[RunnerClient, TensorSpec]:
     client = x.handle.client if device is None else device.client
     return client, TensorSpec(x.shape, x.dtype if dtype is None else as_dtype(dtype))
-
-
-def _dtype_of(value: Number) -> DType:
-    return BOOL if type(value) is bool else I64 if type(value) is int else F32

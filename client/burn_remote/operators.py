@@ -64,7 +64,7 @@ class Operator:
         """Apply the row to a tensor and a number, which takes the tensor's dtype."""
         return self.exact_scalar(x, number_for(x.handle.spec.dtype, number))
 
-    def exact_scalar(self, x: Tensor, number: Number) -> Tensor:
+    def exact_scalar(self, x: Tensor, number: float) -> Tensor:
         """Apply the row to a tensor and a number of whatever type."""
         handle = x.handle
         spec = handle.spec
@@ -138,7 +138,7 @@ class Operator:
         (out,) = client.register_op(signature, ())
         return out
 
-    def fill(self, client: RunnerClient, spec: TensorSpec, number: Number) -> TensorHandle:
+    def fill(self, client: RunnerClient, spec: TensorSpec, number: float) -> TensorHandle:
         """Make a tensor that has one number, of whatever type, everywhere."""
         key = (spec, number_key(number))
         signature = self._signatures.known.get(key)
@@ -207,10 +207,10 @@ def with_rank(x: Tensor, rank: int) -> Tensor:
 
 def filled(client: RunnerClient, spec: TensorSpec, number: Number) -> TensorHandle:
     """Make a tensor that has one number everywhere; the number takes the dtype's kind."""
-    number = number_for(spec.dtype, number)
+    exact = number_for(spec.dtype, number)
     if spec.dtype.is_bool:
-        return (ONES if number else ZEROS).create(client, spec)
-    return FULL.fill(client, spec, number)
+        return (ONES if exact else ZEROS).create(client, spec)
+    return FULL.fill(client, spec, exact)
 
 
 def constant(x: Tensor, number: Number) -> Tensor:

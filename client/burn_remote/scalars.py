@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Number", "bounds_of", "is_number", "number_for", "number_key"]
 
 # What users may write beside a tensor. (For type checkers, float includes int and bool.)
-Number = float
+Number = float | np.number[Any] | np.bool_
 
 _NUMBERS: Final = frozenset({float, int, bool})
 
@@ -28,7 +28,7 @@ def is_number(value: object) -> TypeIs[Number]:
     return value.__class__ in _NUMBERS or isinstance(value, np.generic)
 
 
-def number_for(dtype: DType, value: Any) -> Number:
+def number_for(dtype: DType, value: Any) -> float:
     """Return ``value`` as the number that goes with elements of ``dtype``.
 
     Raises ``DTypeMismatch`` for a float beside integers, for a number beside bools and the other
@@ -50,7 +50,7 @@ def number_for(dtype: DType, value: Any) -> Number:
     raise _refusal(dtype, value)
 
 
-def number_key(value: Number) -> object:
+def number_key(value: float) -> object:
     """Return what tells a number from all others of its type: ``0.0 == -0.0``, ``nan != nan``."""
     return value if value and value == value else repr(value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arrays import dtype_of_number
 from burn_remote.casting import NOT
 from burn_remote.comparison import GREATER, LOWER
 from burn_remote.logic import OR
@@ -15,7 +16,7 @@ from burn_remote.operators import Operator, filled, with_rank
 from burn_remote.pairs import refuse_numbers
 from burn_remote.scalars import Number, bounds_of
 from burn_remote.tensor_value import is_tensor
-from burn_remote_protocol.dtypes import BOOL, F32, I64, DType
+from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -33,7 +34,7 @@ IS_NAN: Final = Operator(floats.IS_NAN)
 def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the elements of ``x1`` where the condition is true, elsewhere those of ``x2``.
 
-    ``condition`` has bools. Two numbers make float32, integers int64, or bools.
+    ``condition`` has bools. Two integers make int64, two bools a bool, other numbers float32.
     """
     if not is_tensor(x1):
         return mask_fill(x2 if is_tensor(x2) else _alike(condition, x1, x2), condition, x1)
@@ -96,8 +97,8 @@ def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def _alike(condition: Tensor, x1: Number, x2: Number) -> Tensor:
-    kinds = {type(x1), type(x2)}
-    dtype = BOOL if kinds == {bool} else I64 if kinds == {int} else F32
+    kinds = {dtype_of_number(x1), dtype_of_number(x2)}
+    dtype = kinds.pop() if len(kinds) == 1 else F32
     spec = TensorSpec((1,) * len(condition.handle.spec.shape), dtype)
     return condition.__class__(filled(condition.handle.client, spec, x2))
 

@@ -103,7 +103,7 @@ def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
 
 def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
-    assert isinstance(np.float32(2) * x, br.Tensor)  # type: ignore[operator]
+    assert isinstance(np.float32(2) * x, br.Tensor)
     with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
         np.ones(2) * x
     with pytest.raises(TypeError):

@@ -1,0 +1,128 @@
+"""What cannot be is refused in the caller's line, with what was seen; nothing is sent for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote import functional as F
+from burn_remote import gradients as G
+from support.runners import RecordingDevice
+
+DEVICE = RecordingDevice()
+
+
+def f(*shape: int) -> br.Tensor:
+    return br.ones(shape, device=DEVICE)
+
+
+def i(*shape: int) -> br.Tensor:
+    return br.ones(shape, dtype=br.int64, device=DEVICE)
+
+
+SHAPES: dict[str, Callable[[], object]] = {
+    r"float32\[2, 3\] cannot have shape \[4, -1\]": lambda: f(2, 3).reshape(4, -1),
+    r"shape \[-1, -1\]": lambda: f(2, 3).reshape(-1, -1),
+    "6 elements": lambda: f(2, 3).reshape(5),
+    "axis 2 is none of a shape with 2 axes": lambda: f(2, 3).sum(axis=2),
+    "axis -3": lambda: f(2, 3).flip(axis=-3),
+    "twice": lambda: f(2, 3).sum(axis=(0, -2)),
+    r"does not have size 1 along axis 0": lambda: f(2, 3).squeeze(0),
+    r"name each axis": lambda: f(2, 3).permute_dims((0,)),
+    "no matrix; it needs": lambda: f(2).mT,
+    "no matrix; see mT": lambda: f(2, 3, 4).T,
+    "2 axes cannot move to 1": lambda: f(2, 3).moveaxis((0, 1), 0),
+    r"does not expand to shape \[2, 4\]": lambda: f(2, 3).broadcast_to((2, 4)),
+    "do not broadcast": lambda: br.broadcast_arrays(f(2), f(3)),
+    "at least one tensor": lambda: br.concat([]),
+    r"tensor 1 is float32\[2, 4\]": lambda: br.concat([f(2, 3), f(2, 4)]),
+    "only tensors of one shape can be stacked": lambda: br.stack([f(2), f(3)]),
+    "no 2 equal parts": lambda: f(3).split(2),
+    "2 counts for 3 places": lambda: f(3).repeat([1, 2]),
+    "2 shifts for 1 axes": lambda: f(3).roll((1, 2), 0),
+    "need an axis for each": lambda: f(3).roll((1, 2)),
+    "no matrix; it needs 2 axes": lambda: br.tril(f(3)),
+    "name an axis": lambda: f(2, 3).take(i(2)),
+    "must have as many axes": lambda: f(2, 3).take_along_axis(i(2)),
+    "outer multiplies vectors": lambda: br.outer(f(2, 2), f(2)),
+    r"along \[0\].*differ": lambda: br.tensordot(f(2, 3), f(4), axes=([0], [0])),
+    "must have 3 elements": lambda: br.cross(f(2), f(2)),
+    "ord=3": lambda: br.vector_norm(f(2), ord=3),
+    "accumulator_len=5": lambda: f(3).topk(5),
+    "no pairs for up to 1 axes": lambda: F.pad(f(3), (1, 2, 3)),
+    "too small to cut": lambda: F.pad(f(3), (-2, -2)),
+    "too small for": lambda: F.pad(f(3), (3, 0), mode="reflect"),
+    "no sizes for 2 spatial axes": lambda: F.conv2d(f(1, 1, 5, 5), f(1, 1, 3, 3), stride=(1, 2, 3)),
+    "must have 4 axes": lambda: F.deform_conv2d(f(1, 3, 5), f(1, 18, 3, 3), f(4, 3, 3, 3)),
+    "4 channels": lambda: F.conv1d(f(1, 3, 5), f(2, 4, 3)),
+    "neither images": lambda: F.interpolate(f(2, 3), size=4),
+    "no factors": lambda: F.interpolate(f(1, 2, 3, 4), scale_factor=[2]),
+    r"must be a matrix \[out, in\]": lambda: F.linear(f(2), f(2)),
+    r"does not end in the axes \[4\]": lambda: F.layer_norm(f(2, 3), (4,)),
+    "no channels for 2 equal groups": lambda: F.group_norm(f(2, 3), 2),
+    "no channels; it needs": lambda: F.batch_norm(f(2), None, None),
+    "1 to 3 spatial axes": lambda: G.conv_x_backward(f(2, 3), f(2, 3), f(2, 3)),
+}
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_shapes(text: str) -> None:
+    before = len(DEVICE.runner.reads)
+    with pytest.raises(br.ShapeMismatch, match=text):
+        SHAPES[text]()
+    assert len(DEVICE.runner.reads) == before
+
+
+USES: dict[str, Callable[[], object]] = {
+    "update='divide'": lambda: f(2).scatter(0, i(1), f(1), update="divide"),  # type: ignore[arg-type]
+    "probability": lambda: F.dropout(f(2), 1.5),
+    "mode='wrap'": lambda: F.pad(f(3), (1, 1), mode="wrap"),
+    "mode='cubic'": lambda: F.interpolate(f(1, 1, 2, 2), size=4, mode="cubic"),
+    "mode='linear3'": lambda: F.grid_sample(f(1, 1, 2, 2), f(1, 2, 2, 2), mode="linear3"),
+    "padding_mode='wrap'": lambda: F.grid_sample(f(1, 1, 2, 2), f(1, 2, 2, 2), padding_mode="wrap"),
+    "label_smoothing": lambda: F.cross_entropy(f(2, 3), i(2), f(3), label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("text", USES)
+def test_uses(text: str) -> None:
+    with pytest.raises(br.UsageError, match=text):
+        USES[text]()
+
+
+def test_dtypes() -> None:
+    with pytest.raises(br.DTypeMismatch, match="mask is float32"):
+        br.where(f(2), f(2), f(2))
+    with pytest.raises(br.DTypeMismatch, match="indices"):
+        f(2).take(f(2), axis=0)
+    with pytest.raises(br.DTypeMismatch, match="float"):
+        F.embedding(i(2, 2), i(3, 4))
+    with pytest.raises(br.DTypeMismatch, match="cannot hold"):
+        f(2).astype("complex64")
+
+
+def test_what_changes_nothing_sends_nothing() -> None:
+    x = f(2, 3)
+    before = len(DEVICE.runner.operations)
+    unchanged = [
+        x.reshape(2, 3), x.squeeze(), x.permute_dims((0, 1)), x.broadcast_to((2, 3)), x.clip(),
+        x.roll(0, 0), x.tile(1), x.sum(axis=()), x.astype(br.float32), +x, F.pad(x, ()),
+        F.dropout(x, 0.5, training=False),
+    ]  # fmt: skip
+    assert all(y is x for y in unchanged)
+    assert len(DEVICE.runner.operations) == before
+
+
+def test_bounds_may_be_tensors() -> None:
+    x = f(2, 3)
+    assert x.clip(f(3), f(2, 1)).shape == (2, 3)
+    assert br.maximum(1, x).shape == br.minimum(1, x).shape == (2, 3)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert (f(2) * np.float32(2)).dtype is br.float32
+    assert (i(2) + np.int32(2)).dtype is br.int64
+    assert br.where(f(2) > 0, np.float32(1), np.float32(0)).dtype is br.float32
