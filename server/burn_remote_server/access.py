@@ -16,7 +16,7 @@ from burn_remote_server.addresses import is_wildcard
 from burn_remote_server.configuration import Settings
 from burn_remote_server.tokens import InvalidTokens, Token, checked_secret, read_tokens
 
-__all__ = ["Access", "Grant", "OpenToNetwork", "is_loopback_only", "token_in_path"]
+__all__ = ["NOBODY", "Access", "Grant", "OpenToNetwork", "is_loopback_only", "token_in_path"]
 
 
 class OpenToNetwork(UsageError):

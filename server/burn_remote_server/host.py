@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.errors import HandshakeRefused, OperationFailed, TransferFailed
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access import NOBODY, Access, Grant
 from burn_remote_server.attachments import Attachments
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters, Tally
 from burn_remote_server.engine import Engine, Outbox
 from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.peer_rules import PeerRules
 from burn_remote_server.peers import Peers
 from burn_remote_server.quota import Quota
 from burn_remote_server.sessions import Session, Sessions
@@ -70,9 +72,10 @@ class Device:
         identifier: int,
         outbox: Outbox,
         dialect: str,
+        grant: Grant = NOBODY,
     ) -> Session:
-        """Open a session whose engine speaks to ``outbox``."""
-        settings = self.host.settings
+        """Open a session whose engine speaks to ``outbox``, within the limits of its token."""
+        settings = self.host.settings.limited(grant.limits)
         interpreter = new_interpreter(self.backend, settings, outbox)
         if settings.seed is not None:
             interpreter.seed(settings.seed)
@@ -91,6 +94,7 @@ class Device:
             self.host.tally.open(),
             inline_cost=settings.inline_cost_limit,
         )
+        session.token = grant.name
         self.host.counters.sessions_opened += 1
         self.host.sessions.add(session)
         return session
@@ -108,7 +112,9 @@ class Host:
         self.transfers: Final = Transfers()
         self.attachments: Final = Attachments()
         self.sessions: Final = Sessions(settings.max_sessions)
-        self.peers: Final = Peers(settings, tasks, self.counters)
+        self.access: Final = Access(settings)
+        self.peer_rules: Final = PeerRules(settings.peer)
+        self.peers: Final = Peers(settings, self.peer_rules, tasks, self.counters)
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]
@@ -116,6 +122,19 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
+
+    def draw_session_id(self, grant: Grant) -> int:
+        """Return an id for a new session. Raises ``HandshakeRefused`` when there are too many."""
+        identifier = self.sessions.draw_id()
+        allowed = grant.limits.get("max_sessions")
+        if allowed is not None:
+            seen = sum(session.token == grant.name for session in self.sessions)
+            if seen >= allowed:
+                raise HandshakeRefused(
+                    f"sessions of the token {grant.name!r}: {seen:,} are open, {allowed:,} are "
+                    "allowed; close one, or wait until one ends"
+                )
+        return identifier
 
     def end_session(self, session: Session) -> None:
         """End a session, free what it holds, and keep what it counted."""

@@ -24,11 +24,18 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters
+from burn_remote_server.peer_rules import PeerRules
 from burn_remote_server.telemetry import get_logger
+from burn_remote_server.tls import peer_context
 
 __all__ = ["Peers"]
 
 logger = get_logger(__name__)
+
+
+# Connections to other servers, each of which a client named. Larger: more sockets. Smaller: a
+# cluster of more servers than this cannot move tensors between all of them.
+MAX_PEERS: Final = 256
 
 
 class _Download:
@@ -149,8 +156,15 @@ class _Peer:
 class Peers:
     """All connections to other servers. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, tasks: asyncio.TaskGroup, counters: Counters) -> None:
+    def __init__(
+        self, settings: Settings, rules: PeerRules, tasks: asyncio.TaskGroup, counters: Counters
+    ) -> None:
+        # Raises ``InvalidCertificate``.
         self._settings: Final = settings
+        self._rules: Final = rules
+        self._tls: Final = peer_context(settings)
+        token = settings.peer_token
+        self._token: Final = None if token is None else token.get_secret_value()
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[_Peer]] = {}
@@ -169,29 +183,47 @@ class Peers:
 
     async def _peer(self, address: str) -> _Peer:
         found = self._peers.get(address)
-        if found is not None and found.done() and (found.exception() or found.result().error):
-            found = None
-        if found is None:
+        if found is None or _is_over(found):
+            # Clients choose the addresses: those that led nowhere must not pile up.
+            self._peers = {key: peer for key, peer in self._peers.items() if not _is_over(peer)}
+            if len(self._peers) >= MAX_PEERS:
+                raise TransferFailed(f"this server has connections to {MAX_PEERS} peers already")
             found = self._peers[address] = asyncio.ensure_future(self._connect(address))
         return await asyncio.shield(found)
 
     async def _connect(self, address: str) -> _Peer:
         try:
-            link = await connect(
-                address,
-                "/transfer",
-                timeout_seconds=self._settings.handshake_timeout_seconds,
-                max_message_bytes=self._settings.max_message_bytes,
-            )
-            await link.send(encode_frame(Hello(VERSIONS, client="burn-remote-server")))
-            async with asyncio.timeout(self._settings.handshake_timeout_seconds):
-                accepted(decode_frame(await link.receive()), VERSIONS)
+            link = await self._open(address)
+        except TransferFailed:
+            raise
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
             raise TransferFailed(f"cannot reach the source {address}: {text}") from error
         peer = _Peer(link, self._counters)
         self._tasks.create_task(peer.receive())
         return peer
+
+    async def _open(self, address: str) -> AsyncLink:
+        seconds = self._settings.handshake_timeout_seconds
+        async with asyncio.timeout(seconds):
+            target, numeric = await self._rules.resolve(address)
+        link = await connect(
+            address,
+            "/transfer",
+            connect_to=numeric,
+            tls=self._tls if target.secure else None,
+            timeout_seconds=seconds,
+            max_message_bytes=self._settings.max_message_bytes,
+        )
+        try:
+            hello = Hello(VERSIONS, token=self._token, client="burn-remote-server")
+            await link.send(encode_frame(hello))
+            async with asyncio.timeout(seconds):
+                accepted(decode_frame(await link.receive()), VERSIONS)
+        except BaseException:
+            await link.close()
+            raise
+        return link
 
     async def close(self) -> None:
         """Close all connections."""
@@ -200,6 +232,12 @@ class Peers:
                 await found.result().link.close()
             else:
                 found.cancel()
+
+
+def _is_over(peer: asyncio.Future[_Peer]) -> bool:
+    if not peer.done():
+        return False
+    return peer.cancelled() or bool(peer.exception()) or peer.result().error is not None
 
 
 def _transfer_failure(error: BurnRemoteError) -> OperationFailed:

@@ -37,6 +37,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access import Grant
 from burn_remote_server.attachments import Attachment
 from burn_remote_server.host import Device, Host
 from burn_remote_server.outbox import NativeOutbox
@@ -111,21 +112,28 @@ class _Writer:
             self._progress.set()
 
 
-async def serve_session(link: AsyncLink, device: Device) -> None:
-    """Serve one client until it goes, misbehaves, or the server drains."""
+async def serve_session(link: AsyncLink, device: Device, token: str | None = None) -> None:
+    """Serve one client until it goes, misbehaves, or the server drains.
+
+    ``token`` is what stood in the path, for a client that says none in its ``Hello``.
+    """
     host = device.host
     try:
         hello, version = await _greeting(link, host)
+        grant = host.access.admit(token if hello.token is None else hello.token)
         if hello.resume is not None:
             attachment = await host.attachments.resume(hello.resume)
         else:
-            attachment = _open(device)
+            attachment = _open(device, grant)
     except BurnRemoteError as error:
         host.counters.sessions_refused += 1
         await _refuse(link, error)
         return
     log = logger.bind(
-        session=f"{attachment.session.identifier:x}", peer=link.peer, device=device.index
+        session=f"{attachment.session.identifier:x}",
+        peer=link.peer,
+        device=device.index,
+        token=grant.name,
     )
     log.info("session resumed" if hello.resume else "session opened", client=hello.client)
     connection = asyncio.current_task()
@@ -171,15 +179,15 @@ def _session_writer(link: AsyncLink, attachment: Attachment) -> _Writer:
     return _Writer(link, attachment.outbox, sent, attachment.session)
 
 
-def _open(device: Device) -> Attachment:
+def _open(device: Device, grant: Grant) -> Attachment:
     host = device.host
-    identifier = host.sessions.draw_id()
+    identifier = host.draw_session_id(grant)
 
     def fetch(task: Fetch, slot: InFlight) -> None:
         host.start_fetch("native", device.backend, task, slot)
 
     outbox = NativeOutbox(fetch)
-    attachment = Attachment(device.open_session(identifier, outbox, "native"), outbox)
+    attachment = Attachment(device.open_session(identifier, outbox, "native", grant), outbox)
     attachment.session.counters.failures = outbox.failures
     host.attachments.add(attachment)
     return attachment
@@ -268,10 +276,11 @@ async def _finish(session: Session, writer: _Writer) -> None:
         await writer.progress()
 
 
-async def serve_peer(link: AsyncLink, host: Host) -> None:
+async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> None:
     """Serve another server: answer its fetches until it goes."""
     try:
-        _, version = await _greeting(link, host)
+        hello, version = await _greeting(link, host)
+        host.access.admit_peer(token if hello.token is None else hello.token)
     except BurnRemoteError as error:
         await _refuse(link, error)
         return

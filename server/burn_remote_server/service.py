@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_server import backends
+from burn_remote_server.access import token_in_path
 from burn_remote_server.configuration import Settings
 from burn_remote_server.health import ServerState, respond
 from burn_remote_server.host import Device, Host
@@ -100,21 +101,22 @@ class _Service:
     async def _handle(self, connection: ServerConnection) -> None:
         assert connection.request is not None  # set before a handler runs
         link = WebSocketLink(connection)
-        device, route = self._find(connection.request.path)
+        path, token = token_in_path(connection.request.path)
+        device, route = self._find(path)
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 if route == "session":
-                    await serve_session(link, device)
+                    await serve_session(link, device, token)
                 else:
-                    await serve_peer(link, self._host)
+                    await serve_peer(link, self._host, token)
         finally:
             self._running.discard(task)
 
     def _find(self, path: str) -> tuple[Device, str]:
-        match = _PATH.match(path.split("?", 1)[0])
+        match = _PATH.match(path)
         if match is None:
             raise LookupError
         index = int(match["device"] or 0)
@@ -125,7 +127,7 @@ class _Service:
     def _answer_http(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer what is no WebSocket of ours: health, metrics, and wrong addresses."""
         try:
-            self._find(request.path)
+            self._find(token_in_path(request.path)[0])
             is_route = True
         except LookupError:
             is_route = False

@@ -42,6 +42,7 @@ class Session:
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
+        self.token = ""  # the name of the token that opened it
         self.error: BurnRemoteError | None = None
         self.engine = engine
         self.interpreter = interpreter

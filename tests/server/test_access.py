@@ -21,7 +21,7 @@ PEERS = "what-servers-show-each-other"
 def settings(**values: object) -> Settings:
     secrets = {"tokens", "peer_token"}
     return Settings(
-        **{name: SecretStr(str(v)) if name in secrets else v for name, v in values.items()}  # type: ignore[arg-type]
+        **{name: SecretStr(str(v)) if name in secrets else v for name, v in values.items()}
     )
 
 
@@ -43,7 +43,7 @@ def test_any_other_token_is_refused_with_what_to_check(token: str) -> None:
 
 
 def test_no_token_is_refused_with_what_to_pass() -> None:
-    with pytest.raises(HandshakeRefused, match="needs a token; pass .*BURN_REMOTE_TOKEN"):
+    with pytest.raises(HandshakeRefused, match=r"needs a token; pass .*BURN_REMOTE_TOKEN"):
         with_two().admit(None)
 
 
@@ -81,7 +81,7 @@ def test_a_loopback_server_without_tokens_admits_everybody() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "2001:db8::1"])
 def test_any_other_host_needs_tokens_and_says_what_to_set(host: str) -> None:
-    with pytest.raises(OpenToNetwork, match="BURN_REMOTE_TOKENS.*--token-file.*127.0.0.1"):
+    with pytest.raises(OpenToNetwork, match=r"BURN_REMOTE_TOKENS.*--token-file.*127.0.0.1"):
         Access(settings(host=host))
     Access(settings(host=host, tokens=f"a:{ALICE}"))
 
@@ -151,7 +151,8 @@ def test_a_file_of_lines_has_a_name_and_a_token_in_each(tmp_path: Path) -> None:
 def test_a_toml_file_gives_each_token_limits_of_its_own(tmp_path: Path) -> None:
     file = write(
         tmp_path / "tokens.toml",
-        f'alice = "{ALICE}"\n[bob]\ntoken = "{BOB}"\nmax_session_bytes = "1GiB"\nmax_sessions = 2\n',
+        f'alice = "{ALICE}"\n'
+        f'[bob]\ntoken = "{BOB}"\nmax_session_bytes = "1GiB"\nmax_sessions = 2\n',
     )
     access = Access(settings(token_file=file))
     assert access.admit(ALICE).limits == {}

@@ -15,10 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from burn_remote_protocol.errors import (
     ConnectionFailed,
     ConnectionLost,
-    LimitExceeded,
-    ProtocolViolation,
 )
-from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.links.addresses import Address, parse_address
 from burn_remote_protocol.links.dialing import connection_failure
 from burn_remote_protocol.links.direct import (
     DirectClientConnection,
@@ -28,9 +26,8 @@ from burn_remote_protocol.links.direct import (
 from burn_remote_protocol.links.indirect import IndirectConnection
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
-    MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
-    PROTOCOL_ERROR,
+    short_reason,
 )
 
 __all__ = ["WebSocketLink", "connect"]
@@ -50,6 +47,7 @@ async def connect(
     address: str,
     route: str = "",
     *,
+    connect_to: str | None = None,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -58,7 +56,8 @@ async def connect(
 ) -> WebSocketLink:
     """Open a link to ``route`` below ``address``, as ``addresses.parse_address`` reads it.
 
-    Raises ``ConnectionFailed`` with one sentence that says what to check.
+    ``connect_to`` is the numeric address to use instead of looking the host's name up; TLS still
+    checks the name. Raises ``ConnectionFailed`` with one sentence that says what to check.
     """
     target = parse_address(address).joined(route)
     if tls is not None and not target.secure:
@@ -67,6 +66,7 @@ async def connect(
         async with asyncio.timeout(timeout_seconds):
             connection = await open_connection(
                 str(target),
+                **_destination(target, connect_to),
                 ssl=tls or (True if target.secure else None),
                 additional_headers=dict(headers or {}),
                 proxy=None,
@@ -82,6 +82,10 @@ async def connect(
     except (OSError, InvalidHandshake) as error:
         raise connection_failure(target, error) from error
     return WebSocketLink(connection)
+
+
+def _destination(target: Address, numeric: str | None) -> dict[str, Any]:
+    return {} if numeric is None else {"host": numeric, "port": target.port}
 
 
 def server_options(
@@ -134,13 +138,9 @@ class WebSocketLink:
             return await self._connection.receive_message()
         except ConnectionClosed as error:
             self._raise_lost(error)
-        except ProtocolViolation as error:
-            too_big = isinstance(error, LimitExceeded)
-            await self.close(MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR, str(error))
-            raise
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
-        await self._connection.close(code, reason.encode()[:123].decode(errors="ignore"))
+        await self._connection.close(code, short_reason(reason))
 
     def _raise_lost(self, error: ConnectionClosed) -> NoReturn:
         if error.rcvd is not None and error.rcvd_then_sent is not False:
