@@ -14,12 +14,10 @@ import pytest
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
+from support.link_ends import SENDERS, SIZES, pattern
 from support.link_servers import PATIENCE_SECONDS
-from support.links import SIZES, pattern
 
 __all__ = ["AsyncLinkConformance", "OpenAsyncPair"]
-
-SENDERS = 8
 
 
 class OpenAsyncPair(Protocol):

@@ -8,92 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
-from burn_remote_protocol.links.interface import (
-    MAX_MESSAGE_BYTES,
-    NORMAL_CLOSURE,
-    BlockingLink,
-)
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
+from support.link_ends import SENDERS, SIZES, FarEnd, OpenPair, in_thread, pattern, send_all, take
 from support.link_servers import PATIENCE_SECONDS
 
-__all__ = [
-    "SIZES",
-    "BlockingLinkConformance",
-    "FarEnd",
-    "OpenPair",
-    "in_thread",
-    "pattern",
-    "send_all",
-]
-
-T = TypeVar("T")
-
-# Around every length at which the header of a WebSocket frame, or the way a frame is read, changes.
-SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 65_537, 131_072, 2**20 - 1, 2**20 + 3)
-
-SENDERS = 8
+__all__ = ["BlockingLinkConformance"]
 
 
-class FarEnd(Protocol):
-    """The other end of a link under test. Every call waits, but not for long."""
-
-    def send(self, frame: bytes) -> None: ...
-    def send_parts(self, head: bytes, payload: memoryview) -> None: ...
-    def receive(self) -> bytes | None: ...
-    def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None: ...
-    def vanish(self) -> None: ...
-
-
-class OpenPair(Protocol):
-    """Opens a link and gives its other end; both live until the test ends."""
-
-    def __call__(self, max_message_bytes: int = ...) -> tuple[BlockingLink, FarEnd]: ...
-
-
-def pattern(size: int) -> bytes:
-    """Return bytes in which a shift, a swap or a hole shows."""
-    return (bytes(range(251)) * (size // 251 + 1))[:size]
-
-
-def in_thread(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Call a function in a thread of its own."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-
-    # Daemon: a call that hangs fails its test, and must not keep the interpreter alive as well.
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def send_all(end: BlockingLink | FarEnd, frames: list[bytes]) -> None:
-    for frame in frames:
-        end.send(frame)
-
-
-def take(link: BlockingLink) -> bytes:
-    """Receive one frame, within the patience of a test."""
-    frame = link.receive(PATIENCE_SECONDS)
-    assert frame is not None, "no frame came"
-    return frame
-
-
-class BlockingLinkConformance:
-    """Subclasses give the fixture ``open_pair``."""
-
-    @pytest.fixture
-    def pair(self, open_pair: OpenPair) -> tuple[BlockingLink, FarEnd]:
-        return open_pair()
+class Exchange:
+    """Frames arrive whole, once and in order."""
 
     @pytest.mark.parametrize("size", SIZES)
     def test_a_frame_of_any_size_arrives_unchanged_both_ways(
@@ -189,6 +116,28 @@ class BlockingLinkConformance:
         here.result(PATIENCE_SECONDS)
         there.result(PATIENCE_SECONDS)
 
+    def test_a_full_link_blocks_its_sender_until_the_other_end_receives(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        sent = threading.Semaphore(0)
+
+        def send_all() -> None:
+            for number in range(64):
+                link.send_parts(b"%02d" % number, memoryview(bytes(2**20)))
+                sent.release()
+
+        sending = in_thread(send_all)
+        while sent.acquire(timeout=0.2):
+            assert not sending.done(), "nothing bounds what the link holds"
+        received = [far.receive() for _ in range(64)]
+        assert [frame[:2] for frame in received if frame] == [b"%02d" % n for n in range(64)]
+        sending.result(PATIENCE_SECONDS)
+
+
+class Waiting:
+    """Waiting takes nothing and can be cut short."""
+
     def test_receiving_returns_nothing_when_the_time_is_over_and_loses_nothing(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
@@ -237,23 +186,9 @@ class BlockingLinkConformance:
         link.interrupt()
         assert in_thread(link.wait_readable, None).result(PATIENCE_SECONDS) is False
 
-    def test_a_full_link_blocks_its_sender_until_the_other_end_receives(
-        self, pair: tuple[BlockingLink, FarEnd]
-    ) -> None:
-        link, far = pair
-        sent = threading.Semaphore(0)
 
-        def send_all() -> None:
-            for number in range(64):
-                link.send_parts(b"%02d" % number, memoryview(bytes(2**20)))
-                sent.release()
-
-        sending = in_thread(send_all)
-        while sent.acquire(timeout=0.2):
-            assert not sending.done(), "nothing bounds what the link holds"
-        received = [far.receive() for _ in range(64)]
-        assert [frame[:2] for frame in received if frame] == [b"%02d" % n for n in range(64)]
-        sending.result(PATIENCE_SECONDS)
+class Endings:
+    """However a link ends, every thread learns it, and nothing that came before is lost."""
 
     def test_the_other_end_closing_is_seen_after_the_frames_before_it(
         self, pair: tuple[BlockingLink, FarEnd]
@@ -353,3 +288,11 @@ class BlockingLinkConformance:
             far.receive()
         with pytest.raises(ConnectionLost):
             link.send(b"")
+
+
+class BlockingLinkConformance(Exchange, Waiting, Endings):
+    """Subclasses give the fixture ``open_pair``."""
+
+    @pytest.fixture
+    def pair(self, open_pair: OpenPair) -> tuple[BlockingLink, FarEnd]:
+        return open_pair()

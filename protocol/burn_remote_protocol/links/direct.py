@@ -16,8 +16,9 @@ from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import Side, State
 
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.cutter import FrameCutter
+from burn_remote_protocol.links.interface import MESSAGE_TOO_BIG, PROTOCOL_ERROR, short_reason
 from burn_remote_protocol.links.pieces import plain_header
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection"]
@@ -46,7 +47,7 @@ class DirectConnection(Connection):
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
         self._violation: ProtocolViolation | None = None  # to be raised once
-        self._deaf = False  # what comes after a violation has no meaning
+        self._deaf = False  # what comes after it has no meaning; the library discards it
         self._closing = False  # at this end's wish
         self._receiver: asyncio.Future[None] | None = None
         self._reading_paused = False
@@ -61,7 +62,8 @@ class DirectConnection(Connection):
             if self._violation is not None:
                 violation, self._violation = self._violation, None
                 raise violation
-            if self.state is State.CLOSED:
+            if self.state is not State.OPEN:
+                await super().close()  # bounds how long the peer may take to hang up
                 await super().recv()  # raises the reason
             self._receiver = self.loop.create_future()
             try:
@@ -109,6 +111,7 @@ class DirectConnection(Connection):
             if not data:
                 return
         if self._deaf:
+            super().data_received(data)
             return
         self._cutter.arrived.append(data)
         if self.state is not State.CONNECTING:
@@ -154,15 +157,22 @@ class DirectConnection(Connection):
                 else:
                     break
         except ProtocolViolation as error:
-            self._violation = error
-            self._deaf = True
-            self._cutter.discard()
+            self._refuse(error)
         if self._closing:
             self._messages.clear()
         elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
         self._wake_receiver()
+
+    def _refuse(self, violation: ProtocolViolation) -> None:
+        self._violation = violation
+        self._deaf = True
+        self._cutter.discard()
+        too_big = isinstance(violation, LimitExceeded)
+        code = MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR
+        self.protocol.fail(code, short_reason(str(violation)))
+        super().data_received(b"")  # sends what there is to say
 
     def _resume_reading(self) -> None:
         if self._reading_paused:

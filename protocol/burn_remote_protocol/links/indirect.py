@@ -7,6 +7,7 @@ from websockets.exceptions import ConnectionClosed, PayloadTooBig, ProtocolError
 from websockets.protocol import State
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import PROTOCOL_ERROR
 
 __all__ = ["IndirectConnection"]
 
@@ -35,7 +36,9 @@ class IndirectConnection:
                     raise ProtocolViolation(str(cause)) from error
             raise
         if isinstance(message, str):
-            raise ProtocolViolation("the peer sent a text message; this protocol is binary")
+            reason = "the peer sent a text message; this protocol is binary"
+            await self._connection.close(PROTOCOL_ERROR, reason)
+            raise ProtocolViolation(reason)
         return message
 
     async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:

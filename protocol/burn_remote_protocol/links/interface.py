@@ -23,6 +23,7 @@ __all__ = [
     "PROTOCOL_ERROR",
     "AsyncLink",
     "BlockingLink",
+    "short_reason",
 ]
 
 # The most that one message may hold unless a link is opened with another limit. Larger: a broken
@@ -35,6 +36,11 @@ NORMAL_CLOSURE: Final = 1000
 GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
 MESSAGE_TOO_BIG: Final = 1009
+
+
+def short_reason(reason: str) -> str:
+    """Cut a reason to what a close frame can hold, 123 bytes, at a character."""
+    return reason.encode()[:123].decode(errors="ignore")
 
 
 class BlockingLink(Protocol):

@@ -26,7 +26,9 @@ from burn_remote_protocol.links.interface import (
     MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
     PROTOCOL_ERROR,
+    short_reason,
 )
+from burn_remote_protocol.links.pings import Due, Pings
 from burn_remote_protocol.links.sending import Sender
 
 __all__ = ["BlockingWebSocket", "connect"]
@@ -106,7 +108,7 @@ class BlockingWebSocket:
         self._cutter = cutter
         self._sender = Sender(channel, fragment_bytes)
         self._close_timeout_seconds = close_timeout_seconds
-        self._pings = None if ping_interval_seconds is None else _Pings(ping_interval_seconds)
+        self._pings = Pings(ping_interval_seconds)
         self._protocol = protocol  # answers control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
         self._receive_lock = threading.Lock()
@@ -170,7 +172,7 @@ class BlockingWebSocket:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._watch_lock:
             while not self._stopped and not self._cutter.ready():
-                match self._channel.watch(self._time_to_wait(deadline)):
+                match self._channel.watch(self._pings.seconds_until(deadline)):
                     case Seen.READABLE:
                         return True
                     case Seen.NOTHING if self._ping_if_due():
@@ -208,7 +210,7 @@ class BlockingWebSocket:
         self._post()
         arrived = self._cutter.arrived
         try:
-            timeout_seconds = self._time_to_wait(deadline)
+            timeout_seconds = self._pings.seconds_until(deadline)
             if not self._channel.read(arrived, self._cutter.wanted(), timeout_seconds):
                 return self._ping_if_due()
         except OSError as error:
@@ -223,8 +225,7 @@ class BlockingWebSocket:
             raise self._stop(f"{self._address} broke the protocol: {self._protocol.parser_exc}")
         if self._protocol.close_rcvd is not None:
             raise self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
-        if self._pings is not None:
-            self._pings.answered()
+        self._pings.answered()
 
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
         """Take one step of the protocol's state machine, and send what it has to say."""
@@ -263,7 +264,7 @@ class BlockingWebSocket:
 
     def _send_close(self, code: int, reason: str) -> None:
         self._advance(
-            self._protocol.send_close, code, _short(reason), wait=self._close_timeout_seconds
+            self._protocol.send_close, code, short_reason(reason), wait=self._close_timeout_seconds
         )
         self._channel.finish_writing()
 
@@ -282,42 +283,16 @@ class BlockingWebSocket:
         finally:
             self._receive_lock.release()
 
-    def _time_to_wait(self, deadline: float | None) -> float | None:
-        due = None if self._pings is None else self._pings.due
-        times = [moment for moment in (deadline, due) if moment is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
     def _ping_if_due(self) -> bool:
-        if self._pings is None or time.monotonic() < self._pings.due:
-            return False
-        if self._pings.waiting:
-            interval = self._pings.interval_seconds
-            self._stop(f"{self._address} did not answer a ping in {interval:g} s")
-        else:
-            self._pings.sent()
-            self._advance(self._protocol.send_ping, b"")
+        match self._pings.due_now():
+            case Due.NOTHING:
+                return False
+            case Due.PING:
+                self._advance(self._protocol.send_ping, b"")
+            case Due.ANSWER:
+                seconds = self._pings.interval_seconds
+                self._stop(f"{self._address} did not answer a ping in {seconds:g} s")
         return True
 
     def _broken(self, error: OSError) -> str:
         return f"the connection to {self._address} broke: {error.strerror or error}"
-
-
-class _Pings:
-    """When to send the next ping, and whether the last one was answered."""
-
-    def __init__(self, interval_seconds: float) -> None:
-        self.interval_seconds = interval_seconds
-        self.waiting = False
-        self.due = time.monotonic() + interval_seconds
-
-    def sent(self) -> None:
-        self.waiting = True
-        self.due = time.monotonic() + self.interval_seconds
-
-    def answered(self) -> None:
-        self.waiting = False
-
-
-def _short(reason: str) -> str:
-    """Cut a reason to what a close frame can hold, 123 bytes, at a character."""
-    return reason.encode()[:123].decode(errors="ignore")

@@ -10,8 +10,9 @@ import pytest
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink, BlockingLink
 from burn_remote_protocol.links.memory import MemoryLink, async_memory_pair, memory_pair
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
+from support.link_ends import FarEnd, OpenPair
 from support.link_servers import PATIENCE_SECONDS
-from support.links import BlockingLinkConformance, FarEnd, OpenPair
+from support.links import BlockingLinkConformance
 
 
 class MemoryFarEnd:

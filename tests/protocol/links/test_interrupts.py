@@ -1,0 +1,81 @@
+"""Does a ``KeyboardInterrupt`` leave a link as it was, whenever it comes?"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import struct
+from collections.abc import Iterator
+from types import FrameType
+
+from burn_remote_protocol.links.websocket_blocking import connect
+from support.link_ends import in_thread, pattern, send_all
+from support.link_servers import PATIENCE_SECONDS, link_server
+
+
+class Interrupted(BaseException):
+    """Stands for KeyboardInterrupt, which would end the test run if it escaped."""
+
+
+@contextlib.contextmanager
+def frequent_interrupts(interval_seconds: float) -> Iterator[None]:
+    """Raise ``Interrupted`` in this thread again and again, whenever a link's code is running."""
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame and frame.f_globals.get("__package__") == "burn_remote_protocol.links":
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, interval_seconds, interval_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupts_while_receiving_lose_nothing() -> None:
+    frames = [pattern(size) for size in (10, 1_000_000, 70_000, 3, 2_000_000) * 20]
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+        sending = in_thread(send_all, end, frames)
+        received: list[bytes | None] = []
+        with frequent_interrupts(0.001):
+            while len(received) < len(frames):
+                with contextlib.suppress(Interrupted):
+                    received.append(link.receive(None))
+        assert received == frames
+        sending.result(PATIENCE_SECONDS)
+        link.close()
+
+
+def test_interrupts_while_sending_leave_each_frame_whole_or_unsent() -> None:
+    with link_server() as server:
+        link = connect(server.address)
+        end = server.accept()
+
+        def receive_all() -> list[bytes]:
+            found = [end.receive()]
+            while found[-1][4:] != b"last":
+                found.append(end.receive())
+            return found
+
+        receiving = in_thread(receive_all)
+        sent = set()
+        content = pattern(200_000)
+        payload = bytearray(content)
+        with frequent_interrupts(0.001):
+            for number in range(300):
+                payload[:] = content
+                with contextlib.suppress(Interrupted):
+                    link.send_parts(struct.pack("!I", number), memoryview(payload))
+                    sent.add(number)
+                payload[:] = bytes(len(content))
+        link.send(struct.pack("!I", 300) + b"last")
+        found = receiving.result(2 * PATIENCE_SECONDS)
+        numbers = [struct.unpack("!I", frame[:4])[0] for frame in found]
+        assert all(frame[4:] == content for frame in found[:-1])
+        assert numbers == sorted(set(numbers))
+        assert sent <= set(numbers)
+        link.close()

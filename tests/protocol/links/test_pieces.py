@@ -1,0 +1,76 @@
+"""Are messages put on the wire so that any server can read them?"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame
+from websockets.protocol import Side, State
+from websockets.server import ServerProtocol
+
+from burn_remote_protocol.links.pieces import Piece, data_pieces, plain_header
+from support.link_ends import SIZES, pattern
+
+
+def read_by_server(stream: bytes) -> list[Frame]:
+    """Return the frames that the library's server sees."""
+    server = ServerProtocol(state=State.OPEN, max_size=None)
+    assert server.side is Side.SERVER
+    server.receive_data(stream)
+    assert server.parser_exc is None
+    return [event for event in server.events_received() if isinstance(event, Frame)]
+
+
+@given(
+    head_size=st.integers(0, 400),
+    size=st.sampled_from(SIZES),
+    fragment_bytes=st.none() | st.integers(1000, 300_000),
+)
+def test_a_message_in_pieces_is_read_by_a_server(
+    head_size: int, size: int, fragment_bytes: int | None
+) -> None:
+    message = pattern(head_size + size)
+    head, payload = message[:head_size], memoryview(message)[head_size:]
+    pieces = data_pieces(head, payload, [], fragment_bytes)
+    frames = read_by_server(b"".join(piece.left() for piece in pieces))
+    assert b"".join(frame.data for frame in frames) == message
+    assert [frame.fin for frame in frames] == [False] * (len(frames) - 1) + [True]
+    if fragment_bytes is None:
+        assert len(frames) == 1
+    else:
+        assert all(len(frame.data) == fragment_bytes for frame in frames[:-1])
+
+
+def test_masking_keys_are_not_repeated() -> None:
+    keys: list[bytes] = []
+    streams = {
+        bytes(data_pieces(bytes(8), memoryview(b""), keys, None)[0].left()) for _ in range(600)
+    }
+    assert len(streams) == 600
+
+
+@given(cuts=st.lists(st.integers(0, 1000), max_size=5))
+def test_a_piece_has_left_what_was_not_taken(cuts: list[int]) -> None:
+    piece = Piece(pattern(1000), b"\0\0\0\0")
+    sent = b""
+    for count in cuts:
+        part = bytes(piece.left()[:count])
+        sent += part
+        piece.taken.append(len(part))
+    assert sent + bytes(piece.left()) == pattern(1000)
+    assert piece.done() == (len(sent) == 1000)
+
+
+def test_a_kept_piece_does_not_change_with_the_memory_it_came_from() -> None:
+    memory = bytearray(pattern(100))
+    piece = Piece(memoryview(memory), b"\0\0\0\0")
+    piece.keep()
+    memory[:] = bytes(100)
+    assert bytes(piece.left()) == pattern(100)
+
+
+def test_headers_of_servers_are_those_of_the_library() -> None:
+    for size in SIZES:
+        payload = pattern(size)
+        expected = Frame(2, payload).serialize(mask=False)  # type: ignore[arg-type]
+        assert plain_header(size) + payload == expected
