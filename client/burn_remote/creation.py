@@ -229,10 +229,9 @@ def _progression(
 
 
 def _plain(number: Number) -> float:
-    if isinstance(number, float | int):
-        return number
-    plain: float = number.item()
-    return plain
+    if isinstance(number, np.integer):
+        return int(number)
+    return number if isinstance(number, float | int) else float(number)
 
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Hashable, Iterator
 from typing import Any, Final, final
 
@@ -25,13 +25,13 @@ SIGNATURES_PER_ROW: Final = 1024
 class Signatures:
     """The signatures of one row that were asked for before, by whatever key tells calls apart."""
 
-    __slots__ = ("_lock", "known", "row")
+    __slots__ = ("known", "row")
 
     def __init__(self, row: Row) -> None:
         self.row = row
-        # Looked up by ``.get`` without the lock: reading a dictionary is atomic.
+        # Without a lock, which a fork could leave locked for good: each access is atomic, and of
+        # two threads that infer the same signature one has worked for nothing.
         self.known: dict[Hashable, Signature] = {}
-        self._lock = threading.Lock()
 
     def add(
         self,
@@ -45,10 +45,11 @@ class Signatures:
         The arguments are those of ``infer``, and so are the errors.
         """
         signature = infer(self.row, inputs, parameters, requested)
-        with self._lock:
-            while len(self.known) >= SIGNATURES_PER_ROW:
-                del self.known[next(iter(self.known))]
-            self.known[key] = signature
+        while len(self.known) >= SIGNATURES_PER_ROW:
+            # Between ``iter`` and ``next`` another thread may add or remove one.
+            with contextlib.suppress(RuntimeError, StopIteration):
+                self.known.pop(next(iter(self.known)), None)
+        self.known[key] = signature
         return signature
 
 

@@ -111,7 +111,7 @@ class Tensor(TensorValue):
 
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over the first axis; nothing waits. Raises ``ShapeMismatch`` for a 0-d tensor."""
-        return iter([self[position] for position in range(len(self))])
+        return (self[position] for position in range(len(self)))
 
     def to(self, device: Device, /) -> Tensor:
         """Return this tensor on another device, itself if it is there already.
