@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 from importlib.metadata import entry_points
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "LocalDevice", "RemoteDevice", "default_device"]
 
+TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
@@ -129,14 +131,18 @@ class RemoteDevice(Device):
     """A device on a server.
 
     ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server; without one,
-    ``$BURN_REMOTE_ADDRESS`` or ``ws://127.0.0.1:3000``. Devices of the same address share one
-    session. Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
+    ``$BURN_REMOTE_ADDRESS`` or ``ws://127.0.0.1:3000``. ``token`` is the server's word for letting
+    this program in; without one, ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an
+    ``ssl.SSLContext``, or the path of a PEM file with the authority to trust in place of the
+    system's. Devices of the same address and token share one session.
+
+    Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
     ``VersionMismatch``.
     """
 
     transfer_domain = "native"
 
-    _open: ClassVar[dict[str, NativeSession]] = {}
+    _open: ClassVar[dict[tuple[str, str | None], NativeSession]] = {}
     _opening: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -144,20 +150,27 @@ class RemoteDevice(Device):
         address: str | None = None,
         *,
         token: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         self.address: Final = normal_address(address or default_address())
+        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        key = self.address, token
         with self._opening:
-            session = self._open.get(self.address)
+            session = self._open.get(key)
             if session is None or session.closed:
                 session = self._connect(token, tls, connect_timeout_seconds)
-                self._open[self.address] = session
+                self._open[key] = session
             self._adopt(session)
 
     def _connect(
-        self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+        self,
+        token: str | None,
+        trusted: ssl.SSLContext | str | os.PathLike[str] | None,
+        timeout_seconds: float,
     ) -> NativeSession:
+        tls = _context(trusted)
+
         def dial(timeout_seconds: float) -> BlockingLink:
             return websocket_blocking.connect(
                 self.address,
@@ -184,6 +197,18 @@ class RemoteDevice(Device):
 
     def __str__(self) -> str:
         return self.address
+
+
+def _context(trusted: ssl.SSLContext | str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+    if trusted is None or isinstance(trusted, ssl.SSLContext):
+        return trusted
+    try:
+        return ssl.create_default_context(cafile=trusted)
+    except OSError as error:  # an SSLError is one too
+        reason = (
+            "has no certificate in PEM text" if isinstance(error, ssl.SSLError) else error.strerror
+        )
+        raise UsageError(f"tls={os.fspath(trusted)!r} cannot be used: {reason}") from error
 
 
 class LocalDevice(Device):

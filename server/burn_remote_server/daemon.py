@@ -35,6 +35,7 @@ def run(settings: Settings) -> None:
     def announce(host: Host) -> None:
         nonlocal is_ready
         is_ready = True
+        signals.on_hangup(asyncio.get_running_loop(), host.reload)
         addresses = [
             websocket_address(
                 reachable_host(settings.host), host.port, device.index, secure=settings.is_secure

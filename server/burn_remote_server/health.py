@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from burn_remote_server.metrics import CONTENT_TYPE as METRICS_TYPE
 
-__all__ = ["Answer", "ServerState", "respond"]
+__all__ = ["Answer", "ServerState", "refuse", "respond"]
 
 # Status, headers and body of an HTTP response.
 Answer = tuple[int, dict[str, str], bytes]
@@ -38,6 +38,20 @@ def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
         headers = {**_TEXT, "Upgrade": "websocket", "Connection": "Upgrade"}
         return 426, headers, _introduce("This is no web page.")
     return 404, _TEXT, _introduce(f"Nothing is at {path!r:.200}.")
+
+
+def refuse(headers: Mapping[str, str], refusal: str) -> Answer | None:
+    """Return the response to a WebSocket request that is refused, or ``None``.
+
+    ``refusal`` is why its connection is one too many, or empty.
+    """
+    if refusal:
+        return 429, _TEXT, f"{refusal}\n".encode()
+    if "Origin" in headers:
+        # Browsers send it, our clients never do. Any page that somebody on this machine looks at could
+        # otherwise connect to a server on loopback, which needs no token.
+        return 403, _TEXT, b"Web pages may not connect to this server.\n"
+    return None
 
 
 def _introduce(first: str) -> bytes:

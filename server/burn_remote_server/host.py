@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from burn_remote_protocol.errors import HandshakeRefused, OperationFailed, TransferFailed
+from burn_remote_protocol.errors import (
+    HandshakeRefused,
+    OperationFailed,
+    TransferFailed,
+    UsageError,
+)
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access import NOBODY, Access, Grant
@@ -20,9 +25,13 @@ from burn_remote_server.peers import Peers
 from burn_remote_server.quota import Quota
 from burn_remote_server.sessions import Session, Sessions
 from burn_remote_server.slots import InFlight
+from burn_remote_server.telemetry import get_logger
+from burn_remote_server.tls import ServerTls
 from burn_remote_server.transfers import Exposed, Transfers
 
 __all__ = ["Device", "Host", "hand_over", "new_interpreter"]
+
+logger = get_logger(__name__)
 
 
 def new_interpreter(backend: Backend, settings: Settings, outbox: Outbox) -> Interpreter:
@@ -113,6 +122,7 @@ class Host:
         self.attachments: Final = Attachments()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
+        self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer)
         self.peers: Final = Peers(settings, self.peer_rules, tasks, self.counters)
         self.devices: Final = [
@@ -122,6 +132,16 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
+
+    def reload(self) -> None:
+        """Read tokens and certificates again; what cannot be used is reported and not taken."""
+        for what, source in (("tokens", self.access), ("certificate", self.tls)):
+            try:
+                source.reload()
+            except UsageError as error:
+                logger.error("not reloaded", what=what, reason=str(error))
+            else:
+                logger.info("reloaded", what=what)
 
     def draw_session_id(self, grant: Grant) -> int:
         """Return an id for a new session. Raises ``HandshakeRefused`` when there are too many."""

@@ -7,6 +7,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -16,11 +17,12 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
 from burn_remote_server import backends
 from burn_remote_server.access import token_in_path
 from burn_remote_server.configuration import Settings
-from burn_remote_server.health import ServerState, respond
+from burn_remote_server.connections import ConnectionLimits, CountedConnection
+from burn_remote_server.health import ServerState, refuse, respond
 from burn_remote_server.host import Device, Host
 from burn_remote_server.metrics import Metrics
 from burn_remote_server.pump import serve_peer, serve_session
@@ -62,29 +64,40 @@ class _Service:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._running: set[asyncio.Task[None]] = set()
+        settings = host.settings
+        self._limits: Final = ConnectionLimits(
+            settings.max_connections, settings.max_connections_per_address
+        )
         self._metrics = Metrics(
             host.total,
             version=_version(),
             backend=host.settings.backend,
         )
 
-    def listen(self) -> websocket_server.serve:
+    def listen(self) -> contextlib.AbstractAsyncContextManager[Server]:
         """Return the listening server, to be entered as a context."""
         settings = self._host.settings
-        return websocket_server.serve(
+        seconds = settings.handshake_timeout_seconds
+        context = self._host.tls.context
+        options = server_options(max_message_bytes=settings.max_message_bytes)
+        options["create_connection"] = partial(
+            CountedConnection,
+            limits=self._limits,
+            max_message_bytes=settings.max_message_bytes,
+        )
+        listening: contextlib.AbstractAsyncContextManager[Server] = websocket_server.serve(
             self._handle,
             settings.host,
             settings.port,
             process_request=self._answer_http,
-            compression=None,
-            max_size=settings.max_message_bytes,
-            # The link's own queue: the pump's bound is in sessions, one frame ahead is enough.
-            max_queue=4,
-            ping_interval=None,
-            open_timeout=settings.handshake_timeout_seconds,
-            close_timeout=1,
+            ssl=context,
+            **({} if context is None else {"ssl_handshake_timeout": seconds}),
+            # The time for a whole HTTP request: one that comes byte by byte ends here.
+            open_timeout=seconds,
             server_header=None,
+            **options,
         )
+        return listening
 
     async def stop(self, server: Server) -> None:
         """Accept nothing more, let sessions finish, then close what is left."""
@@ -132,10 +145,14 @@ class _Service:
         except LookupError:
             is_route = False
         if is_route and request.headers.get("Upgrade", "").lower() == "websocket":
-            return None
-        draining = self._host.draining.is_set()
-        state = ServerState(draining, self._metrics.exposition)
-        status, headers, body = respond(request.path, state, is_route=is_route)
+            refusal = refuse(request.headers, getattr(connection, "refusal", ""))
+            if refusal is None:
+                return None
+            status, headers, body = refusal
+        else:
+            draining = self._host.draining.is_set()
+            state = ServerState(draining, self._metrics.exposition)
+            status, headers, body = respond(request.path, state, is_route=is_route)
         response = Response(status, HTTPStatus(status).phrase, Headers(headers), body)
         response.headers["Content-Length"] = str(len(body))
         response.headers["Connection"] = "close"

@@ -1,4 +1,8 @@
-"""What do signals do to a server? SIGTERM and SIGINT drain it; a second SIGINT ends it at once."""
+"""What do signals do to a server?
+
+SIGTERM and SIGINT drain it; a second SIGINT ends it at once. SIGHUP makes it read tokens and
+certificates again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Final
 
 from burn_remote_server.telemetry import get_logger
 
-__all__ = ["INTERRUPTED_EXIT_CODE", "install"]
+__all__ = ["INTERRUPTED_EXIT_CODE", "install", "on_hangup"]
 
 # What a shell reports for a program that SIGINT ended.
 INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
@@ -36,6 +40,12 @@ def install(
     policy = _Policy(drain, exit_now)
     loop.add_signal_handler(signal.SIGTERM, policy.terminate)
     loop.add_signal_handler(signal.SIGINT, policy.interrupt)
+
+
+def on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
+    """Call ``reload`` on the loop at each SIGHUP; in the main thread only, like ``install``."""
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 class _Policy:

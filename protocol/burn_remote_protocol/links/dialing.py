@@ -129,6 +129,8 @@ def _status_explanation(address: Address, status: int) -> str:
     seen = f"{address} answered HTTP {status}"
     if status in (401, 403):
         return f"{seen}; check the token"
+    if status == 429:
+        return f"{seen}: this machine has as many connections as the server allows; close some"
     if status in (502, 503, 504):
         return f"{seen}: it is starting, draining or overloaded; try again later"
     return f"{seen} and no WebSocket; check the port, and that a Burn server listens there"
