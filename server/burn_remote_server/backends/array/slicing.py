@@ -65,8 +65,11 @@ class BaseSlicing(KernelFamily):
 
 
 def _index(shape: Shape, ranges: tuple[Slice, ...]) -> tuple[Any, ...]:
-    return tuple(
-        # What stops before the first element has no stop: -1 would be the last one.
-        slice(taken.start, None if taken.stop < 0 else taken.stop, taken.step)
-        for taken in slice_ranges(shape, ranges)
-    )
+    return tuple([_as_slice(taken) for taken in slice_ranges(shape, ranges)])
+
+
+def _as_slice(taken: range) -> slice:
+    if not taken:
+        return slice(0, 0)
+    # What stops before the first element has no stop: -1 would be the last one.
+    return slice(taken.start, None if taken.stop < 0 else taken.stop, taken.step)

@@ -1,0 +1,94 @@
+"""Tests of comparing elements, and of combining and choosing by truth values."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.elements import BOOL, FLOATS, NUMBERS, arrays, assert_same, pairs
+from support.kernels import compute
+
+ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Lower": operator.lt,
+    "LowerEqual": operator.le,
+}
+
+
+@given(st.data(), st.sampled_from(NUMBERS), st.sampled_from(sorted(ORDER)))
+def test_order_is_that_of_pythons_numbers(data: st.DataObject, dtype: Any, name: str) -> None:
+    lhs, rhs = data.draw(pairs(dtype))
+
+    with np.errstate(invalid="ignore"):
+        expected = ORDER[name](lhs.astype(object), rhs.astype(object)).astype(bool)
+    assert_same(compute(f"Numeric.{name}", lhs, rhs), expected)
+
+
+@given(st.data(), st.sampled_from((*NUMBERS, BOOL)))
+def test_equality_is_that_of_pythons_values(data: st.DataObject, dtype: Any) -> None:
+    lhs, rhs = data.draw(pairs(dtype))
+
+    expected = np.array(lhs.astype(object) == rhs.astype(object), dtype=bool)
+    assert_same(compute("Base.Equal", lhs, rhs), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_comparison_with_a_scalar_finds_the_number_that_the_tensor_has_of_it(dtype: Any) -> None:
+    tensor = np.array([0.1, 0.2, np.nan], dtype)
+
+    for name, expected in {
+        "Base.EqualElem": [True, False, False],
+        "Numeric.GreaterElem": [False, True, False],
+        "Numeric.GreaterEqualElem": [True, True, False],
+        "Numeric.LowerElem": [False, False, False],
+        "Numeric.LowerEqualElem": [True, False, False],
+    }.items():
+        assert compute(name, tensor, rhs=0.1).tolist() == expected
+
+
+@pytest.mark.parametrize("rhs", [True, 1, 1.0])
+def test_truth_values_equal_numbers(rhs: float) -> None:
+    tensor = np.array([True, False])
+
+    assert compute("Base.EqualElem", tensor, rhs=rhs).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_what_is_no_finite_number_is_found(dtype: Any) -> None:
+    tensor = np.array([np.nan, np.inf, -np.inf, 1], dtype)
+
+    assert compute("Float.IsNan", tensor).tolist() == [True, False, False, False]
+    assert compute("Float.IsInf", tensor).tolist() == [False, True, True, False]
+
+
+@given(st.data())
+def test_truth_values_are_combined(data: st.DataObject) -> None:
+    lhs, rhs = data.draw(pairs(BOOL))
+
+    assert_same(compute("Bool.And", lhs, rhs), lhs & rhs)
+    assert_same(compute("Bool.Or", lhs, rhs), lhs | rhs)
+    assert_same(compute("Bool.Not", lhs), ~lhs)
+
+
+@given(st.data(), st.sampled_from((*NUMBERS, BOOL)))
+def test_masks_choose_between_elements_and_broadcast(data: st.DataObject, dtype: Any) -> None:
+    tensor, value = data.draw(pairs(dtype))
+    mask = data.draw(arrays(BOOL, np.broadcast_shapes(tensor.shape, value.shape)))
+
+    seen = compute("Base.MaskWhere", tensor, mask, value)
+    assert_same(seen, np.where(mask, value, tensor))
+    filled = compute("Base.MaskFill", tensor, mask, value=1)
+    assert_same(filled, np.where(mask, np.ones((), dtype), tensor))
+
+
+def test_a_mask_of_more_dimensions_repeats_the_tensor() -> None:
+    tensor, mask = np.array([1, 2], dtype=np.int16), np.array([[True, False], [False, True]])
+
+    assert compute("Base.MaskFill", tensor, mask, value=-1).tolist() == [[-1, 2], [1, -1]]

@@ -1,0 +1,132 @@
+"""Tests of putting elements in another order or place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from burn_remote_protocol.tensors import TensorSpec
+from support.elements import BOOL, NUMBERS, arrays, assert_same
+from support.kernels import compute, spec_of
+
+ANY = (*NUMBERS, BOOL)
+LINES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
+
+
+@given(st.data(), st.sampled_from(ANY))
+def test_elements_keep_their_order_in_another_shape(data: st.DataObject, dtype: Any) -> None:
+    tensor = data.draw(arrays(dtype))
+
+    flat = compute("Base.Reshape", tensor, out=TensorSpec((tensor.size,), spec_of(tensor).dtype))
+    assert_same(flat, tensor.reshape(-1))
+    assert_same(compute("Base.Reshape", flat, out=spec_of(tensor)), tensor)
+
+
+@given(st.data(), st.sampled_from(ANY))
+def test_axes_are_exchanged_permuted_and_turned_around(data: st.DataObject, dtype: Any) -> None:
+    tensor = data.draw(arrays(dtype, LINES))
+    axes = st.integers(0, tensor.ndim - 1)
+    first, second, order = data.draw(st.tuples(axes, axes, st.permutations(range(tensor.ndim))))
+    turned = tuple(data.draw(st.lists(axes, unique=True)))
+
+    swapped = compute("Base.SwapDims", tensor, dim1=first, dim2=second)
+    assert_same(swapped, np.swapaxes(tensor, first, second))
+    permuted = compute("Base.Permute", tensor, axes=tuple(order))
+    assert_same(permuted, np.transpose(tensor, order))
+    assert_same(compute("Base.Flip", tensor, axes=turned), np.flip(tensor, turned))
+
+
+def test_what_can_be_a_view_is_one() -> None:
+    tensor = np.arange(12, dtype=np.float16).reshape(3, 4)
+    wide = TensorSpec((2, 3, 4), spec_of(tensor).dtype)
+
+    for view in (
+        compute("Base.Reshape", tensor, out=TensorSpec((4, 3), spec_of(tensor).dtype)),
+        compute("Base.SwapDims", tensor, dim1=0, dim2=1),
+        compute("Base.Permute", tensor, axes=(1, 0)),
+        compute("Base.Flip", tensor, axes=(1,)),
+        compute("Base.Expand", tensor, out=wide),
+        compute("Base.Unfold", tensor, dim=1, size=2, step=1),
+    ):
+        assert np.shares_memory(view, tensor)
+
+
+@given(st.data(), st.sampled_from(ANY))
+def test_axes_of_size_1_are_expanded(data: st.DataObject, dtype: Any) -> None:
+    target = data.draw(LINES)
+    shape = tuple(data.draw(st.sampled_from([1, size])) for size in target)
+    tensor = data.draw(arrays(dtype, shape[data.draw(st.integers(0, len(shape))) :]))
+
+    seen = compute("Base.Expand", tensor, out=TensorSpec(target, spec_of(tensor).dtype))
+
+    assert_same(seen, np.broadcast_to(tensor, target))
+
+
+@given(st.data(), st.sampled_from(ANY))
+def test_axes_are_repeated(data: st.DataObject, dtype: Any) -> None:
+    tensor = data.draw(arrays(dtype, LINES))
+    dim, times = data.draw(st.integers(0, tensor.ndim - 1)), data.draw(st.integers(0, 3))
+
+    seen = compute("Base.RepeatDim", tensor, dim=dim, times=times)
+
+    repeats = [times if axis == dim else 1 for axis in range(tensor.ndim)]
+    assert_same(seen, np.tile(tensor, repeats))
+
+
+@given(st.data(), st.sampled_from(ANY))
+def test_tensors_are_put_one_after_the_other(data: st.DataObject, dtype: Any) -> None:
+    shape = data.draw(LINES)
+    dim = data.draw(st.integers(0, len(shape) - 1))
+    sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    tensors = [data.draw(arrays(dtype, (*shape[:dim], size, *shape[dim + 1 :]))) for size in sizes]
+
+    seen = compute("Base.Cat", tensors, dim=dim)
+
+    assert_same(seen, np.concatenate(tensors, axis=dim))
+
+
+@given(st.data(), st.sampled_from(ANY), st.integers(1, 4), st.integers(1, 4))
+def test_windows_are_all_that_fit(data: st.DataObject, dtype: Any, size: int, step: int) -> None:
+    tensor = data.draw(arrays(dtype, LINES))
+    dim = data.draw(st.integers(0, tensor.ndim - 1))
+
+    seen = compute("Base.Unfold", tensor, dim=dim, size=size, step=step)
+
+    starts = range(0, tensor.shape[dim] - size + 1, step)
+    windows = [
+        np.moveaxis(np.take(tensor, range(start, start + size), axis=dim), dim, -1)
+        for start in starts
+    ]
+    expected = np.stack(windows, axis=dim) if windows else np.empty(seen.shape, dtype)
+    assert_same(seen, expected)
+
+
+def test_windows_of_nothing_are_one_more_than_the_elements() -> None:
+    tensor = np.arange(3, dtype=np.int32)
+
+    assert compute("Base.Unfold", tensor, dim=0, size=0, step=1).shape == (4, 0)
+
+
+@pytest.mark.parametrize("dtype", ANY, ids=str)
+def test_tensors_are_made_of_zeros_ones_and_numbers(dtype: Any) -> None:
+    spec = TensorSpec((2, 0), spec_of(np.empty(0, dtype)).dtype)
+    filled = TensorSpec((2,), spec.dtype)
+
+    for name, expected in (("Zeros", 0), ("Empty", 0), ("Ones", 1)):
+        assert compute(f"Base.{name}", out=spec).shape == (2, 0)
+        assert_same(compute(f"Base.{name}", out=filled), np.full(2, expected, dtype))
+    if dtype != BOOL:
+        assert_same(compute("Numeric.Full", out=filled, value=3), np.full(2, 3, dtype))
+
+
+def test_a_number_wraps_around_or_is_rounded_when_it_fills_a_tensor() -> None:
+    small, low = (spec_of(np.empty(1, dtype)) for dtype in (np.uint8, np.float16))
+
+    assert compute("Numeric.Full", out=small, value=-1).tolist() == [255]
+    assert compute("Numeric.Full", out=small, value=2.9).tolist() == [2]
+    assert compute("Numeric.Full", out=low, value=1e6).tolist() == [np.inf]

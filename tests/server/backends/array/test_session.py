@@ -1,0 +1,72 @@
+"""Tests of finding and binding kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import BF16, F16, F32, DType
+from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.families import random_families, shared_families
+from burn_remote_server.backends.array.kernels import KernelFamily
+from burn_remote_server.backends.array.random_numbers import RandomStream
+from burn_remote_server.backends.array.session import kernel_table
+from support.kernels import compute, new_session, signature
+
+# What a session does without computing, and what this server does not have.
+WITHOUT_KERNEL = {
+    ("Init", "Init"),
+    ("Drop", "Drop"),
+    ("Custom", "Custom"),
+    ("Distributed", "AllReduce"),
+    ("Float", "Quantize"),
+    ("Float", "Dequantize"),
+}
+
+
+def all_families() -> list[KernelFamily]:
+    return [*shared_families(np), *random_families(np, RandomStream(np))]
+
+
+def test_every_row_of_the_table_has_a_kernel_and_no_kernel_is_without_a_row() -> None:
+    assert set(kernel_table(all_families())) == set(TABLE) - WITHOUT_KERNEL
+
+
+def test_what_is_said_of_low_precision_is_said_of_kernels_that_exist() -> None:
+    for family in all_families():
+        assert family.low_precision <= set(family.table())
+
+
+def test_an_operation_without_a_kernel_is_unsupported() -> None:
+    session = new_session()
+
+    with pytest.raises(Unsupported, match=r"no implementation of Distributed\.AllReduce"):
+        session.bind(signature("Distributed.AllReduce", TensorSpec((2,), F32)))
+
+
+def test_an_addition_is_the_array_modules_own() -> None:
+    spec = TensorSpec((16, 16), F32)
+
+    assert new_session().bind(signature("Numeric.Add", spec, spec)) is np.add
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_low_precision_is_rounded_once_after_several_steps(dtype: DType) -> None:
+    array_dtype = new_session().array_dtype(dtype)
+    tensor = np.array([300, 300, 300, 299], array_dtype).reshape(2, 2)
+
+    # Squares of 300 do not fit float16, and 1200 + 1 is 1200 in bfloat16.
+    mean = compute("Numeric.Mean", tensor)
+    assert mean.dtype == array_dtype
+    assert float(mean[0]) == float(np.array(tensor.astype(np.float32).mean()).astype(array_dtype))
+
+
+def test_results_without_dimensions_are_arrays() -> None:
+    number: Any = np.array(3, np.float32)
+
+    assert type(compute("Float.Exp", number)) is np.ndarray
+    assert type(compute("Base.Equal", number, number)) is np.ndarray

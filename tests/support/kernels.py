@@ -1,0 +1,113 @@
+"""How does a test run one operation on arrays, as a session of the NumPy backend would?"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from burn_remote_protocol.dtypes import ALL_DTYPES, DType
+from burn_remote_protocol.operations.fields import Field, Role
+from burn_remote_protocol.operations.inference import infer
+from burn_remote_protocol.operations.kinds import StructKind
+from burn_remote_protocol.operations.parameters import ScalarKind
+from burn_remote_protocol.operations.row import Call, Signature
+from burn_remote_protocol.operations.table import TABLE, sign
+from burn_remote_protocol.operations.values import Scalar, TensorUse
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_server.backends import Backend, BackendSession, open_backends
+from burn_remote_server.backends.array.dtypes import array_dtype
+
+__all__ = ["BFLOAT16", "Array", "compute", "new_session", "signature", "spec_of"]
+
+Array = np.ndarray[Any, Any]
+BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
+
+# The plainest dtype of each array dtype: no Flex32, no Bool(U8).
+_DTYPES: Final[dict[Any, DType]] = {array_dtype(dtype): dtype for dtype in reversed(ALL_DTYPES)} | {
+    np.dtype(np.float32): DType.from_wire("F32")
+}
+
+
+def spec_of(array: Array) -> TensorSpec:
+    """Return what the protocol would say of an array."""
+    return TensorSpec(array.shape, _DTYPES[array.dtype])
+
+
+@cache
+def _backend() -> Backend:
+    (backend,) = open_backends("numpy", 1)
+    return backend
+
+
+def new_session() -> BackendSession:
+    """Return a session of the NumPy backend."""
+    return _backend().open_session()
+
+
+@cache
+def _session() -> BackendSession:
+    return new_session()
+
+
+def signature(
+    name: str, *inputs: Any, out: TensorSpec | tuple[TensorSpec, ...] = (), **parameters: Any
+) -> Signature:
+    """Return the signature of ``"Family.Variant"`` for the specs of its inputs.
+
+    ``out`` is needed where the caller chooses the output. Numbers become scalars, and the fields of
+    an options struct are parameters by their own names.
+    """
+    family, variant = name.split(".")
+    row = TABLE[family, variant]
+    requested = (out,) if isinstance(out, TensorSpec) else out
+    outputs = iter(infer(row, Call(inputs, parameters, requested)))
+    remaining = iter(inputs)
+    return sign(row, *[_argument(field, remaining, outputs, parameters) for field in row.fields])
+
+
+def _argument(
+    field: Field, inputs: Iterator[Any], outputs: Iterator[TensorSpec], parameters: dict[str, Any]
+) -> Any:
+    if field.role is Role.OUTPUT:
+        return TensorUse(next(outputs), TensorStatus.NOT_INIT)
+    if field.role is Role.INPUT:
+        specs = next(inputs)
+        if type(specs) is tuple:
+            return tuple([TensorUse(spec, TensorStatus.READ_ONLY) for spec in specs])
+        return TensorUse(specs, TensorStatus.READ_ONLY)
+    if isinstance(field.kind, StructKind):
+        return tuple([parameters[member] for member, _ in field.kind.members])
+    value = parameters[field.name]
+    return Scalar.of(value) if isinstance(field.kind, ScalarKind) else value
+
+
+def compute(
+    name: str,
+    *tensors: Any,
+    out: TensorSpec | tuple[TensorSpec, ...] = (),
+    session: BackendSession | None = None,
+    **parameters: Any,
+) -> Any:
+    """Run an operation; check that its inputs stay as they are and its outputs are as declared."""
+    specs = [
+        tuple([spec_of(item) for item in tensor]) if type(tensor) is list else spec_of(tensor)
+        for tensor in tensors
+    ]
+    signed = signature(name, *specs, out=out, **parameters)
+    arrays = [item for tensor in tensors for item in (tensor if type(tensor) is list else [tensor])]
+    before = [array.tobytes() for array in arrays]
+    # As in the thread of a session, infinities and NaN arise in silence; warnings are errors here.
+    context = contextvars.copy_context()
+    context.run(_backend().prepare_thread)
+    result = context.run((session or _session()).bind(signed), *tensors)
+    assert before == [array.tobytes() for array in arrays]
+    results = result if type(result) is tuple else (result,)
+    for array, spec in zip(results, signed.outputs, strict=True):
+        assert type(array) is np.ndarray
+        assert (array.shape, array.dtype) == (spec.shape, array_dtype(spec.dtype))
+    return result
