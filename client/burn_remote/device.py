@@ -205,9 +205,8 @@ def _context(trusted: ssl.SSLContext | str | os.PathLike[str] | None) -> ssl.SSL
     try:
         return ssl.create_default_context(cafile=trusted)
     except OSError as error:  # an SSLError is one too
-        reason = (
-            "has no certificate in PEM text" if isinstance(error, ssl.SSLError) else error.strerror
-        )
+        is_unreadable = not isinstance(error, ssl.SSLError)
+        reason = error.strerror if is_unreadable else "it has no certificate in PEM text"
         raise UsageError(f"tls={os.fspath(trusted)!r} cannot be used: {reason}") from error
 
 

@@ -35,7 +35,7 @@ class ConnectionLimits:
         return self._total
 
     def enter(self, address: str) -> tuple[bool, str]:
-        """Count a connection; return whether it may stay a while, and why it is refused (or ``""``).
+        """Count a connection; return whether it may stay a while, and why it is refused, if so.
 
         ``leave`` must follow in any case.
         """

@@ -48,8 +48,8 @@ def refuse(headers: Mapping[str, str], refusal: str) -> Answer | None:
     if refusal:
         return 429, _TEXT, f"{refusal}\n".encode()
     if "Origin" in headers:
-        # Browsers send it, our clients never do. Any page that somebody on this machine looks at could
-        # otherwise connect to a server on loopback, which needs no token.
+        # Browsers send it, our clients never do. Any page that somebody on this machine looks at
+        # could otherwise connect to a server on loopback, which needs no token.
         return 403, _TEXT, b"Web pages may not connect to this server.\n"
     return None
 

@@ -80,6 +80,8 @@ class _Service:
         seconds = settings.handshake_timeout_seconds
         context = self._host.tls.context
         options = server_options(max_message_bytes=settings.max_message_bytes)
+        if context is not None:
+            options["ssl_handshake_timeout"] = seconds
         options["create_connection"] = partial(
             CountedConnection,
             limits=self._limits,
@@ -91,7 +93,6 @@ class _Service:
             settings.port,
             process_request=self._answer_http,
             ssl=context,
-            **({} if context is None else {"ssl_handshake_timeout": seconds}),
             # The time for a whole HTTP request: one that comes byte by byte ends here.
             open_timeout=seconds,
             server_header=None,

@@ -54,16 +54,20 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def server(*flags: str) -> Iterator[RunningServer]:
-    """Start a server on a free port; kill it at the end if it still runs."""
+def server(*flags: str, **variables: str) -> Iterator[RunningServer]:
+    """Start a server on a free port; kill it at the end if it still runs.
+
+    ``variables`` are added to its environment.
+    """
     command = [sys.executable, "-m", "burn_remote_server", "--port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
+    environment |= variables
     process = subprocess.Popen(
         [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None  # started with a pipe
     try:
-        words = [word for word in process.stdout.readline().split() if word.startswith("ws://")]
+        words = [word for word in process.stdout.readline().split() if word.startswith(("ws://", "wss://"))]
         assert words, f"the server ended with code {process.wait(5)} before it was ready"
         yield RunningServer(process, words[0])
     finally:
