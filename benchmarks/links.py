@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,11 @@ class LibraryClient:
     """``websockets.sync.client``, used as its documentation says."""
 
     def __init__(self, address: str) -> None:
-        self._connection = library_connect(
-            address, compression=None, max_size=None, ping_interval=None, proxy=None
+        self._context = ExitStack()
+        self._connection = self._context.enter_context(
+            library_connect(
+                address, compression=None, max_size=None, ping_interval=None, proxy=None
+            )
         )
 
     def send(self, frame: bytes) -> None:
@@ -67,7 +70,7 @@ class LibraryClient:
         return self._connection.recv(decode=False)
 
     def close(self) -> None:
-        self._connection.close()
+        self._context.close()
 
 
 CLIENTS: dict[str, Callable[[str], Client]] = {"burn-remote": connect, "websockets": LibraryClient}
