@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from burn_remote.runner import TensorHandle
     from burn_remote.tensor import Tensor
 
-__all__ = ["read", "read_array"]
+__all__ = ["read", "read_array", "wait_array"]
 
 
 def read(tensors: Iterable[Tensor]) -> list[Array]:
@@ -36,6 +36,12 @@ def read_array(handle: TensorHandle) -> Pending[Array]:
     numpy_dtype(handle.spec.dtype)
     arriving = _Arriving(handle.client.read_tensor_async(handle))
     return arriving.array
+
+
+def wait_array(handle: TensorHandle) -> Array:
+    """Ask for the elements of a tensor and wait for them; as ``read_array``, with less in between."""
+    numpy_dtype(handle.spec.dtype)
+    return array_from(handle.client.read_tensor_async(handle).result())
 
 
 class _Arriving:

@@ -37,6 +37,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     OperationFailed,
     ProtocolViolation,
+    shown,
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -358,19 +359,22 @@ class NativeSession:
             self._begin_download(request, value)
         else:
             del self._requests[reply.request]
-            if isinstance(value, TensorData) and value.spec != request.read:
-                raise ProtocolViolation(f"asked for {request.read}, the answer is {value.spec}")
             self._complete(request, value)
 
-    def _complete(self, request: _Request, value: Any) -> None:
-        if request.read is None and value is None and self._unreported:
+    def _complete(self, request: _Request, value: bytes | int | None) -> None:
+        spec = request.read
+        if spec is not None:
+            if type(value) is not bytes or len(value) != spec.nbytes:
+                raise ProtocolViolation(f"the answer to a read of {spec} is {shown(value)}")
+            request.pending.complete(TensorData(value, spec.shape, spec.dtype))
+        elif isinstance(value, int):
+            request.pending.complete(DTypeUsage(value))
+        elif self._unreported:
             # A sync: failures of operations that nobody read come first.
             request.pending.fail(self._explained(self._unreported.popleft()))
             self._unreported.clear()
-        elif request.read is None and value is not None:
-            request.pending.complete(DTypeUsage(value))
         else:
-            request.pending.complete(value)
+            request.pending.complete(None)
 
     def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
         # Memory is taken for what was asked, never for what an answer claims.

@@ -98,7 +98,7 @@ class TensorValue:
 
     def numpy(self) -> Array:
         """Wait for the elements, as a NumPy array; see ``read``."""
-        return reading.read_array(self.handle).result()
+        return reading.wait_array(self.handle)
 
     def item(self) -> Any:
         """Wait for the only element, as a Python number. Raises ``ShapeMismatch`` for more."""

@@ -208,12 +208,13 @@ Task = (
 class Reply:
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
-    ``value`` is ``TensorData`` for a read, ``None`` for a sync, an integer for a dtype's usage, and
-    a ``TensorSpec`` where the elements follow; their payload id is the request id.
+    ``value`` is a tensor's elements for a read (whoever asked knows their shape and dtype), ``None``
+    for a sync, an integer for a dtype's usage, and a ``TensorSpec`` where the elements follow; their
+    payload id is the request id.
     """
 
     request: int
-    value: TensorData | TensorSpec | BurnRemoteError | int | None
+    value: bytes | TensorSpec | BurnRemoteError | int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,10 @@ class Engine:
                 raise ProtocolViolation("a task is a list that starts with a number") from None
             if plan is None:
                 self.handle(decode_task(task))
-            elif len(task) == plan.task_length:
+            elif len(task) == plan.task_length and type(task[-1]) is int:
                 invoke(plan, task[1:])
             else:
-                raise plan.wrong_length(len(task) - 1)
+                raise plan.wrong_tensors(task[1:])
 
     def handle(self, task: Task) -> None:
         """Execute one task."""

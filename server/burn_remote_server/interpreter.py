@@ -114,7 +114,7 @@ class Interpreter:
         try:
             if plan.error is not None:
                 raise plan.error
-            for array, (shape, dtype) in zip(inputs, plan.expected, strict=True):
+            for array, (shape, dtype) in zip(inputs, plan.expected):  # noqa: B905 - equal lengths
                 if array.shape != shape or array.dtype != dtype:
                     raise plan.mismatch(inputs)
             self.quota.take(plan.output_bytes, plan.output_count)
@@ -127,13 +127,14 @@ class Interpreter:
             self._fail(plan, tensors, error)
             return
         arrays = self._arrays
-        if plan.output_count == 1:
+        if plan.gives_one:
             tensor = tensors[-1]
             if tensor in arrays or self._slots:
                 self._forget(tensor)
             arrays[tensor] = results
         else:
-            for tensor, result in zip(tensors[plan.input_count :], results, strict=True):
+            present = (result for result in results if result is not None)
+            for tensor, result in zip(tensors[plan.input_count :], present, strict=True):
                 self._forget(tensor)
                 arrays[tensor] = result
         for position in plan.last_uses:

@@ -74,11 +74,14 @@ class NativeOutbox:
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
-            whole = TensorData(bytes(data), value.shape, value.dtype)
-            self._frames.append(encode_frame(Reply(request, whole)))
+            self._frames.append(encode_frame(Reply(request, bytes(data))))
             return
+        self.follow(request, value)
+
+    def follow(self, request: int, value: TensorData) -> None:
+        """Answer with a tensor's shape and dtype, and its elements in chunks."""
         self._frames.append(encode_frame(Reply(request, value.spec)))
-        self._downloads.append(_Download(request, data))
+        self._downloads.append(_Download(request, memoryview(value.bytes).cast("B")))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report an operation that failed by itself."""

@@ -20,7 +20,7 @@ from burn_remote_protocol.handshake import accepted
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import connect
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters
@@ -50,19 +50,17 @@ class _Download:
         self._buffer = memoryview(b"")
 
     def begin(self, value: Any) -> None:
-        """Take the peer's answer: the tensor, or its spec with the elements to follow."""
+        """Take the peer's answer: the tensor's spec, whose elements follow."""
         if isinstance(value, BurnRemoteError):
             raise _transfer_failure(value)
-        if not isinstance(value, TensorData | TensorSpec):
-            raise ProtocolViolation("a peer answers a fetch with a tensor")
-        seen = value.spec if isinstance(value, TensorData) else value
-        if seen != self.spec:
-            raise TransferFailed(f"the source exposed {seen}, not {self.spec}")
-        if isinstance(value, TensorData):
-            self.finish(self._backend.to_device(value))
-            return
-        self._array = self._backend.empty(seen)
+        if not isinstance(value, TensorSpec):
+            raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
+        if value != self.spec:
+            raise TransferFailed(f"the source exposed {value}, not {self.spec}")
+        self._array = self._backend.empty(value)
         self._buffer = self._backend.writable_bytes(self._array)
+        if not self._buffer:
+            self.finish(self._backend.finished(self._array, value.dtype))
 
     def write(self, chunk: Chunk) -> None:
         """Put a chunk in its place."""

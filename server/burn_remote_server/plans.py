@@ -11,8 +11,10 @@ from burn_remote_protocol.errors import (
     OutOfMemory,
     ProtocolViolation,
     ShapeMismatch,
+    shown,
 )
 from burn_remote_protocol.operations.encoding import check_declared
+from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.backends.interface import BackendSession
@@ -37,7 +39,7 @@ class Plan:
     """
 
     __slots__ = (
-        "cost", "error", "expected", "input_count", "last_uses", "output_bytes", "output_count",
+        "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes", "output_count",
         "run", "signature", "task_length",
     )  # fmt: skip
 
@@ -45,6 +47,7 @@ class Plan:
         self.signature = signature
         self.input_count = len(signature.input_uses)
         self.output_count = signature.output_count
+        self.gives_one = _gives_one(signature)
         self.task_length = 1 + self.input_count + self.output_count
         self.output_bytes = sum(memory_bytes(spec) for spec in signature.outputs)
         self.last_uses = tuple(
@@ -67,10 +70,10 @@ class Plan:
         except BurnRemoteError as error:
             self.error = error
 
-    def wrong_length(self, seen: int) -> ProtocolViolation:
+    def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Say how many tensors the operation takes."""
         return ProtocolViolation(
-            f"{self.signature.row} takes {self.task_length - 1} tensors, {seen} were named"
+            f"{self.signature.row} takes the ids of {self.task_length - 1} tensors, not {shown(seen)}"
         )
 
     def mismatch(self, inputs: list[Any]) -> ShapeMismatch:
@@ -79,6 +82,16 @@ class Plan:
         return ShapeMismatch(
             f"the session's tensors are {seen}, the operation declares {self.signature.describe()}"
         )
+
+
+def _gives_one(signature: Signature) -> bool:
+    """Whether the kernel returns an array and not a tuple: the row has one output, no list."""
+    outputs = [
+        argument
+        for field, argument in zip(signature.row.fields, signature.arguments, strict=True)
+        if field.role is Role.OUTPUT
+    ]
+    return len(outputs) == 1 and type(outputs[0]) is not tuple
 
 
 def _no_run(*inputs: Any) -> Any:

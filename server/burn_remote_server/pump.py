@@ -310,19 +310,18 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
 
 
 async def _answer(request: FetchRequest, host: Host, outbox: NativeOutbox, writer: _Writer) -> None:
-    value: Any
     try:
         exposed = await host.exposed(("native", request.transfer))
         if exposed.failure is not None:
             raise exposed.failure
         spec = exposed.spec
         data = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
-        value = TensorData(data, spec.shape, spec.dtype)
+        outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype))
     except OperationFailed as error:
-        value = error
+        outbox.reply(request.request, error)
     except MemoryError:
-        value = TransferFailed("the source has no room to copy the tensor's elements")
-    outbox.reply(request.request, value)
+        reason = "the source has no room to copy the tensor's elements"
+        outbox.reply(request.request, TransferFailed(reason))
     writer.wake()
 
 

@@ -289,7 +289,13 @@ def _reply_to_wire(reply: Reply) -> list[Any]:
         return [reply.request, _FOLLOWS, _spec_to_wire(value)]
     if value is None or isinstance(value, int):
         return [reply.request, _VALUE, value]
-    return [reply.request, _DATA, encode_tensor_data(value)]
+    return [reply.request, _DATA, value]
+
+
+def _elements(wire: Any) -> bytes:
+    if type(wire) is not bytes:
+        raise ProtocolViolation(f"elements are bytes, not {shown(wire)}")
+    return wire
 
 
 def _reply_value(wire: Any) -> int | None:
@@ -299,7 +305,7 @@ def _reply_value(wire: Any) -> int | None:
 _REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
     _VALUE: _reply_value,
     _ERROR: error_from_wire,
-    _DATA: decode_tensor_data,
+    _DATA: _elements,
     _FOLLOWS: _spec_from_wire,
 }
 

@@ -74,7 +74,7 @@ FRAMES = [
     Hello((1, 2), "token", Resume(3, b"secret", 4), "a test", {"hint": 1}),
     Hello((1,)),
     Welcome(1, 2, b"s" * 16, 60.0, {"backend": "numpy"}, {"chunk_bytes": 5}, "ws://a:1", 3),
-    Reply(2, DATA),
+    Reply(2, b"elements"),
     Reply(2, SPEC),
     Reply(2, None),
     Reply(2, 3),
