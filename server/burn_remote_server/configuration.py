@@ -252,7 +252,7 @@ class Settings(BaseModel):
         "Larger: a dead peer is found later. Smaller: a busy peer counts as dead.",
     )
     transfer_expiry_seconds: Seconds = Field(
-        60.0,
+        300.0,
         description="An exposed tensor that nobody fetches is freed after this time. Larger: "
         "forgotten moves hold memory. Smaller: a target with a long queue comes too late.",
     )

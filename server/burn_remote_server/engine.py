@@ -15,6 +15,7 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
+    QuotaExceeded,
 )
 from burn_remote_protocol.messages import (
     BeginUpload,
@@ -34,8 +35,9 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.interpreter import Interpreter
+from burn_remote_server.plans import memory_bytes
 from burn_remote_server.slots import InFlight, Uploading
-from burn_remote_server.transfers import Exposed, Transfers
+from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers
 
 __all__ = ["Engine", "Outbox"]
 
@@ -74,12 +76,14 @@ class Engine:
         *,
         dialect: str,
         fetch_wait_seconds: float,
+        exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._interpreter = interpreter
         self._transfers = transfers
         self._outbox = outbox
         self._dialect = dialect
         self._fetch_wait_seconds = fetch_wait_seconds
+        self._exposes = exposes
         self._handlers: dict[type[Task], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
@@ -158,6 +162,9 @@ class Engine:
 
     def _upload(self, task: Upload) -> None:
         try:
+            refusal = self._interpreter.quota.refusal([memory_bytes(task.data.spec)])
+            if refusal is not None:
+                raise refusal
             array = self._interpreter.backend.to_device(task.data)
             self._interpreter.store(task.tensor, array)
         except OperationFailed as error:
@@ -203,18 +210,32 @@ class Engine:
         except OperationFailed as error:
             # The failure travels in the tensor's place: who fetches learns why it never was.
             exposed = Exposed(None, task.spec, backend, error)
-        self._transfers.expose(
-            (self._dialect, task.transfer),
-            exposed,
-            owner=self,
-            count=task.count,
-            expires_seconds=task.expires_seconds,
-        )
+        key = (self._dialect, task.transfer)
+        try:
+            self._transfers.expose(
+                key,
+                exposed,
+                owner=self,
+                count=task.count,
+                expires_seconds=task.expires_seconds,
+                limits=self._exposes,
+            )
+        except OperationFailed as error:
+            failure = type(error)(
+                error.reason, operation="Expose", shapes=str(task.spec), tensor=task.tensor
+            )
+            if isinstance(error, QuotaExceeded):
+                self._transfers.fail(key, Exposed(None, task.spec, backend, failure))
+            self._outbox.failed((task.tensor,), failure)
 
     def _fetch(self, task: Fetch) -> None:
         slot = InFlight(task.spec, self._fetch_wait_seconds)
-        self._interpreter.store(task.tensor, slot)
-        self._outbox.fetch(task, slot)
+        try:
+            self._interpreter.begin_fetch(task.tensor, slot)
+            self._outbox.fetch(task, slot)
+        except OperationFailed as error:
+            slot.fail(error)
+            self._fail(task.tensor, error, "Fetch", str(task.spec))
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)

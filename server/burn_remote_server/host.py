@@ -22,22 +22,36 @@ from burn_remote_server.engine import Engine, Outbox
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.peer_rules import PeerRules
 from burn_remote_server.peers import Peers
-from burn_remote_server.quota import Quota
+from burn_remote_server.quota import Pool, Quota
 from burn_remote_server.sessions import Session, Sessions
 from burn_remote_server.slots import InFlight
 from burn_remote_server.telemetry import get_logger
 from burn_remote_server.tls import ServerTls
-from burn_remote_server.transfers import Exposed, Transfers
+from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers
 
 __all__ = ["Device", "Host", "hand_over", "new_interpreter"]
 
 logger = get_logger(__name__)
 
 
-def new_interpreter(backend: Backend, settings: Settings, outbox: Outbox) -> Interpreter:
+def new_interpreter(
+    backend: Backend, settings: Settings, outbox: Outbox, pool: Pool | None = None
+) -> Interpreter:
     """Return an interpreter within the quota that the settings give a session."""
-    quota = Quota(settings.session_bytes(backend.memory_bytes()), settings.max_session_tensors)
-    return Interpreter(backend, quota, outbox.failed)
+    memory = backend.memory_bytes()
+    quota = Quota(
+        settings.session_bytes(memory),
+        settings.max_session_tensors,
+        settings.tensor_bytes(memory),
+        pool,
+    )
+    return Interpreter(
+        backend,
+        quota,
+        outbox.failed,
+        max_operation_seconds=settings.max_operation_seconds,
+        max_fetches=settings.max_session_transfers,
+    )
 
 
 def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -> None:
@@ -70,6 +84,7 @@ class Device:
         self.index: Final = index
         self.backend: Final = backend
         self.host: Final = host
+        self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
 
     @property
     def peer_address(self) -> str:
@@ -85,7 +100,7 @@ class Device:
     ) -> Session:
         """Open a session whose engine speaks to ``outbox``, within the limits of its token."""
         settings = self.host.settings.limited(grant.limits)
-        interpreter = new_interpreter(self.backend, settings, outbox)
+        interpreter = new_interpreter(self.backend, settings, outbox, self.pool)
         if settings.seed is not None:
             interpreter.seed(settings.seed)
         engine = Engine(
@@ -95,6 +110,11 @@ class Device:
             dialect=dialect,
             # Twice the fetch's own bound: the fetch delivers its error before this wait gives up.
             fetch_wait_seconds=2 * settings.fetch_timeout_seconds,
+            exposes=ExposeLimits(
+                settings.max_session_transfers,
+                interpreter.quota.max_bytes,
+                settings.transfer_expiry_seconds,
+            ),
         )
         session = Session(
             identifier,

@@ -13,12 +13,13 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
+    QuotaExceeded,
     UnknownTensor,
 )
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, BackendSession
-from burn_remote_server.plans import Plan, as_failure, memory_bytes
+from burn_remote_server.plans import Plan, as_failure, memory_bytes, timed
 from burn_remote_server.quota import Quota
 from burn_remote_server.slots import InFlight, Slot, Uploading
 
@@ -27,6 +28,10 @@ __all__ = ["Interpreter"]
 # Signatures that arrive without a number (Burn's dialect) are prepared once and kept up to this
 # many. Larger: more memory per session (about 2 KiB each). Smaller: long programs prepare again.
 PLAN_CACHE_LENGTH: Final = 4096
+
+# Estimated elements from which on an operation's time is looked at, about a millisecond's work.
+# Larger: long operations go unseen where the estimate is wrong. Smaller: small ones pay for it.
+TIMED_COST: Final = 1_000_000
 
 
 class Interpreter:
@@ -41,8 +46,16 @@ class Interpreter:
         backend: Backend,
         quota: Quota,
         report: Callable[[tuple[int, ...], OperationFailed], None],
+        *,
+        max_operation_seconds: float | None = None,
+        max_fetches: int | None = None,
     ) -> None:
         self.backend = backend
+        self._max_operation_seconds = max_operation_seconds
+        self._max_fetches = max_fetches
+        # Begun, and not known to have ended.
+        self._fetches: list[InFlight] = []
+        self._look_at = 0
         self.quota = quota
         self._session: BackendSession = backend.open_session()
         self._report = report
@@ -66,7 +79,12 @@ class Interpreter:
         self.numbered[number] = self._prepare(signature)
 
     def _prepare(self, signature: Signature) -> Plan:
-        return Plan(signature, self._session)
+        plan = Plan(signature, self._session)
+        refusal = self.quota.refusal(memory_bytes(spec) for spec in signature.outputs)
+        plan.error = plan.error or refusal
+        if self._max_operation_seconds is not None and plan.cost >= TIMED_COST:
+            plan.run = timed(plan.run, self._max_operation_seconds)
+        return plan
 
     # -- operations ---------------------------------------------------------------------------
 
@@ -197,7 +215,7 @@ class Interpreter:
             raise ProtocolViolation(f"{spec} has {spec.nbytes:,} bytes, not {byte_count:,}")
         self._forget(tensor)
         size = memory_bytes(spec)
-        self.quota.take(size, 1)
+        self._take(size)
         try:
             array = self.backend.empty(spec)
         except MemoryError:
@@ -206,6 +224,52 @@ class Interpreter:
         slot = Uploading(spec, array, self.backend.writable_bytes(array))
         self._slots[tensor] = slot
         return slot
+
+    def begin_fetch(self, tensor: int, slot: InFlight) -> None:
+        """Put a tensor that comes from another server in its place, with room for it reserved.
+
+        Raises ``QuotaExceeded``.
+        """
+        self._forget(tensor)
+        allowed = self._max_fetches
+        if len(self._fetches) >= self._look_at:
+            self._end_fetches()
+            if allowed is not None and len(self._fetches) >= allowed:
+                raise QuotaExceeded(
+                    f"tensors being fetched: {len(self._fetches) + 1:,} would be, {allowed:,} are "
+                    "allowed; wait for some, or raise max_session_transfers on the server"
+                )
+        if slot.spec is not None:
+            size = memory_bytes(slot.spec)
+            try:
+                self._take(size)
+            except QuotaExceeded:
+                self._end_fetches()
+                self._take(size)
+            slot.reserved = size
+        self._fetches.append(slot)
+        self.quota.take_slot(len(self._slots))
+        self._slots[tensor] = slot
+
+    def _end_fetches(self) -> None:
+        """Forget the fetches that have ended; free what was reserved for those dropped before."""
+        still = []
+        for slot in self._fetches:
+            if not slot.arrived():
+                still.append(slot)
+            elif slot.is_dropped and slot.reserved:
+                self.quota.give_back(slot.reserved, 1)
+        self._fetches = still
+        # Not at every fetch: that would take longer the more there are.
+        self._look_at = 2 * len(still) + 64
+        if self._max_fetches is not None:
+            self._look_at = min(self._look_at, self._max_fetches)
+
+    def _take(self, size: int) -> None:
+        refusal = self.quota.refusal([size])
+        if refusal is not None:
+            raise refusal
+        self.quota.take(size, 1)
 
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
         """Put the array that has arrived whole in its tensor's place."""
@@ -256,6 +320,7 @@ class Interpreter:
         self.drop([*self._arrays, *self._slots])
         self.numbered.clear()
         self._plans.clear()
+        self.quota.end()
 
     def _forget(self, tensor: int) -> None:
         array = self._arrays.pop(tensor, None)
@@ -265,6 +330,15 @@ class Interpreter:
             slot = self._slots.pop(tensor, None)
             if isinstance(slot, Uploading):
                 self.quota.give_back(memory_bytes(slot.spec), 1)
+            elif isinstance(slot, InFlight):
+                self._release(slot)
+
+    def _release(self, slot: InFlight) -> None:
+        # What is still arriving takes memory, dropped or not: its room stays reserved until then.
+        if slot.arrived() and slot.reserved:
+            self.quota.give_back(slot.reserved, 1)
+            slot.reserved = 0
+        slot.drop()
 
     def seed(self, seed: int) -> None:
         """Set the seed of the session's random numbers."""

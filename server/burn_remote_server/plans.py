@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
+    QuotaExceeded,
     ShapeMismatch,
     shown,
 )
@@ -20,7 +22,7 @@ from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.backends.interface import BackendSession
 from burn_remote_server.telemetry import get_logger
 
-__all__ = ["Plan", "as_failure", "memory_bytes"]
+__all__ = ["Plan", "as_failure", "memory_bytes", "timed"]
 
 logger = get_logger(__name__)
 
@@ -131,6 +133,26 @@ def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
         )
 
     return run
+
+
+def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]:
+    """Return a kernel that raises ``QuotaExceeded`` in place of its result when it took too long.
+
+    A kernel cannot be stopped halfway; until it ends, only its own session waits for it.
+    """
+
+    def run_timed(*inputs: Any) -> Any:
+        started = time.monotonic()
+        results = run(*inputs)
+        seconds = time.monotonic() - started
+        if seconds > allowed_seconds:
+            raise QuotaExceeded(
+                f"operation seconds: it took {seconds:.3g}, {allowed_seconds:g} are allowed; "
+                "split the operation, or raise max_operation_seconds on the server"
+            )
+        return results
+
+    return run_timed
 
 
 def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:

@@ -14,11 +14,16 @@ __all__ = ["InFlight", "Slot", "Uploading"]
 class InFlight:
     """A tensor that is being fetched from another server; only an operation that needs it waits."""
 
-    __slots__ = ("_arrived", "_error", "_value", "spec", "wait_seconds")
+    __slots__ = (
+        "_arrived", "_error", "_value", "is_dropped", "reserved", "spec", "wait_seconds"
+    )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, wait_seconds: float) -> None:
         self.spec = spec
         self.wait_seconds = wait_seconds
+        # Bytes of the quota that are kept for it, also after nobody wants it any more.
+        self.reserved = 0
+        self.is_dropped = False
         self._arrived = threading.Event()
         self._value: Any = None
         self._error: OperationFailed | None = None
@@ -27,11 +32,19 @@ class InFlight:
         """Deliver the array."""
         self._value = array
         self._arrived.set()
+        if self.is_dropped:
+            self._value = None
 
     def fail(self, error: OperationFailed) -> None:
         """Deliver the reason why it will not come."""
         self._error = error
         self._arrived.set()
+
+    def drop(self) -> None:
+        """Let go of the array, now or when it comes."""
+        self.is_dropped = True
+        if self._arrived.is_set():
+            self._value = None
 
     def arrived(self) -> bool:
         """Whether the array or the error is here."""

@@ -16,8 +16,9 @@ from typing import Any, Final
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.plans import memory_bytes
 
-__all__ = ["Exposed", "Transfers"]
+__all__ = ["ExposeLimits", "Exposed", "Transfers"]
 
 # Fetches that wait for their expose. Larger: a peer that guesses ids holds more memory. Smaller: a
 # burst of moves between two servers whose sessions run at different speeds is refused.
@@ -32,6 +33,27 @@ class Exposed:
     spec: TensorSpec
     backend: Backend
     failure: OperationFailed | None = None
+
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds, also after its session dropped it."""
+        return 0 if self.failure is not None else memory_bytes(self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class ExposeLimits:
+    """How many tensors one session may have exposed, of how many bytes, and for how long."""
+
+    count: int = 16_384
+    bytes: int = 2**62
+    seconds: float = 86_400.0
+
+
+@dataclass(slots=True)
+class _Owned:
+    count: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -56,19 +78,25 @@ class Transfers:
     Keys name the dialect beside the id, since Burn's small ids must not open a native transfer.
     """
 
-    def __init__(self, max_exposed_per_session: int = 65_536) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
         self._waiting: dict[Key, _Waiting] = {}
-        self._max_exposed = max_exposed_per_session
-        self._owned: dict[object, int] = {}
+        self._owned: dict[object, _Owned] = {}
         # How many exposes, fetches served, and exposes that nobody fetched in time there were.
         self.exposed = 0
         self.served = 0
         self.expired = 0
 
     def expose(
-        self, key: Key, exposed: Exposed, *, owner: object, count: int, expires_seconds: float
+        self,
+        key: Key,
+        exposed: Exposed,
+        *,
+        owner: object,
+        count: int,
+        expires_seconds: float,
+        limits: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         """Let ``count`` fetches have a tensor until it expires.
 
@@ -80,19 +108,17 @@ class Transfers:
             self._expire()
             if key in self._entries:
                 raise TransferFailed("this transfer id is already in use")
-            if self._owned.get(owner, 0) >= self._max_exposed:
-                raise QuotaExceeded(
-                    f"exposed tensors of a session: {self._max_exposed:,} are allowed"
-                )
-            self.exposed += 1
-            waiting = self._waiting.pop(key, None)
+            waiting = self._waiting.get(key)
             callbacks = waiting.callbacks[:count] if waiting else []
-            self.served += len(callbacks)
             if len(callbacks) < count:
-                self._owned[owner] = self._owned.get(owner, 0) + 1
+                self._count(owner, exposed.nbytes, limits)
+                seconds = min(expires_seconds, limits.seconds)
                 self._entries[key] = _Entry(
-                    exposed, owner, count - len(callbacks), time.monotonic() + expires_seconds
+                    exposed, owner, count - len(callbacks), time.monotonic() + seconds
                 )
+            self._waiting.pop(key, None)
+            self.exposed += 1
+            self.served += len(callbacks)
         for callback in callbacks:
             callback(exposed)
 
@@ -114,6 +140,13 @@ class Transfers:
             if entry.remaining == 0:
                 self._remove(key, entry)
         callback(entry.exposed)
+
+    def fail(self, key: Key, exposed: Exposed) -> None:
+        """Tell those who wait for a tensor that it was not exposed, and why."""
+        with self._lock:
+            waiting = self._waiting.pop(key, None)
+        for callback in waiting.callbacks if waiting else []:
+            callback(exposed)
 
     def forget(self, key: Key, callback: Callable[[Exposed], None]) -> None:
         """Stop waiting for a tensor."""
@@ -151,8 +184,26 @@ class Transfers:
 
     def _remove(self, key: Key, entry: _Entry) -> None:
         del self._entries[key]
-        left = self._owned[entry.owner] - 1
-        if left:
-            self._owned[entry.owner] = left
-        else:
+        owned = self._owned[entry.owner]
+        owned.count -= 1
+        owned.bytes -= entry.exposed.nbytes
+        if not owned.count:
             del self._owned[entry.owner]
+
+    def _count(self, owner: object, size: int, limits: ExposeLimits) -> None:
+        owned = self._owned.get(owner) or _Owned()
+        if owned.count >= limits.count:
+            raise QuotaExceeded(
+                f"exposed tensors of a session: {owned.count + 1:,} would be exposed, "
+                f"{limits.count:,} are allowed; wait until some were fetched, or raise "
+                "max_session_transfers on the server"
+            )
+        if owned.bytes + size > limits.bytes:
+            raise QuotaExceeded(
+                f"exposed bytes of a session: {owned.bytes + size:,} would be held, "
+                f"{limits.bytes:,} are allowed; wait until some were fetched, or raise "
+                "max_session_bytes on the server"
+            )
+        owned.count += 1
+        owned.bytes += size
+        self._owned[owner] = owned

@@ -8,7 +8,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server import transfers as module
-from burn_remote_server.transfers import Exposed, Transfers
+from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers
 
 KEY = ("native", b"id")
 OWNER = object()
@@ -89,11 +89,40 @@ def test_a_session_that_ends_takes_its_exposed_tensors_along() -> None:
 
 
 def test_a_session_may_expose_only_so_many() -> None:
-    registry = Transfers(max_exposed_per_session=2)
+    registry, limits = Transfers(), ExposeLimits(count=2)
     for name in (b"1", b"2"):
         registry.expose(("native", name), exposed(), owner=OWNER, count=1, expires_seconds=9)
-    with pytest.raises(QuotaExceeded, match="2"):
-        expose(registry, exposed())
+    with pytest.raises(QuotaExceeded, match="3 would be exposed, 2 are allowed"):
+        expose(registry, exposed(), limits=limits)
+    expose(registry, exposed(), limits=limits, owner=object())  # another's
+
+
+def test_a_session_may_expose_only_so_many_bytes() -> None:
+    registry, limits = Transfers(), ExposeLimits(bytes=7)
+    registry.expose(("native", b"1"), exposed(), owner=OWNER, count=1, expires_seconds=9)
+    with pytest.raises(QuotaExceeded, match="8 would be held, 7 are allowed"):
+        expose(registry, exposed(), limits=limits)
+    registry.fetch(("native", b"1"), lambda _: None)
+    expose(registry, exposed(), limits=limits)  # what was fetched counts no longer
+
+
+def test_a_tensor_expires_when_the_server_says_so_if_that_is_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    registry = Transfers()
+    expose(registry, exposed(), expires_seconds=86_400.0, limits=ExposeLimits(seconds=5.0))
+    now = 105.1
+    registry.expire()
+    assert len(registry) == 0
+
+
+def test_those_who_wait_for_a_tensor_that_was_refused_learn_why() -> None:
+    registry, got = Transfers(), []
+    registry.fetch(KEY, got.append)
+    registry.fail(KEY, exposed("refusal"))
+    assert got == [exposed("refusal")]
 
 
 def test_a_fetch_that_gave_up_does_not_take_the_tensor() -> None:
