@@ -1,10 +1,10 @@
-"""Measure the engine: operations, round trips, training steps, large tensors. One run, ratios beside rivals.
+"""Measure the engine beside its rivals: operations, round trips, training steps, large tensors.
 
     python benchmarks/engine.py                 a table, and JSON with --json FILE
-    python benchmarks/engine.py --burn DIR      also runs the real Burn 0.21 (tests/interop/build.sh says where)
+    python benchmarks/engine.py --burn DIR      also runs the real Burn 0.21 of tests/interop
 
-Rivals: the bare echo of the same WebSocket stack (what a round trip costs without any tensor), the same
-program in NumPy without a network, and real Burn 0.21 on the same machine in the same run.
+Rivals: the bare echo of the same WebSocket stack (what a round trip costs without any tensor), the
+same program in NumPy without a network, and real Burn 0.21 on the same machine in the same run.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from support.servers import RunningServer, server
 
 MIB = 2**20
 REPEATS = 7
+BURN_PORTS = (3941, 3942)
 
 Figures = dict[str, Any]
 console = Console()
@@ -180,34 +181,35 @@ def memory_while_receiving(running: RunningServer, device: br.Device) -> Figures
 
 def real_burn(binaries: Path) -> Figures:
     """Run the real client's own benchmark against the real server."""
-    figures: Figures = {}
     servers = [
         subprocess.Popen(
-            [binaries / "burn-server", "--port", str(port)], stdout=subprocess.PIPE, text=True
+            [str(binaries / "burn-server"), "--port", str(port)], stdout=subprocess.PIPE, text=True
         )
-        for port in (3941, 3942)
+        for port in BURN_PORTS
     ]
     try:
         for each in servers:
             assert each.stdout is not None  # started with a pipe
-            while "listening " not in each.stdout.readline():
+            while not each.stdout.readline().startswith("listening "):
                 pass
-        command = [
-            binaries / "burn-client",
-            "bench",
-            "ws://127.0.0.1:3941",
-            "ws://127.0.0.1:3942",
-            "--timeout",
-            "120",
-        ]
-        lines = subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        figures = json.loads(lines[-1])
+        figures: Figures = {}
+        for part in ("adds", "latency", "copies", "moves", "train"):
+            figures |= _burn_part(binaries, part)
+        return figures
     finally:
         for each in servers:
             each.kill()
-    return figures
+            each.communicate()
+
+
+def _burn_part(binaries: Path, part: str) -> Figures:
+    addresses = [f"ws://127.0.0.1:{port}" for port in BURN_PORTS]
+    command = [str(binaries / "burn-client"), "bench", *addresses, "--only", part]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        return {part: f"the real client ended with {run.returncode}: {run.stderr.strip()[-200:]}"}
+    found: Figures = json.loads(run.stdout.splitlines()[-1])
+    return found
 
 
 def main(
@@ -220,18 +222,22 @@ def main(
 ) -> None:
     """Measure, print one table, and save it where asked."""
     figures: Figures = {}
-    with server() as first, server() as second:
-        with br.RemoteDevice(first.address) as device, br.RemoteDevice(second.address) as other:
-            parts: list[Callable[[], Figures]] = [
-                lambda: {"bare echo p50, µs": echo_round_trip_seconds() * 1e6},
-                lambda: round_trip(device),
-                lambda: operations_per_second(device),
-                lambda: frames_of_a_burst(device),
-                lambda: training_step(device),
-                lambda: large_tensors(device, other),
-            ]
-            for part in track(parts, description="measuring", console=console):
-                figures |= part()
+    with (
+        server() as first,
+        server() as second,
+        br.RemoteDevice(first.address) as device,
+        br.RemoteDevice(second.address) as other,
+    ):
+        parts: list[Callable[[], Figures]] = [
+            lambda: {"bare echo p50, µs": echo_round_trip_seconds() * 1e6},
+            lambda: round_trip(device),
+            lambda: operations_per_second(device),
+            lambda: frames_of_a_burst(device),
+            lambda: training_step(device),
+            lambda: large_tensors(device, other),
+        ]
+        for part in track(parts, description="measuring", console=console):
+            figures |= part()
     with server() as fresh, br.RemoteDevice(fresh.address) as device:
         figures |= memory_while_receiving(fresh, device)
     figures["round trip ÷ bare echo"] = figures["round trip p50, µs"] / figures["bare echo p50, µs"]

@@ -16,8 +16,9 @@ def running_servers(count: int) -> Iterator[list[str]]:
     command = [sys.executable, "-m", "burn_remote_server", "--port", "0", "--log-level", "warning"]
     servers: list[subprocess.Popen[str]] = []
     try:
-        for _ in range(count):
-            servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        servers += [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        ]
         yield [_address(server) for server in servers]
     finally:
         for server in servers:

@@ -28,8 +28,9 @@ ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
 
 
 class DeviceId(NamedTuple):
-    """A device as Burn names it: ``type_id`` says of which kind (0 for remote devices), ``index_id``
-    which one, numbered in the order in which addresses were first named in this process."""
+    """A device as Burn names it: ``type_id`` says of which kind (0 for remote devices),
+    ``index_id`` which one, numbered in the order in which addresses were first named in this
+    process."""
 
     type_id: int
     index_id: int
@@ -48,8 +49,8 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what is
-    wrong in anything that is no such address.
+    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what
+    is wrong in anything that is no such address.
     """
     text = address.strip()
     if "://" not in text:

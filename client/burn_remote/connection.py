@@ -1,9 +1,9 @@
 """How do frames get to the server and back, even if the connection breaks in between?
 
 Every session frame is kept until the server has it. When the link breaks, a thread of its own dials
-again within the session's lease, tells the server what arrived, and sends the rest again; the program
-notices nothing but time. Two locks: one keeps the order of sending and may be held for long, one
-guards the window and never is, so that receiving never waits for sending.
+again within the session's lease, tells the server what arrived, and sends the rest again; the
+program notices nothing but time. Two locks: one keeps the order of sending and may be held for
+long, one guards the window and never is, so that receiving never waits for sending.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Parts = tuple[bytes, bytes | None]
 
 CLIENT_NAME: Final = "burn_remote (Python)"
 
-# Pauses between attempts to connect again, doubled each time and drawn at random up to that. Longer:
-# a short break costs more. Shorter: many clients of a restarted server all come at once.
+# Pauses between attempts to connect again, doubled each time and drawn at random up to that.
+# Longer: a short break costs more. Shorter: many clients of a restarted server all come at once.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# A port that refuses connections this long belongs to no server any more: sessions live in a server's
-# process, so there is nothing to come back to. Longer: a dead server is told later.
+# A port that refuses connections this long belongs to no server any more: sessions live in a
+# server's process, so there is nothing to come back to. Longer: a dead server is told later.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
 
 
 class Connection:
-    """One session's connection. ``handle`` gets each frame, ``lost`` the error that ended it all."""
+    """One session's connection. ``handle`` gets each frame, ``lost`` the error that ended it."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Connection:
     # -- breaking and coming back -------------------------------------------------------------
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
-        """Note that a link broke; come back if that is possible. Any thread, any number of times."""
+        """Note that a link broke; come back if possible. Any thread, any number of times."""
         with self._changed:
             if self.error is not None or not self._connected or link is not self._link:
                 return
@@ -224,7 +224,8 @@ class Connection:
             answer = link.receive(timeout_seconds)
             if answer is None:
                 raise ConnectionLost(
-                    f"{link.address} did not answer the handshake within {timeout_seconds:g} seconds"
+                    f"{link.address} did not answer the handshake within "
+                    f"{timeout_seconds:g} seconds"
                 )
             return link, accepted(decode_frame(answer), VERSIONS)
         except BaseException:
@@ -253,7 +254,7 @@ class Connection:
         self.end(ClosedDevice(f"the device at {self.address} was closed"))
 
     def abandon(self, error: BurnRemoteError) -> None:
-        """Fail from now on, touching neither the locks nor the socket, which the parent still uses."""
+        """Fail from now on; touch neither the locks nor the socket, which the parent still uses."""
         self.error = error
         self._sending = threading.Lock()
         self._changed = threading.Condition()

@@ -106,7 +106,7 @@ class Device:
         return dict(self.session.welcome.device)
 
     def close(self) -> None:
-        """Send what waits and end the session; its tensors are freed. A second time does nothing."""
+        """Send what waits and end the session, freeing its tensors. A second time does nothing."""
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -251,7 +251,7 @@ _default_lock = threading.Lock()
 
 
 def default_device() -> Device:
-    """Return the device of tensors made without one: ``RemoteDevice()``, opened when first needed."""
+    """Return the device of tensors made without one: ``RemoteDevice()``, opened at first need."""
     global _default
     with _default_lock:
         if _default is None or _default.session.closed:

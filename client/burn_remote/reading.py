@@ -39,7 +39,7 @@ def read_array(handle: TensorHandle) -> Pending[Array]:
 
 
 def wait_array(handle: TensorHandle) -> Array:
-    """Ask for the elements of a tensor and wait for them; as ``read_array``, with less in between."""
+    """Ask for a tensor's elements and wait for them: ``read_array`` with less in between."""
     numpy_dtype(handle.spec.dtype)
     return array_from(handle.client.read_tensor_async(handle).result())
 

@@ -65,7 +65,8 @@ class Receiver:
                 if remaining is not None and remaining <= 0:
                     return
                 if not self._reading.acquire(blocking=False):
-                    # Whoever reads now may leave before this answer comes; the attendant takes over.
+                    # Whoever reads now may leave before this answer comes; the attendant takes
+                    # over.
                     self._wanted.set()
                     pending.wait(remaining)
                     continue

@@ -1,4 +1,4 @@
-"""What does a process do for all its sessions: send what lies around, forget them in a fork, end well?"""
+"""What does a process do for all its sessions: flush them, forget them in a fork, end them well?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Flushable(Protocol):
         ...
 
 
-# SimpleQueue.put may be called from __del__, even in a thread that is inside it: nothing else here may.
+# SimpleQueue.put may be called from __del__, even in a thread that is inside it: nothing else here
+# may.
 _waiting: queue.SimpleQueue[Flushable | None] = queue.SimpleQueue()
 _watched: weakref.WeakSet[Flushable] = weakref.WeakSet()
 _start: threading.Lock = threading.Lock()

@@ -91,7 +91,8 @@ class NativeSession:
     def __init__(self, dial: Dial, *, token: str | None, timeout_seconds: float) -> None:
         """Open a session over the link that ``dial`` opens, now and after each break.
 
-        Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or ``ConnectionLost``.
+        Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or
+        ``ConnectionLost``.
         """
         self.device: Device
         self._locations: Final = Locations()
@@ -250,7 +251,7 @@ class NativeSession:
         self._tell(Cleanup())
 
     def expose(self, handle: TensorHandle, transfer: bytes, expires_seconds: float) -> None:
-        """Let whoever names ``transfer`` fetch a tensor once. Sent at once: somebody waits for it."""
+        """Let whoever names ``transfer`` fetch a tensor once. Sent now: somebody waits for it."""
         with self._lock:
             self._append(encode_task(Expose(handle.id, handle.spec, 1, transfer, expires_seconds)))
             self._flush()

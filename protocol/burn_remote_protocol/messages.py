@@ -208,9 +208,9 @@ Task = (
 class Reply:
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
-    ``value`` is a tensor's elements for a read (whoever asked knows their shape and dtype), ``None``
-    for a sync, an integer for a dtype's usage, and a ``TensorSpec`` where the elements follow; their
-    payload id is the request id.
+    ``value`` is a tensor's elements for a read (whoever asked knows their shape and dtype),
+    ``None`` for a sync, an integer for a dtype's usage, and a ``TensorSpec`` where the elements
+    follow; their payload id is the request id.
     """
 
     request: int

@@ -1,8 +1,8 @@
 """What must be sent again after a broken connection? Pure bookkeeping, the same on both sides.
 
 A connection delivers frames in order, so counting them is enough: each side says how many of the
-other's session frames it has, and the other sends the rest again. Frames that only open, acknowledge
-or close are not counted.
+other's session frames it has, and the other sends the rest again. Frames that only open,
+acknowledge or close are not counted.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ReplayWindow(Generic[F]):
     def acknowledge(self, received: int) -> None:
         """Forget what the other side has.
 
-        Raises ``SessionLost`` when that is less than it said before, or more than was sent: then the
-        two sides do not speak of the same session.
+        Raises ``SessionLost`` when that is less than it said before, or more than was sent: then
+        the two sides do not speak of the same session.
         """
         if not self._acknowledged <= received <= self.sent:
             raise SessionLost(

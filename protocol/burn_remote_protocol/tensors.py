@@ -1,4 +1,4 @@
-"""What does the protocol know of a tensor: its shape, its dtype, its bytes, its place in an operation?"""
+"""What does the protocol know of a tensor: shape, dtype, bytes, and its part in an operation?"""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class Engine:
         size = len(chunk.data)
         if chunk.offset != slot.received or not 0 < size <= len(slot.buffer) - slot.received:
             raise ProtocolViolation(
-                f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, which has "
-                f"{slot.received:,} of {len(slot.buffer):,} bytes"
+                f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, "
+                f"which has {slot.received:,} of {len(slot.buffer):,} bytes"
             )
         slot.buffer[chunk.offset : chunk.offset + size] = chunk.data
         slot.received += size

@@ -1,7 +1,8 @@
 """Which tensors does a session have, and what does an operation do to them?
 
-No asyncio and no bytes here: signatures, arrays, failures. An operation that fails marks its outputs
-as failed; one that uses a failed tensor passes the first failure on; only a read raises it.
+No asyncio and no bytes here: signatures, arrays, failures. An operation that fails marks its
+outputs as failed; one that uses a failed tensor passes the first failure on; only a read raises
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Interpreter:
     """Execute the operations of one session, one after the other, on one backend.
 
     Not thread-safe: the session's worker, or whoever stands in for it, is the only caller.
-    ``report`` is told of each operation that failed by itself (not of those that only pass a failure on).
+    ``report`` is told of each operation that failed by itself (not of those that only pass a
+    failure on).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """How does a program compute without any server? The engine, driven in the caller's thread.
 
-``LocalDevice`` finds ``open_numpy`` through the entry point group ``burn_remote.local`` and speaks the
-native dialect to it, frame by frame, as to any server.
+``LocalDevice`` finds ``open_numpy`` through the entry point group ``burn_remote.local`` and speaks
+the native dialect to it, frame by frame, as to any server.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def open_numpy() -> BlockingLink:
 
 
 class LocalLink:
-    """A ``BlockingLink`` whose other end is an engine: a frame has been executed when ``send`` returns."""
+    """A ``BlockingLink`` to an engine: a frame has been executed when ``send`` returns."""
 
     address: Final = "the local device"
 

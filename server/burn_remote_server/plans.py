@@ -41,8 +41,8 @@ class Plan:
     """
 
     __slots__ = (
-        "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes", "output_count",
-        "run", "signature", "task_length",
+        "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes",
+        "output_count", "run", "signature", "task_length",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, session: BackendSession) -> None:
@@ -75,7 +75,7 @@ class Plan:
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Say how many tensors the operation takes."""
         return ProtocolViolation(
-            f"{self.signature.row} takes the ids of {self.task_length - 1} tensors, not {shown(seen)}"
+            f"{self.signature.row} takes {self.task_length - 1} tensor ids, not {shown(seen)}"
         )
 
     def mismatch(self, inputs: list[Any]) -> ShapeMismatch:

@@ -29,7 +29,6 @@ LIMITS: Final = frozenset(
         "max_session_transfers",
         "max_tensor_bytes",
         "max_operation_seconds",
-        "session_queue_bytes",
     }
 )
 

@@ -1,8 +1,8 @@
 """Which tensors may be fetched, by whom, how often and until when?
 
-One registry serves a whole process: its sessions expose tensors, its peers and its own sessions fetch
-them. A fetch may come before its expose and waits. Arrays are never changed in place, so a fetch
-inside the process hands over the array itself.
+One registry serves a whole process: its sessions expose tensors, its peers and its own sessions
+fetch them. A fetch may come before its expose and waits. Arrays are never changed in place, so a
+fetch inside the process hands over the array itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Exposed:
     spec: TensorSpec
     backend: Backend
     failure: OperationFailed | None = None
-
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +95,7 @@ class Transfers:
         owner: object,
         count: int,
         expires_seconds: float,
-        limits: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
+        limits: ExposeLimits = ExposeLimits(),
     ) -> None:
         """Let ``count`` fetches have a tensor until it expires.
 
@@ -125,7 +124,8 @@ class Transfers:
     def fetch(self, key: Key, callback: Callable[[Exposed], None]) -> None:
         """Call ``callback(exposed)`` once, now or when the tensor is exposed, in that thread.
 
-        Whoever stops waiting must ``forget`` the callback. Raises ``TransferFailed`` when too many wait.
+        Whoever stops waiting must ``forget`` the callback. Raises ``TransferFailed`` when too many
+        wait.
         """
         with self._lock:
             self._expire()

@@ -1,7 +1,7 @@
 """Where does a session's work run, so that it never holds up the event loop?
 
-Each session has one thread, made when it is first needed: it keeps the session's order by itself, and
-NumPy and CuPy release the interpreter lock inside their kernels. A pool would need a queue per
+Each session has one thread, made when it is first needed: it keeps the session's order by itself,
+and NumPy and CuPy release the interpreter lock inside their kernels. A pool would need a queue per
 session on top, to keep one session's work in order and off two threads at once.
 """
 
@@ -17,8 +17,8 @@ __all__ = ["Worker"]
 class Worker:
     """Run calls in order on one thread.
 
-    ``progress`` is called in that thread after each call. All methods but ``progress`` belong to the
-    event loop's thread.
+    ``progress`` is called in that thread after each call. All methods but ``progress`` belong to
+    the event loop's thread.
     """
 
     def __init__(
@@ -27,24 +27,32 @@ class Worker:
         self._name = name
         self._prepare = prepare
         self._progress = progress
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Counted by one thread each: the loop submits, the worker completes.
         self._submitted = 0
         self._completed = 0
+        self._submitted_bytes = 0
+        self._completed_bytes = 0
 
     @property
     def queued(self) -> int:
         """Calls that have not ended."""
         return self._submitted - self._completed
 
-    def submit(self, call: Callable[[], None]) -> None:
-        """Run a call after all those before it. It must not raise."""
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that the calls which have not ended hold."""
+        return self._submitted_bytes - self._completed_bytes
+
+    def submit(self, call: Callable[[], None], size: int = 0) -> None:
+        """Run a call, which holds ``size`` bytes, after all those before it. It must not raise."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         self._submitted += 1
-        self._queue.put(call)
+        self._submitted_bytes += size
+        self._queue.put((call, size))
 
     def stop(self) -> None:
         """End the thread after the calls submitted so far."""
@@ -53,9 +61,11 @@ class Worker:
 
     def _work(self) -> None:
         self._prepare()
-        while (call := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
+            call, size = item
             call()
             # A call holds arrays: without this the last one would live until the next comes.
-            del call
+            del call, item
             self._completed += 1
+            self._completed_bytes += size
             self._progress()

@@ -1,4 +1,4 @@
-"""Devices that integration tests run on: in this process, and on servers in processes of their own."""
+"""Devices that integration tests run on: in this process, and on servers in their own."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_numbers_on_every_device(
         for each in (device, other):
             each.seed(42)
             drawn.append(br.random.normal((100,), device=each).numpy())
-    np.testing.assert_array_equal(*drawn)
+    np.testing.assert_array_equal(drawn[0], drawn[1])
 
 
 def test_dropped_tensors_leave_the_server(first_server: RunningServer) -> None:

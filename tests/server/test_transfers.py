@@ -24,7 +24,8 @@ def expose(registry: Transfers, what: Exposed, **how: object) -> None:
 
 
 def test_a_fetch_after_the_expose_gets_the_tensor_at_once() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     expose(registry, exposed())
     registry.fetch(KEY, got.append)
     assert got == [exposed()]
@@ -32,7 +33,8 @@ def test_a_fetch_after_the_expose_gets_the_tensor_at_once() -> None:
 
 
 def test_a_fetch_before_the_expose_waits_for_it() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     registry.fetch(KEY, got.append)
     assert got == []
     expose(registry, exposed())
@@ -40,7 +42,8 @@ def test_a_fetch_before_the_expose_waits_for_it() -> None:
 
 
 def test_a_tensor_is_served_as_often_as_it_was_exposed_for() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     registry.fetch(KEY, got.append)
     expose(registry, exposed(), count=3)
     for _ in range(3):
@@ -49,7 +52,8 @@ def test_a_tensor_is_served_as_often_as_it_was_exposed_for() -> None:
 
 
 def test_an_id_in_use_is_refused_and_keeps_its_tensor() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     expose(registry, exposed("first"))
     with pytest.raises(TransferFailed, match="in use"):
         expose(registry, exposed("second"))
@@ -58,7 +62,8 @@ def test_an_id_in_use_is_refused_and_keeps_its_tensor() -> None:
 
 
 def test_ids_of_two_dialects_do_not_meet() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     expose(registry, exposed())
     registry.fetch(("burn-0.21", b"id"), got.append)
     assert got == []
@@ -68,7 +73,7 @@ def test_a_tensor_that_nobody_fetches_is_freed_when_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     registry = Transfers()
     expose(registry, exposed(), expires_seconds=5.0)
     now = 104.9
@@ -110,7 +115,7 @@ def test_a_tensor_expires_when_the_server_says_so_if_that_is_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     registry = Transfers()
     expose(registry, exposed(), expires_seconds=86_400.0, limits=ExposeLimits(seconds=5.0))
     now = 105.1
@@ -119,14 +124,17 @@ def test_a_tensor_expires_when_the_server_says_so_if_that_is_sooner(
 
 
 def test_those_who_wait_for_a_tensor_that_was_refused_learn_why() -> None:
-    registry, got = Transfers(), []
+    registry = Transfers()
+    got: list[Exposed] = []
     registry.fetch(KEY, got.append)
     registry.fail(KEY, exposed("refusal"))
     assert got == [exposed("refusal")]
 
 
 def test_a_fetch_that_gave_up_does_not_take_the_tensor() -> None:
-    registry, got, late = Transfers(), [], []
+    registry = Transfers()
+    got: list[Exposed] = []
+    late: list[Exposed] = []
     registry.fetch(KEY, late.append)
     registry.forget(KEY, late.append)
     expose(registry, exposed())

@@ -1,4 +1,4 @@
-"""A TCP proxy that does to connections what networks do: cut them, at a byte that the test chooses."""
+"""A TCP proxy that does what networks do: it cuts connections, at a byte that the test chooses."""
 
 from __future__ import annotations
 

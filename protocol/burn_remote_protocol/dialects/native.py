@@ -1,8 +1,8 @@
 """Which bytes carry the messages of the native dialect, version 1?
 
 A frame is one binary WebSocket message: one byte that says what it is, then its body. The body of
-a chunk is a fixed header and raw bytes; every other body is one MessagePack value. docs/wire-native.md
-is the specification.
+a chunk is a fixed header and raw bytes; every other body is one MessagePack value.
+docs/wire-native.md is the specification.
 
 A batch holds many tasks, each a MessagePack array. A non-negative first element is the number of a
 signature and the rest are tensor ids: that is the hot path, which neither side turns into objects.
@@ -86,8 +86,8 @@ __all__ = [
 VERSION: Final = 1
 VERSIONS: Final = (1,)
 
-# Larger: one chunk delays other traffic longer (1 MiB is about 0.5 ms at 2 GB/s) and its buffers fall
-# out of the processor's cache. Smaller: the cost per frame, some 20 µs on both sides, shows.
+# Larger: one chunk delays other traffic longer (1 MiB is about 0.5 ms at 2 GB/s) and its buffers
+# fall out of the processor's cache. Smaller: the cost per frame, some 20 µs on both sides, shows.
 CHUNK_BYTES: Final = 512 * 1024
 # Payloads up to this ride inside MessagePack. Larger: they are copied once more. Smaller: a small
 # upload costs a frame of its own.
@@ -324,7 +324,9 @@ def _failed_from_wire(tensors: Any, error: Any) -> Failed:
 _ENCODE_FRAME: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Hello: (
         _HELLO,
-        lambda m: [list(m.versions), m.token, _resume_to_wire(m.resume), m.client, dict(m.settings)],
+        lambda m: [
+            list(m.versions), m.token, _resume_to_wire(m.resume), m.client, dict(m.settings)
+        ],
     ),
     Welcome: (
         _WELCOME,

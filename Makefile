@@ -1,0 +1,57 @@
+# make demo and make test need Python ≥ 3.11 and pip, nothing else: everything goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Burn's programs are built outside the clone, so that a fresh clone need not build them again.
+INTEROP := $(or $(CARGO_TARGET_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/burn-remote/interop-target)/release
+
+.PHONY: help setup demo test lint types bench conformance interop test-oracle test-gpu clean
+.DEFAULT_GOAL := help
+
+help:            ## Say what there is
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ —/'
+
+setup: $(READY)  ## Make .venv with the project and what its tests need
+
+# A pip that knows dependency groups comes first; the stamp makes the next call free.
+$(READY): pyproject.toml
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[server,demo]" --group dev
+	@touch $@
+
+demo: $(READY)   ## Start two servers, train on one, move the weights to the other, evaluate there
+	@$(BIN)/python examples/digits.py
+
+test: $(READY)   ## Run all tests and print the coverage
+	@$(BIN)/coverage run --parallel-mode -m pytest
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --format=total | sed 's/$$/ % of the code is covered/'
+
+lint: $(READY)   ## Check style, formatting and the direction of imports
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/lint-imports --no-cache | tail -n 3
+
+types: $(READY)  ## Check types, strictly
+	@$(BIN)/mypy
+
+bench: $(READY)  ## Measure the engine beside its rivals
+	@$(BIN)/python benchmarks/engine.py
+
+conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the counts
+	@$(BIN)/python -m pytest tests/conformance --quiet -rP
+
+interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test against them
+	@tests/interop/build.sh
+	@$(BIN)/python -m pytest tests/interop -m interop
+
+test-oracle: $(READY)  ## Compare with PyTorch and SciPy (installs them)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group oracle
+	@$(BIN)/python -m pytest -m oracle
+
+clean:           ## Remove what make made
+	@rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
