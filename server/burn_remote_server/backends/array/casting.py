@@ -28,11 +28,9 @@ __all__ = ["BaseCasting", "BoolCasting", "FloatCasting", "IntCasting", "conversi
 
 
 def conversion(xp: Any, source: Any, target: Any) -> Run:
-    """Return a function that turns arrays of one dtype into arrays of another."""
+    """Return a function that turns arrays of one dtype into numbers of another."""
     if source == target:
         return _unchanged
-    if target.kind == "b":
-        return _is_true
     if source.kind in "iub" or target.kind not in "iu":
         return partial(_as_type, target)
     wide = source if source not in LOW_PRECISION else np.dtype(np.float32)
@@ -46,10 +44,6 @@ def conversion(xp: Any, source: Any, target: Any) -> Run:
 
 def _unchanged(tensor: Array) -> Array:
     return tensor
-
-
-def _is_true(tensor: Array) -> Array:
-    return tensor != 0
 
 
 def _as_type(target: Any, tensor: Array) -> Array:

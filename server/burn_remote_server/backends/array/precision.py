@@ -26,13 +26,13 @@ def widened(seen: Seen) -> Seen:
 def _widened(tensor: Any) -> Any:
     if tensor is None:
         return None
-    if type(tensor) is list:
-        return [_widened(item) for item in tensor]
     return tensor.astype(FLOAT32) if tensor.dtype in LOW_PRECISION else tensor
 
 
 def in_float32(run: Run, out: Any) -> Run:
     """Wrap a kernel: low-precision inputs become ``float32``, results the array dtypes of ``out``.
+
+    Kernels of lists of tensors only move elements, so lists are not looked into.
 
     ``out`` is the array dtype of the only output, or a tuple with ``None`` for absent ones.
     """

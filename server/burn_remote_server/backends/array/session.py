@@ -10,6 +10,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.kernels import (
     Kernel,
@@ -68,7 +69,8 @@ class ArraySession(BackendSession):
             run = partial(kernel, **parameters, out=out)
         if widens:
             run = in_float32(run, results)
-        return self._as_array(run) if any(spec.shape == () for spec in signature.outputs) else run
+        # No operation of several outputs has one without dimensions.
+        return self._as_array(run) if type(out) is TensorSpec and not out.shape else run
 
     def _found(self, signature: Signature) -> tuple[Kernel, bool]:
         row = signature.row
@@ -82,10 +84,7 @@ class ArraySession(BackendSession):
         as_array = self._xp.asarray
 
         def run_to_array(*tensors: Any) -> Any:
-            result = run(*tensors)
-            if type(result) is tuple:
-                return tuple(None if item is None else as_array(item) for item in result)
-            return as_array(result)
+            return as_array(run(*tensors))
 
         return run_to_array
 
@@ -104,6 +103,6 @@ def _declared_outputs(signature: Signature) -> Any:
 
 
 def _array_dtypes(out: Any) -> Any:
-    if hasattr(out, "dtype"):
+    if type(out) is TensorSpec:
         return array_dtype(out.dtype)
     return tuple(None if spec is None else array_dtype(spec.dtype) for spec in out)

@@ -97,6 +97,21 @@ def test_points_at_no_place_are_outside_or_in_the_middle(mode: str) -> None:
     assert sample(image, grid, mode, "Border").tolist() == [[[[4, 4]]]]
 
 
+def test_an_image_of_one_pixel_is_that_pixel_everywhere_when_mirrored() -> None:
+    image, grid = np.full((1, 1, 1, 1), 7, np.float32), np.full((1, 1, 1, 2), 0.4, np.float32)
+
+    seen = compute(
+        "Float.GridSample2d",
+        image,
+        grid,
+        mode="Bilinear",
+        padding_mode="Reflection",
+        align_corners=True,
+    )
+
+    assert seen.tolist() == [[[[7]]]]
+
+
 def test_an_image_without_pixels_or_an_unknown_way_to_sample_raises() -> None:
     empty, image = np.empty((1, 1, 0, 3), np.float32), np.zeros((1, 1, 2, 2), np.float32)
     grid = np.zeros((1, 1, 1, 2), np.float32)

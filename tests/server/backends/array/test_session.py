@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import BF16, F16, F32, DType
+from burn_remote_protocol.dtypes import BF16, F16, F32, I32, DType
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import TensorSpec
@@ -15,7 +15,7 @@ from burn_remote_server.backends.array.families import random_families, shared_f
 from burn_remote_server.backends.array.kernels import KernelFamily
 from burn_remote_server.backends.array.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import kernel_table
-from support.kernels import compute, new_session, signature
+from support.kernels import compute, new_session, signature, spec_of
 
 # What a session does without computing, and what this server does not have.
 WITHOUT_KERNEL = {
@@ -65,8 +65,28 @@ def test_low_precision_is_rounded_once_after_several_steps(dtype: DType) -> None
     assert float(mean[0]) == float(np.array(tensor.astype(np.float32).mean()).astype(array_dtype))
 
 
+def test_a_kernel_that_is_prepared_can_be_called_like_any_other() -> None:
+    (arithmetic,) = [item for item in shared_families(np) if "AddScalar" in item.table()]
+    tensor = np.arange(3, dtype=np.int16)
+
+    seen = arithmetic.table()["AddScalar"](tensor, rhs=2, out=spec_of(tensor))
+
+    assert seen.tolist() == [2, 3, 4]
+
+
 def test_results_without_dimensions_are_arrays() -> None:
     number: Any = np.array(3, np.float32)
 
     assert type(compute("Float.Exp", number)) is np.ndarray
     assert type(compute("Base.Equal", number, number)) is np.ndarray
+    index = np.array([[0]], np.int32)
+    assert compute("Base.GatherNd", np.ones(2, np.int8), index[0]).shape == ()
+
+
+def test_low_precision_with_several_outputs() -> None:
+    tensor = np.array([[1, 5, 2]], np.float16)
+    out = (TensorSpec((1, 1), F16), TensorSpec((1, 1), I32))
+
+    values, positions = compute("Numeric.MaxDimWithIndices", tensor, dim=1, out=out)
+
+    assert (values.tolist(), positions.tolist()) == ([[5]], [[1]])
