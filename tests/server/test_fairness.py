@@ -1,0 +1,119 @@
+"""No session keeps another from its turn: counted in what was done meanwhile, not in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dialects.native import encode_batch, encode_frame, encode_task
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.messages import Hello, Read, Sync, Upload
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.configuration import Settings
+from burn_remote_server.host import Host
+from burn_remote_server.pump import TURN_COST, serve_session
+from burn_remote_server.sessions import FRAME_COST
+from support.scripted import ScriptedLink
+
+HELLO = encode_frame(Hello((1,)))
+SPEC = TensorSpec((4,), F32)
+DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
+# The turns of the loop that opening a session and answering a read take, with room to spare.
+TURNS = 12
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        yield Host(Settings(), open_backends("numpy", 1), tasks)
+
+
+def uploads(count: int) -> list[bytes]:
+    return [encode_batch(0, [encode_task(Upload(1, DATA))]) for _ in range(count)]
+
+
+async def test_a_read_is_answered_while_another_session_has_a_hundred_thousand_frames_waiting(
+    host: Host,
+) -> None:
+    greedy = ScriptedLink([HELLO, *uploads(100_000)])
+    left: list[int] = []
+
+    patient = ScriptedLink(
+        [HELLO, encode_batch(0, [encode_task(Upload(1, DATA)), encode_task(Read(1, 1, SPEC))])],
+        lambda _: left.append(len(greedy.frames)),
+    )
+    serving = [
+        asyncio.create_task(serve_session(link, host.devices[0])) for link in (greedy, patient)
+    ]
+    await patient.wait_sent(2)  # the welcome, and the answer
+    # Each turn of the loop does at most this many frames of the greedy session.
+    frames_per_turn = TURN_COST // FRAME_COST + 1
+    assert 100_000 - left[1] <= TURNS * frames_per_turn
+    assert left[1] > 90_000  # and the greedy one was really in the middle of its work
+    greedy.frames.clear()
+    for link in (greedy, patient):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_read_is_answered_while_another_session_is_inside_a_long_operation(
+    host: Host,
+) -> None:
+    busy, patient = ScriptedLink([HELLO]), ScriptedLink([HELLO])
+    serving = [
+        asyncio.create_task(serve_session(link, host.devices[0])) for link in (busy, patient)
+    ]
+    await busy.wait_sent(1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    session = next(iter(host.sessions))  # the one that came first
+    session.submit(work)
+    await asyncio.to_thread(entered.wait, 5)
+    patient.say([encode_batch(0, [encode_task(Sync(1))])])
+    await patient.wait_sent(2)  # the welcome, and the answer
+    assert session.queued == 1  # still inside
+    leave.set()
+    for link in (busy, patient):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**20}])
+async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) -> None:
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(**limit), open_backends("numpy", 1), tasks)
+        frame = encode_batch(0, [encode_task(Upload(1, big()))] * 20)
+        link = ScriptedLink([HELLO])
+        serving = asyncio.create_task(serve_session(link, host.devices[0]))
+        await link.wait_sent(1)
+        session = next(iter(host.sessions))
+        leave = threading.Event()
+        session.submit(lambda: assert_soon(leave))
+        link.say([frame] * 100)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        # One call that waits, and what the limit allows with the frame that reached it.
+        by_bytes = 2**20 // len(frame) + 1
+        assert session.queued == limit.get("session_queue_batches", by_bytes + 1)
+        assert len(link.frames) == 100 - (session.queued - 1)
+        leave.set()
+        link.end()
+        await serving
+        assert not link.frames  # and afterwards it was read to its end
+
+
+def assert_soon(event: threading.Event) -> None:
+    assert event.wait(10)
+
+
+def big() -> TensorData:
+    return TensorData(bytes(16_000), (4000,), F32)
