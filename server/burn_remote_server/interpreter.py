@@ -14,12 +14,12 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
-    QuotaExceeded,
     UnknownTensor,
 )
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.fetches import Fetches
 from burn_remote_server.plans import Plan, as_failure, memory_bytes, timed
 from burn_remote_server.quota import Quota
 from burn_remote_server.slots import InFlight, Slot, Uploading
@@ -54,10 +54,7 @@ class Interpreter:
     ) -> None:
         self.backend = backend
         self._max_operation_seconds = max_operation_seconds
-        self._max_fetches = max_fetches
-        # Begun, and not known to have ended.
-        self._fetches: list[InFlight] = []
-        self._look_at = 0
+        self._fetches = Fetches(quota, max_fetches)
         self.quota = quota
         self._session: BackendSession = backend.open_session()
         self._report = report
@@ -233,39 +230,9 @@ class Interpreter:
         Raises ``QuotaExceeded``.
         """
         self._forget(tensor)
-        allowed = self._max_fetches
-        if len(self._fetches) >= self._look_at:
-            self._end_fetches()
-            if allowed is not None and len(self._fetches) >= allowed:
-                raise QuotaExceeded(
-                    f"tensors being fetched: {len(self._fetches) + 1:,} would be, {allowed:,} are "
-                    "allowed; wait for some, or raise max_session_transfers on the server"
-                )
-        if slot.spec is not None:
-            size = memory_bytes(slot.spec)
-            try:
-                self._take(size)
-            except QuotaExceeded:
-                self._end_fetches()
-                self._take(size)
-            slot.reserved = size
-        self._fetches.append(slot)
+        self._fetches.begin(slot)
         self.quota.take_slot(len(self._slots))
         self._slots[tensor] = slot
-
-    def _end_fetches(self) -> None:
-        """Forget the fetches that have ended; free what was reserved for those dropped before."""
-        still = []
-        for slot in self._fetches:
-            if not slot.arrived():
-                still.append(slot)
-            elif slot.is_dropped and slot.reserved:
-                self.quota.give_back(slot.reserved, 1)
-        self._fetches = still
-        # Not at every fetch: that would take longer the more there are.
-        self._look_at = 2 * len(still) + 64
-        if self._max_fetches is not None:
-            self._look_at = min(self._look_at, self._max_fetches)
 
     def _take(self, size: int) -> None:
         refusal = self.quota.refusal([size])
@@ -333,14 +300,7 @@ class Interpreter:
             if isinstance(slot, Uploading):
                 self.quota.give_back(memory_bytes(slot.spec), 1)
             elif isinstance(slot, InFlight):
-                self._release(slot)
-
-    def _release(self, slot: InFlight) -> None:
-        # What is still arriving takes memory, dropped or not: its room stays reserved until then.
-        if slot.arrived() and slot.reserved:
-            self.quota.give_back(slot.reserved, 1)
-            slot.reserved = 0
-        slot.drop()
+                self._fetches.drop(slot)
 
     def seed(self, seed: int) -> None:
         """Set the seed of the session's random numbers."""

@@ -14,7 +14,6 @@ __all__ = ["Pool", "Quota"]
 # asked per operation. Larger shares: more of the pool lies with sessions that do not use it.
 # Smaller: the lock is taken more often.
 SHARES: Final = 4096
-SMALLEST_SHARE_BYTES: Final = 64 * 1024
 LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -23,7 +22,7 @@ class Pool:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes: Final = max_bytes
-        self.share: Final = max(SMALLEST_SHARE_BYTES, min(LARGEST_SHARE_BYTES, max_bytes // SHARES))
+        self.share: Final = min(LARGEST_SHARE_BYTES, max_bytes // SHARES)
         self._lock: Final = threading.Lock()
         self._taken = 0
 

@@ -1,0 +1,148 @@
+"""What one session or all together may use, on real servers: refused by name, and life goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.tensors import TensorSpec
+from support.servers import server
+
+
+@contextlib.contextmanager
+def limited(*flags: str) -> Iterator[br.RemoteDevice]:
+    with server(*flags) as running, br.RemoteDevice(running.address) as device:
+        yield device
+        # Whatever was refused, the session lives on.
+        assert br.ones((2,), device=device).tolist() == [1, 1]
+
+
+def test_a_result_of_petabytes_is_refused_by_its_computed_size() -> None:
+    with limited() as device:
+        column, row = (
+            br.ones((30_000_000, 1), device=device),
+            br.ones((1, 30_000_000), device=device),
+        )
+        with pytest.raises(
+            br.QuotaExceeded, match=r"3,600,000,000,000,000 would be held"
+        ) as caught:
+            (column @ row).numpy()
+        assert "Matmul" in caught.value.operation
+        with pytest.raises(br.QuotaExceeded):
+            br.zeros((2**40,), device=device).numpy()
+
+
+def test_a_session_over_its_bytes_gets_a_name_and_two_numbers() -> None:
+    with limited("--max-session-bytes", "1000") as device:
+        first = br.ones((200,), device=device)
+        with pytest.raises(br.QuotaExceeded, match=r"session bytes: 1,600 .* 1,000 are allowed"):
+            br.ones((200,), device=device).numpy()
+        del first
+        device.sync()  # what was dropped is freed with the batch that this sends
+        assert br.ones((200,), device=device).sum().item() == 200
+
+
+def test_one_tensor_over_its_bytes_is_refused_however_it_comes() -> None:
+    array = np.ones(3000, np.float32)
+    with limited("--max-tensor-bytes", "10000") as device:
+        refused = [
+            br.ones((3000,), device=device),  # computed
+            br.tensor(array, device=device),  # uploaded in a message
+            br.tensor(np.ones(30_000, np.float32), device=device),  # uploaded in chunks
+        ]
+        for tensor in refused:
+            with pytest.raises(br.QuotaExceeded, match=r"tensor bytes: .* 10,000 are allowed"):
+                tensor.numpy()
+
+
+def test_a_session_over_its_tensors_is_refused_by_name() -> None:
+    with limited("--max-session-tensors", "5") as device:
+        kept = [br.ones((2,), device=device) for _ in range(4)]
+        with pytest.raises(br.QuotaExceeded, match=r"session tensors: 6 .* 5 are allowed"):
+            (kept[0] + 1 + 2).numpy()  # a scalar may be a tensor too: two results and it
+            more = [br.ones((2,), device=device) for _ in range(3)]
+            br.read(more)
+        del kept
+
+
+def test_an_operation_over_its_time_has_failed_and_says_so() -> None:
+    with limited("--max-operation-seconds", "0.000001") as device:
+        x = br.ones((600, 600), device=device)
+        with pytest.raises(
+            br.QuotaExceeded, match=r"operation seconds: it took .* 1e-06 are allowed"
+        ):
+            (x @ x).numpy()
+
+
+def test_a_moved_tensor_over_the_targets_bytes_is_refused_before_it_is_fetched() -> None:
+    with (
+        server() as source,
+        br.RemoteDevice(source.address) as a,
+        limited("--max-session-bytes", "1000") as b,
+    ):
+        moved = br.ones((100_000,), device=a).to(b)
+        with pytest.raises(br.QuotaExceeded, match="400,000 would be held, 1,000 are allowed"):
+            moved.numpy()
+
+
+def test_a_session_that_exposes_too_many_tensors_is_told_and_the_others_arrive() -> None:
+    with (
+        limited("--max-session-transfers", "2") as a,
+        server() as target,
+        br.RemoteDevice(target.address) as b,
+    ):
+        x = br.ones((2,), device=a)
+        for letter in (b"a", b"b", b"c"):
+            a.session.expose(x.handle, letter * 32, 60)
+        with pytest.raises(br.QuotaExceeded, match="3 would be exposed, 2 are allowed"):
+            a.sync()
+        handle = b.session.fetch(b"a" * 32, a.address, TensorSpec((2,), br.float32))
+        assert b.session.read_tensor_async(handle).result(5).shape == (2,)
+
+
+def test_all_sessions_together_are_bounded() -> None:
+    with server("--max-total-bytes", "10MB") as running:
+        first = br.RemoteDevice(running.address)
+        with br.RemoteDevice(running.address + "/0") as second:
+            kept = br.ones((2_000_000,), device=first)
+            first.sync()
+            with pytest.raises(br.QuotaExceeded, match=r"bytes of all sessions: .*10,000,000 are"):
+                br.ones((1_000_000,), device=second).numpy()
+            assert kept.sum().item() == 2_000_000
+            first.close()
+            assert eventually_fits(second)
+
+
+def eventually_fits(device: br.RemoteDevice) -> bool:
+    """Whether there is room, at once or as soon as the other session's end has been seen."""
+    for _ in range(1000):
+        try:
+            br.ones((1_000_000,), device=device).numpy()
+        except br.QuotaExceeded:
+            continue
+        return True
+    return False
+
+
+def test_a_session_too_many_is_refused_and_the_others_live() -> None:
+    with server("--max-sessions", "1") as running, br.RemoteDevice(running.address) as device:
+        with pytest.raises(br.HandshakeRefused, match="1 sessions, as many as it allows"):
+            br.RemoteDevice(running.address + "/0")
+        device.sync()
+
+
+def test_a_message_over_its_limit_ends_the_session_that_sent_it_and_no_other() -> None:
+    with (
+        server("--max-message-bytes", "1MiB") as running,
+        br.RemoteDevice(running.address) as good,
+        br.RemoteDevice(running.address + "/0") as bad,
+    ):
+        bad.session._connection.send(b"\x02" + bytes(2**21))
+        with pytest.raises((ProtocolViolation, LimitExceeded, br.ConnectionLost)):
+            bad.sync()
+        good.sync()
