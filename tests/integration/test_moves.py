@@ -75,6 +75,23 @@ def test_moves_between_local_and_remote_devices_keep_the_elements(
             np.testing.assert_array_equal(down.to(other).numpy(), array)
 
 
+def test_a_gibibyte_goes_up_across_and_down_and_takes_no_more_memory_than_its_size() -> None:
+    array = np.arange(2**27, dtype=np.float64)
+    with (
+        server() as first,
+        server() as second,
+        br.RemoteDevice(first.address) as a,
+        br.RemoteDevice(second.address) as b,
+    ):
+        tensor = br.tensor(array, device=a)
+        a.sync()
+        assert first.peak_bytes < 1.15 * array.nbytes + 100 * 2**20
+        moved = tensor.to(b)
+        del tensor
+        np.testing.assert_array_equal(moved.numpy(), array)
+        assert second.peak_bytes < 1.15 * array.nbytes + 100 * 2**20
+
+
 def test_a_failed_tensor_moves_as_its_failure(remote_pair: Pair) -> None:
     a, b = remote_pair
     failed = br.arange(4, device=a).take(br.tensor([99], device=a), axis=0)

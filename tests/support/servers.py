@@ -10,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -27,6 +28,12 @@ class RunningServer:
     def resident_bytes(self) -> int:
         """Memory that the process holds now."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process has held."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     @property
     def port(self) -> int:
@@ -67,7 +74,11 @@ def server(*flags: str, **variables: str) -> Iterator[RunningServer]:
     )
     assert process.stdout is not None  # started with a pipe
     try:
-        words = [word for word in process.stdout.readline().split() if word.startswith(("ws://", "wss://"))]
+        words = [
+            word
+            for word in process.stdout.readline().split()
+            if word.startswith(("ws://", "wss://"))
+        ]
         assert words, f"the server ended with code {process.wait(5)} before it was ready"
         yield RunningServer(process, words[0])
     finally:
