@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from burn_remote_protocol.errors import ProtocolViolation, VersionMismatch
 from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 
-__all__ = ["accepted", "agreed_version"]
+__all__ = ["CHECKSUM", "CHECKSUM_SETTING", "accepted", "agreed_version"]
+
+# The hint in ``Hello.settings`` by which a server asks for checksums on the chunks it fetches.
+CHECKSUM_SETTING: Final = "chunk_checksum"
+CHECKSUM: Final = "crc32"
 
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from burn_remote_protocol.dialects.native import (
     chunk_head,
     encode_frame,
 )
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, QuotaExceeded
 from burn_remote_protocol.messages import Failed, Fetch, Reply
 from burn_remote_protocol.replay import ReplayWindow
 from burn_remote_protocol.tensors import TensorData
@@ -41,7 +41,25 @@ class NativeOutbox:
     The engine's thread appends, the pump takes; ``deque`` makes each step atomic.
     """
 
-    def __init__(self, fetch: Callable[[Fetch, InFlight], None]) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[Fetch, InFlight], None],
+        *,
+        max_waiting_bytes: int = 2**62,
+        is_resumable: bool = True,
+        has_checksums: bool = False,
+    ) -> None:
+        """Prepare to send.
+
+        ``max_waiting_bytes`` bounds the large answers that were not sent. ``is_resumable``: what was
+        sent is kept until it is acknowledged. ``has_checksums``: chunks carry them.
+        """
+        self._max_waiting_bytes = max_waiting_bytes
+        self._is_resumable = is_resumable
+        self._has_checksums = has_checksums
+        # Counted by one thread each: the engine adds, the pump takes away.
+        self._added_bytes = 0
+        self._taken_bytes = 0
         self.window: ReplayWindow[Frame] = ReplayWindow()
         self._again: deque[Frame] = deque()
         self._frames: deque[bytes] = deque()
@@ -57,7 +75,7 @@ class NativeOutbox:
         if self._again:
             return self._again.popleft()
         frame = self._next()
-        if frame is not None:
+        if frame is not None and self._is_resumable:
             size = len(frame) if isinstance(frame, bytes) else len(frame[1])
             self.window.append(frame, size)
         return frame
@@ -76,12 +94,24 @@ class NativeOutbox:
         if len(data) <= INLINE_BYTES:
             self._frames.append(encode_frame(Reply(request, bytes(data))))
             return
+        waiting = self._added_bytes - self._taken_bytes
+        if waiting and waiting + len(data) > self._max_waiting_bytes:
+            # Arrays whose elements wait here are alive although the session may have dropped them.
+            refusal = QuotaExceeded(
+                f"bytes of answers that wait to be sent: {waiting + len(data):,} would, "
+                f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once",
+                operation="Read",
+            )
+            self._frames.append(encode_frame(Reply(request, refusal)))
+            return
         self.follow(request, value)
 
     def follow(self, request: int, value: TensorData) -> None:
         """Answer with a tensor's shape and dtype, and its elements in chunks."""
+        data = memoryview(value.bytes).cast("B")
         self._frames.append(encode_frame(Reply(request, value.spec)))
-        self._downloads.append(_Download(request, memoryview(value.bytes).cast("B")))
+        self._added_bytes += len(data)
+        self._downloads.append(_Download(request, data))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report an operation that failed by itself."""
@@ -102,4 +132,6 @@ class NativeOutbox:
         download.sent = min(start + CHUNK_BYTES, len(download.data))
         if download.sent < len(download.data):
             self._downloads.append(download)
-        return chunk_head(download.payload, start), download.data[start : download.sent]
+        data = download.data[start : download.sent]
+        self._taken_bytes += len(data)
+        return chunk_head(download.payload, start, data if self._has_checksums else None), data

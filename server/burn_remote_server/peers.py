@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import accepted
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, accepted
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import connect
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply
@@ -55,6 +55,8 @@ class _Download:
             raise _transfer_failure(value)
         if not isinstance(value, TensorSpec):
             raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
+        if self._array is not None:
+            raise ProtocolViolation("a peer answers each fetch once")
         if value != self.spec:
             raise TransferFailed(f"the source exposed {value}, not {self.spec}")
         self._array = self._backend.empty(value)
@@ -214,7 +216,8 @@ class Peers:
             max_message_bytes=self._settings.max_message_bytes,
         )
         try:
-            hello = Hello(VERSIONS, token=self._token, client="burn-remote-server")
+            wanted = {CHECKSUM_SETTING: CHECKSUM} if self._settings.transfer_checksum else {}
+            hello = Hello(VERSIONS, token=self._token, client="burn-remote-server", settings=wanted)
             await link.send(encode_frame(hello))
             async with asyncio.timeout(seconds):
                 accepted(decode_frame(await link.receive()), VERSIONS)

@@ -24,7 +24,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import agreed_version
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, agreed_version
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -192,7 +192,8 @@ def _open(device: Device, grant: Grant) -> Attachment:
     def fetch(task: Fetch, slot: InFlight) -> None:
         host.start_fetch("native", device.backend, task, slot)
 
-    outbox = NativeOutbox(fetch)
+    allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
+    outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
     attachment = Attachment(device.open_session(identifier, outbox, "native", grant), outbox)
     attachment.session.counters.failures = outbox.failures
     host.attachments.add(attachment)
@@ -300,7 +301,12 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
     except BurnRemoteError as error:
         await _refuse(link, error)
         return
-    outbox = NativeOutbox(_no_fetch)
+    wants_checksums = hello.settings.get(CHECKSUM_SETTING) == CHECKSUM
+    outbox = NativeOutbox(
+        _no_fetch,
+        is_resumable=False,
+        has_checksums=wants_checksums and host.settings.transfer_checksum,
+    )
     counters = host.counters
 
     def sent(size: int) -> None:

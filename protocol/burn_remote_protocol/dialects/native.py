@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgpack
 
@@ -25,6 +26,7 @@ from burn_remote_protocol.dialects.messagepack import (
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    LimitExceeded,
     OperationFailed,
     ProtocolViolation,
     error_from_wire,
@@ -69,6 +71,7 @@ from burn_remote_protocol.tensors import TensorSpec, checked_shape
 __all__ = [
     "CHUNK_BYTES",
     "INLINE_BYTES",
+    "MAX_BODY_BYTES",
     "MAX_BATCH_TASKS",
     "MAX_SIGNATURES",
     "SLOW_TASKS",
@@ -96,10 +99,16 @@ INLINE_BYTES: Final = 16 * 1024
 # server (about 2 KiB each). Smaller: programs with many different operations send them in full.
 MAX_SIGNATURES: Final = 4096
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
+# A frame other than a chunk: a client sends a batch at 64 KiB, and a task of thousands of tensors has
+# some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: up to 40 ms).
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 _HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH = (
     range(1, 11)
 )
+
+# The flag of a chunk whose header has a checksum: CRC-32 as zlib computes it.
+_HAS_CHECKSUM: Final = 1
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
 
@@ -363,9 +372,14 @@ def encode_frame(message: Any) -> bytes:
     return bytes((kind,)) + _pack(to_wire(message))
 
 
-def chunk_head(payload: int, offset: int) -> bytes:
-    """Return the header of a chunk; the raw bytes follow it in the same frame."""
-    return _CHUNK_HEAD.pack(_CHUNK, 0, 0, 0, payload, offset)
+def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> bytes:
+    """Return the header of a chunk; the raw bytes follow it in the same frame.
+
+    ``checked`` are those bytes where the header shall have their checksum.
+    """
+    if checked is None:
+        return _CHUNK_HEAD.pack(_CHUNK, 0, 0, 0, payload, offset)
+    return _CHUNK_HEAD.pack(_CHUNK, _HAS_CHECKSUM, 0, crc32(checked), payload, offset)
 
 
 def decode_frame(frame: bytes) -> Any:
@@ -376,6 +390,8 @@ def decode_frame(frame: bytes) -> Any:
     if not frame:
         raise ProtocolViolation("an empty frame")
     kind = frame[0]
+    if len(frame) > MAX_BODY_BYTES and kind != _CHUNK:
+        raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
     if kind == _BATCH:
         return _decode_batch(frame)
     if kind == _CHUNK:
@@ -407,6 +423,9 @@ def _decode_chunk(frame: bytes) -> Chunk:
     if len(frame) < _CHUNK_HEAD.size:
         raise ProtocolViolation(f"a chunk has a header of {_CHUNK_HEAD.size} bytes")
     _, flags, reserved, checksum, payload, offset = _CHUNK_HEAD.unpack_from(frame)
-    if flags or reserved or checksum:
-        raise ProtocolViolation("version 1 knows no flags or checksum of a chunk")
-    return Chunk(payload, offset, memoryview(frame)[_CHUNK_HEAD.size :])
+    data = memoryview(frame)[_CHUNK_HEAD.size :]
+    if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):
+        raise ProtocolViolation("version 1 knows no flag of a chunk but that of its checksum")
+    if flags and crc32(data) != checksum:
+        raise ProtocolViolation(f"bytes {offset:,} and on of payload {payload} were garbled")
+    return Chunk(payload, offset, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from typing import Any
+from zlib import crc32
 
 import msgpack
 import pytest
@@ -153,7 +154,7 @@ def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
         (b"\x02" + msgpack.packb([0, "ab"]), "list of tasks"),
         (b"\x02" + msgpack.packb([0, []]) + b"\x00", "not MessagePack"),
         (b"\x03short", "header"),
-        (b"\x03\x01" + bytes(22), "flags"),
+        (b"\x03\x02" + bytes(22), "no flag"),
         (b"\x01" + msgpack.packb([[], None, None, "", {}]), "versions"),
         (b"\x01" + msgpack.packb([[1], None, [1, b"x" * 65, 0], "", {}]), "64 bytes"),
         (b"\x0a" + msgpack.packb([1, b"short", 0]), "32 bytes"),
@@ -232,3 +233,37 @@ def test_tasks_of_nonsense_never_raise_anything_but_a_violation(code: int, rest:
     batch = native.decode_frame(b"\x02" + msgpack.packb([0, [[code, *rest]]]))
     with contextlib.suppress(ProtocolViolation):
         native.decode_task(batch.tasks[0])
+
+
+def test_a_chunk_may_carry_the_checksum_of_its_bytes() -> None:
+    data = memoryview(b"payload")
+    frame = native.chunk_head(7, 5, data) + data
+    assert frame[1] == 1
+    assert frame[4:8] == crc32(data).to_bytes(4, "big")
+    assert bytes(native.decode_frame(frame).data) == b"payload"
+
+
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_a_chunk_with_a_checksum_and_any_bit_turned_is_refused(
+    data: bytes, draw: st.DataObject
+) -> None:
+    frame = bytearray(native.chunk_head(7, 5, memoryview(data)) + data)
+    # From the checksum on, leaving out the ids, which the receiver checks against what it expects.
+    position = draw.draw(st.sampled_from([*range(4, 8), *range(24, len(frame))]))
+    frame[position] ^= 1 << draw.draw(st.integers(0, 7))
+    with pytest.raises(ProtocolViolation, match="garbled"):
+        native.decode_frame(bytes(frame))
+
+
+@pytest.mark.parametrize("position", [1, 2, 3])
+def test_other_flags_of_a_chunk_are_refused(position: int) -> None:
+    frame = bytearray(native.chunk_head(7, 5) + b"x")
+    frame[position] |= 2
+    with pytest.raises(ProtocolViolation, match="flag"):
+        native.decode_frame(bytes(frame))
+
+
+def test_a_frame_larger_than_any_message_is_refused_before_it_is_unpacked() -> None:
+    frame = b"\x02" + bytes(native.MAX_BODY_BYTES)
+    with pytest.raises(LimitExceeded, match="bytes of a frame: seen 4,194,305"):
+        native.decode_frame(frame)
