@@ -33,6 +33,10 @@ __all__ = ["Device", "Host", "hand_over", "new_interpreter"]
 
 logger = get_logger(__name__)
 
+# Larger: what was exposed in vain holds its memory longer than the settings say. Smaller: an idle
+# server wakes up more often.
+EXPIRE_EVERY_SECONDS: Final = 1.0
+
 
 def new_interpreter(
     backend: Backend, settings: Settings, outbox: Outbox, pool: Pool | None = None
@@ -152,6 +156,13 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
+        self._expire_transfers()
+
+    def _expire_transfers(self) -> None:
+        """Free what was exposed and never fetched, now and again every second."""
+        self.transfers.expire()
+        if not self.draining.is_set():
+            self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire_transfers)
 
     def reload(self) -> None:
         """Read tokens and certificates again; what cannot be used is reported and not taken."""

@@ -146,3 +146,22 @@ def test_a_message_over_its_limit_ends_the_session_that_sent_it_and_no_other() -
         with pytest.raises((ProtocolViolation, LimitExceeded, br.ConnectionLost)):
             bad.sync()
         good.sync()
+
+
+def test_a_tensor_exposed_in_vain_is_freed_when_it_expires() -> None:
+    with (
+        server("--transfer-expiry-seconds", "0.01") as running,
+        br.RemoteDevice(running.address) as device,
+    ):
+        before = running.resident_bytes
+        x = br.ones((20_000_000,), device=device)
+        device.session.expose(x.handle, b"t" * 32, 60)
+        del x
+        device.sync()
+        # Nobody asks for it: the server lets go of it by itself.
+        for _ in range(100_000):
+            if running.resident_bytes < before + 40_000_000:
+                break
+            device.sync()
+        else:
+            pytest.fail("the tensor is still held")
