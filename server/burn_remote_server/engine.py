@@ -219,6 +219,7 @@ class Engine:
                 count=task.count,
                 expires_seconds=task.expires_seconds,
                 limits=self._exposes,
+                is_secret=isinstance(task.transfer, bytes),
             )
         except OperationFailed as error:
             failure = type(error)(

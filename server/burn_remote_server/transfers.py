@@ -7,8 +7,10 @@ fetch inside the process hands over the array itself.
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -55,12 +57,11 @@ class _Owned:
     bytes: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     exposed: Exposed
     owner: object
     remaining: int
-    expires: float
 
 
 @dataclass(slots=True)
@@ -75,11 +76,14 @@ class Transfers:
     """Where exposed tensors and the fetches that want them meet. Thread-safe.
 
     Keys name the dialect beside the id, since Burn's small ids must not open a native transfer.
+    Several tensors under one id are fetched in the order in which they were exposed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[Key, deque[_Entry]] = {}
+        # When each expires, soonest first; the number keeps equal times in their order.
+        self._deadlines: list[tuple[float, int, Key, _Entry]] = []
         self._waiting: dict[Key, _Waiting] = {}
         self._owned: dict[object, _Owned] = {}
         # How many exposes, fetches served, and exposes that nobody fetched in time there were.
@@ -96,26 +100,31 @@ class Transfers:
         count: int,
         expires_seconds: float,
         limits: ExposeLimits = ExposeLimits(),
+        is_secret: bool = True,
     ) -> None:
         """Let ``count`` fetches have a tensor until it expires.
 
-        Raises ``TransferFailed`` for an id that is in use and ``QuotaExceeded`` for too many.
+        Raises ``QuotaExceeded`` for too many, and ``TransferFailed`` for an id that is in use and
+        is a secret: ids that are none (Burn's) may come again.
         """
         if count < 1:
             return
         with self._lock:
             self._expire()
-            if key in self._entries:
+            if is_secret and key in self._entries:
                 raise TransferFailed("this transfer id is already in use")
             waiting = self._waiting.get(key)
             callbacks = waiting.callbacks[:count] if waiting else []
             if len(callbacks) < count:
                 self._count(owner, exposed.nbytes, limits)
-                seconds = min(expires_seconds, limits.seconds)
-                self._entries[key] = _Entry(
-                    exposed, owner, count - len(callbacks), time.monotonic() + seconds
-                )
-            self._waiting.pop(key, None)
+                entry = _Entry(exposed, owner, count - len(callbacks))
+                self._entries.setdefault(key, deque()).append(entry)
+                expires = time.monotonic() + min(expires_seconds, limits.seconds)
+                heapq.heappush(self._deadlines, (expires, self.exposed, key, entry))
+            if waiting is not None:
+                del waiting.callbacks[: len(callbacks)]
+                if not waiting.callbacks:
+                    del self._waiting[key]
             self.exposed += 1
             self.served += len(callbacks)
         for callback in callbacks:
@@ -129,13 +138,14 @@ class Transfers:
         """
         with self._lock:
             self._expire()
-            entry = self._entries.get(key)
-            if entry is None:
+            entries = self._entries.get(key)
+            if entries is None:
                 if len(self._waiting) >= MAX_WAITING:
                     raise TransferFailed(f"{MAX_WAITING:,} fetches wait for their tensor already")
                 self._waiting.setdefault(key, _Waiting()).callbacks.append(callback)
                 return
             self.served += 1
+            entry = entries[0]
             entry.remaining -= 1
             if entry.remaining == 0:
                 self._remove(key, entry)
@@ -160,9 +170,10 @@ class Transfers:
     def withdraw(self, owner: object) -> None:
         """Free what a session exposed and nobody fetched."""
         with self._lock:
-            for key, entry in [*self._entries.items()]:
-                if entry.owner is owner:
-                    self._remove(key, entry)
+            for key, entries in [*self._entries.items()]:
+                for entry in [*entries]:
+                    if entry.owner is owner:
+                        self._remove(key, entry)
 
     def expire(self) -> None:
         """Free what was exposed for longer than it was meant to be."""
@@ -170,20 +181,24 @@ class Transfers:
             self._expire()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._entries.values()))
 
     def _expire(self) -> None:
-        # Entries stand in the order of their expose and nearly always expire in it.
         now = time.monotonic()
-        while self._entries:
-            key, entry = next(iter(self._entries.items()))
-            if entry.expires > now:
-                return
-            self.expired += 1
-            self._remove(key, entry)
+        while self._deadlines and (
+            self._deadlines[0][0] <= now or self._deadlines[0][3].remaining == 0
+        ):
+            _, _, key, entry = heapq.heappop(self._deadlines)
+            if entry.remaining:
+                self.expired += 1
+                self._remove(key, entry)
 
     def _remove(self, key: Key, entry: _Entry) -> None:
-        del self._entries[key]
+        entry.remaining = 0
+        entries = self._entries[key]
+        entries.remove(entry)
+        if not entries:
+            del self._entries[key]
         owned = self._owned[entry.owner]
         owned.count -= 1
         owned.bytes -= entry.exposed.nbytes

@@ -1,0 +1,249 @@
+"""Which bytes carry the tasks of Burn 0.21's remote backend?
+
+A frame is one MessagePack value as Rust's ``rmp_serde::to_vec`` writes it, in one binary WebSocket
+message; docs/wire-burn-0.21.md is the specification. A client has two sockets: tasks go out on
+``/request``, one per frame, answers come back on ``/response`` (``burn_answers``); both open with
+``Init``.
+
+A question is named by its position and its stream; both are one integer here, ``request_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from burn_remote_protocol.dialects.burn_operations import recognize_operation
+from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.dtypes import F32, DType
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ProtocolViolation,
+    shown,
+)
+from burn_remote_protocol.messages import (
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.operations.encoding import (
+    decode_operation,
+    decode_tensor_data,
+    encode_operation,
+    encode_tensor_data,
+)
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.values import (
+    decode_tensor,
+    is_unsigned,
+    sequence,
+    unexpected,
+    variant,
+)
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+
+__all__ = [
+    "EXPIRES_SECONDS",
+    "Close",
+    "decode_identity",
+    "decode_init",
+    "decode_tasks",
+    "drop_frame",
+    "encode_close",
+    "encode_identity",
+    "encode_init",
+    "encode_tasks",
+    "request_id",
+]
+
+# Burn says of no exposed tensor how long it may be fetched; the server's own limit holds.
+EXPIRES_SECONDS: Final = 86_400.0
+
+_MAX_COUNT: Final = 2**32 - 1
+_MAX_ADDRESS_CHARACTERS: Final = 1024
+
+_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+
+
+class Close(NamedTuple):
+    """The client ends its session."""
+
+    session: int
+
+
+def request_id(position: int, stream: int) -> int:
+    """Name a question by one integer: 64 bits of stream, then 64 bits of position."""
+    return stream << 64 | position
+
+
+def encode_identity(request: int) -> bytes:
+    """Write a question's name as ``[position, [stream]]``."""
+    return b"\x92" + _pack(request & (2**64 - 1)) + b"\x91" + _pack(request >> 64)
+
+
+def decode_identity(wire: Any) -> int:
+    """Read a question's name. Raises ``ProtocolViolation``."""
+    position, stream = sequence(wire, 2, "a position and a stream")
+    (stream,) = sequence(stream, 1, "a stream")
+    if not is_unsigned(position) or not is_unsigned(stream):
+        raise unexpected("a position and a stream, unsigned 64-bit integers", wire)
+    return request_id(position, stream)
+
+
+# -- the opening and the end ------------------------------------------------------------------
+
+
+def encode_init(session: int) -> bytes:
+    """Return the first frame of either socket."""
+    return _pack({"Init": [session]})
+
+
+def encode_close(session: int) -> bytes:
+    """Return the last frame on ``/request``, which a client need not send."""
+    return _pack({"Close": [session]})
+
+
+def decode_init(frame: bytes) -> int:
+    """Return the session that a socket belongs to. Raises ``ProtocolViolation``."""
+    name, body = variant(unpack_frozen(frame), "Init")
+    if name != "Init":
+        raise unexpected("Init, which opens a socket", name)
+    return _unsigned_in_array(body, "the id of a session")
+
+
+def _unsigned_in_array(wire: Any, what: str) -> int:
+    (value,) = sequence(wire, 1, what)
+    return _unsigned(value, what)
+
+
+def _unsigned(value: Any, what: str) -> int:
+    if not is_unsigned(value):
+        raise unexpected(f"{what}, an unsigned 64-bit integer", value)
+    return int(value)
+
+
+# -- tasks ------------------------------------------------------------------------------------
+
+
+def decode_tasks(frame: bytes) -> tuple[Task | Operation | Close, ...]:
+    """Return what a frame on ``/request`` asks for; operations that are known stand for themselves.
+
+    A read or an expose that is a tensor's last use is followed by its ``Drop``. Raises
+    ``ProtocolViolation``.
+    """
+    operation = recognize_operation(frame)
+    if operation is not None:
+        return (operation,)
+    kind, body = variant(unpack_frozen(frame), "a task")
+    if kind == "Close":
+        return (Close(_unsigned_in_array(body, "the id of a session")),)
+    if kind != "Compute":
+        raise unexpected("a task (Compute, Close)", kind)
+    task, identity = sequence(body, 2, "a task with its position and stream")
+    request = decode_identity(identity)
+    if task == "SyncBackend":
+        return (Sync(request),)
+    name, value = variant(task, "a task")
+    decode = _DECODE_TASK.get(name)
+    if decode is None:
+        raise unexpected(f"a task ({', '.join(_DECODE_TASK)}, SyncBackend)", name)
+    try:
+        return decode(value, request)
+    except BurnRemoteError:
+        raise
+    except (TypeError, ValueError):
+        raise ProtocolViolation(f"not a body of {name}: {shown(value)}") from None
+
+
+def encode_tasks(tasks: Sequence[Task], request: int) -> bytes:
+    """Return the frame of one task, or of a read or an expose with the ``Drop`` that follows it."""
+    first = tasks[0]
+    last = len(tasks) == 2 and isinstance(tasks[1], Drop)
+    status = TensorStatus.READ_WRITE if last else TensorStatus.READ_ONLY
+    task = _ENCODE_TASK[type(first)](first, status)
+    return b"\x81\xa7Compute\x92" + _pack(task) + encode_identity(request)
+
+
+def drop_frame(tensor: int, tail: bytes) -> bytes:
+    """Return the frame that frees a tensor; ``tail`` is from ``encode_identity``.
+
+    Shape and dtype must be there and mean nothing.
+    """
+    return _DROP_HEAD + _pack(tensor) + _DROP_REST + tail
+
+
+_DROP_HEAD: Final = b"\x81\xa7Compute\x92\x81\xb1RegisterOperation\x81\xa4Drop\x94\x91"
+_DROP_REST: Final = b"\x91\x90\xa9ReadWrite" + _pack(F32.wire)
+
+
+def _read_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
+    tensor, use = decode_tensor(wire)
+    return _with_drop(Read(request, tensor, use.spec), tensor, use.status)
+
+
+def _expose_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
+    described, count, transfer = sequence(wire, 3, "a tensor, a count and a transfer id")
+    tensor, use = decode_tensor(described)
+    if type(count) is not int or not 0 <= count <= _MAX_COUNT:
+        raise unexpected("a count, an unsigned 32-bit integer", count)
+    transfer = _unsigned(transfer, "a transfer id")
+    expose = Expose(tensor, use.spec, count, transfer, EXPIRES_SECONDS)
+    return _with_drop(expose, tensor, use.status)
+
+
+def _with_drop(task: Task, tensor: int, status: TensorStatus) -> tuple[Task, ...]:
+    return (task, Drop((tensor,))) if status is TensorStatus.READ_WRITE else (task,)
+
+
+def _upload_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
+    identifier, data = sequence(wire, 2, "an id and the data of a tensor")
+    tensor = _unsigned_in_array(identifier, "the id of a tensor")
+    return (Upload(tensor, decode_tensor_data(data)),)
+
+
+def _fetch_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
+    remote, identifier = sequence(wire, 2, "an exposed tensor and an id")
+    transfer, address = sequence(remote, 2, "a transfer id and an address")
+    (address,) = sequence(address, 1, "an address")
+    if type(address) is not str or len(address) > _MAX_ADDRESS_CHARACTERS:
+        raise unexpected(f"an address of at most {_MAX_ADDRESS_CHARACTERS} characters", address)
+    tensor = _unsigned_in_array(identifier, "the id of a tensor")
+    return (Fetch(_unsigned(transfer, "a transfer id"), address, tensor, None),)
+
+
+_DECODE_TASK: Final[dict[str, Callable[[Any, int], tuple[Task | Operation, ...]]]] = {
+    "RegisterOperation": lambda wire, request: (decode_operation(wire),),
+    "RegisterTensor": _upload_from_wire,
+    "RegisterTensorRemote": _fetch_from_wire,
+    "ExposeTensorRemote": _expose_from_wire,
+    "ReadTensor": _read_from_wire,
+    "Seed": lambda wire, request: (Seed(_unsigned(wire, "a seed")),),
+    "DTypeUsage": lambda wire, request: (QueryDType(request, DType.from_wire(wire)),),
+}
+
+
+def _tensor_to_wire(tensor: int, spec: TensorSpec, status: TensorStatus) -> list[Any]:
+    return [[tensor], [list(spec.shape)], status.value, spec.dtype.wire]
+
+
+_ENCODE_TASK: Final[dict[type[Any], Callable[[Any, TensorStatus], Any]]] = {
+    Execute: lambda t, _: {"RegisterOperation": encode_operation(t.operation)},
+    Upload: lambda t, _: {"RegisterTensor": [[t.tensor], encode_tensor_data(t.data)]},
+    Fetch: lambda t, _: {"RegisterTensorRemote": [[t.transfer, [t.address]], [t.tensor]]},
+    Expose: lambda t, status: {
+        "ExposeTensorRemote": [_tensor_to_wire(t.tensor, t.spec, status), t.count, t.transfer]
+    },
+    Read: lambda t, status: {"ReadTensor": _tensor_to_wire(t.tensor, t.spec, status)},
+    Seed: lambda t, _: {"Seed": t.seed},
+    QueryDType: lambda t, _: {"DTypeUsage": t.dtype.wire},
+    Sync: lambda t, _: "SyncBackend",
+}
