@@ -39,9 +39,15 @@ class Fetches:
 
     def drop(self, slot: InFlight) -> None:
         """Let go of a tensor that nobody wants any more, or that was stored as an array."""
-        if slot.arrived() and slot.reserved:
+        if slot.arrived():
             self._free(slot)
         slot.drop()
+
+    def end(self) -> None:
+        """Free the room of all: the session has ended and dropped its tensors."""
+        for slot in self._begun:
+            self._free(slot)
+        self._begun.clear()
 
     def _reserve(self, slot: InFlight, size: int) -> None:
         refusal = self._quota.refusal([size])
@@ -60,7 +66,7 @@ class Fetches:
         for slot in self._begun:
             if not slot.arrived():
                 begun.append(slot)
-            elif slot.is_dropped and slot.reserved:
+            elif slot.is_dropped:
                 self._free(slot)
         self._begun = begun
         # Not at every fetch: that would take longer the more there are.
@@ -69,5 +75,6 @@ class Fetches:
             self._look_at = min(self._look_at, self._allowed)
 
     def _free(self, slot: InFlight) -> None:
-        self._quota.give_back(slot.reserved, 1)
-        slot.reserved = 0
+        if slot.reserved is not None:
+            self._quota.give_back(slot.reserved, 1)
+            slot.reserved = None

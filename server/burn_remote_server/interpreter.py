@@ -103,6 +103,10 @@ class Interpreter:
             self._plans[id(signature)] = plan
         self.invoke(plan, tensors)
 
+    def known_plan(self, signature: Signature) -> Plan | None:
+        """Return the plan of a signature that was executed before."""
+        return self._plans.get(id(signature))
+
     def invoke(self, plan: Plan, tensors: tuple[int, ...]) -> None:
         """Run a prepared operation on tensors: the ids of its inputs, then those of its outputs."""
         self.executed += 1
@@ -289,6 +293,7 @@ class Interpreter:
         self.drop([*self._arrays, *self._slots])
         self.numbered.clear()
         self._plans.clear()
+        self._fetches.end()
         self.quota.end()
 
     def _forget(self, tensor: int) -> None:

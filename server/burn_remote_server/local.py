@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import (
@@ -38,7 +39,7 @@ from burn_remote_server.engine import Engine
 from burn_remote_server.host import hand_over, new_interpreter
 from burn_remote_server.outbox import NativeOutbox
 from burn_remote_server.slots import InFlight
-from burn_remote_server.transfers import Transfers
+from burn_remote_server.transfers import Exposed, Key, Transfers
 
 __all__ = ["LocalLink", "open_numpy"]
 
@@ -77,6 +78,8 @@ class LocalLink:
         self._arrived = threading.Condition()
         self._running = threading.Lock()
         self._greeted = False
+        # Fetches that may still wait for their expose.
+        self._awaited: list[tuple[Key, Callable[[Exposed], None], InFlight]] = []
         # The caller's own NumPy settings stay as they are.
         self._context = contextvars.copy_context()
         self._context.run(backend.prepare_thread)
@@ -130,6 +133,9 @@ class LocalLink:
     def _free(self) -> None:
         if not self.closed:
             self._engine.close()
+            for key, arrive, _ in self._awaited:
+                _transfers.forget(key, arrive)
+            self._awaited.clear()
         with self._arrived:
             self.closed = True
             self._arrived.notify_all()
@@ -174,4 +180,10 @@ class LocalLink:
 
     def _fetch(self, task: Fetch, slot: InFlight) -> None:
         key = ("local", task.transfer)
-        _transfers.fetch(key, lambda exposed: hand_over(exposed, task, slot, self._backend))
+
+        def arrive(exposed: Exposed) -> None:
+            hand_over(exposed, task, slot, self._backend)
+
+        self._awaited = [entry for entry in self._awaited if not entry[2].arrived()]
+        self._awaited.append((key, arrive, slot))
+        _transfers.fetch(key, arrive)

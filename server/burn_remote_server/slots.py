@@ -22,7 +22,7 @@ class InFlight:
         self.spec = spec
         self.wait_seconds = wait_seconds
         # Bytes of the quota that are kept for it, also after nobody wants it any more.
-        self.reserved = 0
+        self.reserved: int | None = None
         self.is_dropped = False
         self._arrived = threading.Event()
         self._value: Any = None

@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.plans import memory_bytes
 
-__all__ = ["ExposeLimits", "Exposed", "Transfers"]
+__all__ = ["ExposeLimits", "Exposed", "Key", "Transfers"]
 
 # Fetches that wait for their expose. Larger: a peer that guesses ids holds more memory. Smaller: a
 # burst of moves between two servers whose sessions run at different speeds is refused.

@@ -76,3 +76,25 @@ def test_thousands_that_came_and_went_leave_nothing_behind() -> None:
         fetches.drop(slot)
     assert (quota.bytes, quota.tensors) == (0, 0)
     assert len(fetches._begun) <= 64
+
+
+def test_a_tensor_without_elements_is_counted_and_freed_like_any_other() -> None:
+    quota = Quota(40, 1)
+    fetches = Fetches(quota, None)
+    slot = in_flight(0)
+    fetches.begin(slot)
+    assert quota.tensors == 1
+    slot.complete("array")
+    fetches.drop(slot)
+    assert quota.tensors == 0
+
+
+def test_when_the_session_ends_all_room_is_free() -> None:
+    quota = Quota(400, 9)
+    fetches = Fetches(quota, None)
+    slots = [in_flight(), in_flight(0)]
+    for slot in slots:
+        fetches.begin(slot)
+    fetches.drop(slots[0])
+    fetches.end()
+    assert (quota.bytes, quota.tensors) == (0, 0)

@@ -1,0 +1,175 @@
+"""What is fuzzed: functions of bytes that may refuse them in one way only, and must do nothing else."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+import msgpack
+
+from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.dialects.native import (
+    Batch,
+    decode_frame,
+    decode_task,
+    encode_batch,
+    encode_frame,
+    encode_task,
+)
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Chunk,
+    Cleanup,
+    Closing,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    FetchRequest,
+    Hello,
+    QueryDType,
+    Read,
+    Refused,
+    Reply,
+    Resume,
+    Seed,
+    Sync,
+    Upload,
+    Welcome,
+)
+from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.configuration import Settings
+from burn_remote_server.local import LocalLink
+from support.recorded import golden
+
+__all__ = ["SEEDS", "TARGETS"]
+
+# Small, so that whatever slips through a check shows as growth.
+SETTINGS: Final = Settings(
+    max_session_bytes=2**20, max_session_tensors=200, fetch_timeout_seconds=0.001
+)
+_LENGTH: Final = struct.Struct(">H")
+
+
+def native_frame(data: bytes) -> None:
+    """Decode a frame of the native dialect and every task in it; what was understood is itself."""
+    try:
+        message = decode_frame(data)
+        if isinstance(message, Batch):
+            for task in message.tasks:
+                decode_task(task)
+            return
+    except ProtocolViolation:
+        return
+    if not isinstance(message, Chunk):
+        again = encode_frame(message)
+        assert encode_frame(decode_frame(again)) == again
+
+
+def operation(data: bytes) -> None:
+    """Decode an operation as both dialects carry it; what was understood is itself."""
+    try:
+        decoded = decode_operation(unpack_frozen(data))
+    except ProtocolViolation:
+        return
+    packed = msgpack.packb(encode_operation(decoded))
+    assert decode_operation(unpack_frozen(packed)) == decoded
+
+
+def session(data: bytes) -> None:
+    """Feed frames to a live session: it answers or refuses, and then holds nothing."""
+    link = LocalLink(_backend(), SETTINGS)
+    link.send(HELLO)
+    try:
+        for frame in split(data):
+            if link.closed:
+                break
+            link.send(frame)
+    finally:
+        link.close()
+    quota = link._interpreter.quota
+    assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """Cut an input into frames, each behind its length; the last may be shorter than it says."""
+    position = 0
+    while position + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        yield data[position : position + length]
+        position += length
+
+
+def joined(*frames: bytes) -> bytes:
+    """Return the input that ``split`` cuts into these frames."""
+    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in frames if len(frame) < 65_536)
+
+
+@cache
+def _backend() -> Backend:
+    return open_backends("numpy", 1)[0]
+
+
+HELLO: Final = encode_frame(Hello((1,)))
+_SPEC: Final = TensorSpec((2, 3), F32)
+_DATA: Final = TensorData(bytes(range(24)), (2, 3), F32)
+
+
+def _frames() -> Iterator[bytes]:
+    refusal = ProtocolViolation("seen, not expected")
+    for message in (
+        Hello((1, 2), "token", Resume(1, b"s" * 16, 3), "client", {"hint": 1}),
+        Welcome(1, 2, b"s", 60.0, {"index": 0}, {"chunk_bytes": 5}, "ws://a:1", 3),
+        Refused(refusal),
+        Reply(1, None),
+        Reply(1, 7),
+        Reply(1, _SPEC),
+        Reply(1, refusal),
+        FetchRequest(1, bytes(32), 5),
+        Closing(refusal),
+    ):
+        yield encode_frame(message)
+    yield from (encode_batch(0, [encode_task(task)]) for task in _tasks())
+
+
+def _tasks() -> Iterator[Any]:
+    yield from (Upload(1, _DATA), Read(1, 1, _SPEC), Sync(2), Seed(3), QueryDType(4, F32))
+    yield from (Cleanup(), Drop((1, 2)), BeginUpload(5, _SPEC, 24))
+    yield from (Expose(1, _SPEC, 1, bytes(32), 5.0), Fetch(bytes(32), "ws://a:1", 6, _SPEC))
+    for value in golden("OperationIr"):
+        decoded = decode_operation(value.tuples)
+        yield Execute(decoded)
+        yield Define(0, decoded.signature)
+
+
+def _sessions() -> Iterator[bytes]:
+    upload = encode_task(Upload(1, _DATA))
+    read = encode_task(Read(1, 1, _SPEC))
+    for task in _tasks():
+        yield joined(encode_batch(0, [upload, encode_task(task), read]))
+    begin = encode_task(BeginUpload(5, _SPEC, 24))
+    chunk = bytes.fromhex("030000000000000000000000000000050000000000000000") + bytes(24)
+    yield joined(encode_batch(0, [begin]), chunk, encode_batch(0, [read]))
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "native_frame": native_frame,
+    "operation": operation,
+    "session": session,
+}
+
+# Inputs to start from, beside those that were kept in corpus/.
+SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
+    "native_frame": _frames,
+    "operation": lambda: (value.payload for value in golden("OperationIr")),
+    "session": _sessions,
+}

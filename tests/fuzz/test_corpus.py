@@ -1,0 +1,26 @@
+"""What fuzzing starts from, and what it once found, breaks nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuzz.targets import SEEDS, TARGETS
+
+CORPUS = Path(__file__).parent / "corpus"
+FOUND = [path for name in TARGETS for path in sorted((CORPUS / name).glob("*"))]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_seeds_of_a_target_do_not_break_it(name: str) -> None:
+    seeds = [*SEEDS[name]()]
+    assert seeds
+    for seed in seeds:
+        TARGETS[name](seed)
+        TARGETS[name](seed[: len(seed) // 2])
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_fuzzing_found_breaks_nothing_any_more(path: Path) -> None:
+    TARGETS[path.parent.name](path.read_bytes())
