@@ -1,0 +1,137 @@
+"""Which bytes carry the answers of a server that speaks Burn 0.21, to clients and to other servers?
+
+Elements are not copied on the way out: a frame is given in pieces, to be sent as one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from burn_remote_protocol.dialects.burn_0_21 import decode_identity, encode_identity
+from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    LimitExceeded,
+    OperationFailed,
+    shown,
+)
+from burn_remote_protocol.operations.encoding import decode_tensor_data
+from burn_remote_protocol.operations.values import is_unsigned, sequence, unexpected, variant
+from burn_remote_protocol.tensors import TensorData
+
+__all__ = [
+    "Answer",
+    "decode_answer",
+    "decode_data",
+    "decode_data_request",
+    "encode_answer",
+    "encode_data",
+    "encode_data_request",
+]
+
+_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+
+# What MessagePack has a length for.
+MAX_ELEMENT_BYTES: Final = 2**32 - 1
+
+
+class Answer(NamedTuple):
+    """What a server says to a read (data), a sync (nothing) or a question about a dtype (bits)."""
+
+    request: int
+    value: TensorData | BurnRemoteError | int | None
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memoryview]:
+    """Return the pieces of the frame that answers a question, elements uncopied.
+
+    An error answers a read, or a sync where that is said.
+    """
+    value = answer.value
+    identity = encode_identity(answer.request)
+    if isinstance(value, TensorData):
+        return [b"\x92\x81\xaaReadTensor\x81\xa2Ok", *_data_pieces(value, identity)]
+    if isinstance(value, BurnRemoteError):
+        name = "SyncBackend" if is_sync else "ReadTensor"
+        return [b"\x92" + _pack({name: {"Err": {"Generic": [str(value)]}}}) + identity]
+    content = {"SyncBackend": {"Ok": None}} if value is None else {"DTypeUsage": value}
+    return [b"\x92" + _pack(content) + identity]
+
+
+def decode_answer(frame: bytes) -> Answer:
+    """Return what a frame on ``/response`` answers. Raises ``ProtocolViolation``."""
+    content, identity = sequence(unpack_frozen(frame), 2, "an answer with its position and stream")
+    name, body = variant(content, "an answer")
+    request = decode_identity(identity)
+    if name == "DTypeUsage":
+        return Answer(request, _unsigned(body, "a dtype's usage"))
+    if name not in ("ReadTensor", "SyncBackend"):
+        raise unexpected("an answer (ReadTensor, SyncBackend, DTypeUsage)", name)
+    outcome, value = variant(body, "Ok or Err")
+    if outcome == "Err":
+        _, reason = variant(value, "an error")
+        text = reason[0] if type(reason) is tuple and reason else reason
+        return Answer(request, OperationFailed(text if type(text) is str else shown(reason)))
+    if outcome != "Ok" or (name == "SyncBackend" and value is not None):
+        raise unexpected("Ok or Err", body)
+    return Answer(request, decode_tensor_data(value) if name == "ReadTensor" else None)
+
+
+def _data_pieces(data: TensorData, end: bytes) -> list[bytes | memoryview]:
+    """Write ``[bytes, [dims], dtype]`` and what follows, in pieces where that saves a copy."""
+    elements = memoryview(data.bytes)
+    rest = _pack(list(data.shape)) + _pack(data.dtype.wire) + end
+    return [b"\x93" + _buffer_header(len(elements)), elements, rest]
+
+
+def _buffer_header(length: int) -> bytes:
+    if length < 2**8:
+        return b"\xc4" + length.to_bytes(1, "big")
+    if length < 2**16:
+        return b"\xc5" + length.to_bytes(2, "big")
+    if length < 2**32:
+        return b"\xc6" + length.to_bytes(4, "big")
+    raise LimitExceeded(
+        "bytes of a tensor in a message of Burn 0.21", seen=length, allowed=MAX_ELEMENT_BYTES
+    )
+
+
+# -- between servers --------------------------------------------------------------------------
+
+
+def encode_data_request(transfer: int) -> bytes:
+    """Return the frame that asks for an exposed tensor."""
+    return _pack({"TensorRequest": transfer})
+
+
+def decode_data_request(frame: bytes) -> int:
+    """Return the transfer id that a peer asks for. Raises ``ProtocolViolation``."""
+    name, transfer = variant(unpack_frozen(frame), "TensorRequest")
+    if name != "TensorRequest":
+        raise unexpected("TensorRequest", name)
+    return _unsigned(transfer, "a transfer id")
+
+
+def encode_data(data: TensorData) -> list[bytes | memoryview]:
+    """Return the pieces of the frame that carries a tensor to a peer, elements uncopied."""
+    return [b"\x81\xa6Tensor", *_data_pieces(data, b"")]
+
+
+def decode_data(frame: bytes) -> TensorData:
+    """Return the tensor that a peer sends. Raises ``ProtocolViolation``."""
+    name, data = variant(unpack_frozen(frame), "Tensor")
+    if name != "Tensor":
+        raise unexpected("Tensor", name)
+    return decode_tensor_data(data)
+
+
+def _unsigned(value: Any, what: str) -> int:
+    if not is_unsigned(value):
+        raise unexpected(f"{what}, an unsigned 64-bit integer", value)
+    return int(value)

@@ -1,0 +1,155 @@
+"""How is an operation of Burn 0.21 told by its bytes, and how is one written that will come again?
+
+Burn sends one operation per frame, with everything that the server knows already: names, shapes,
+dtypes. Programs repeat themselves, so most frames differ from an earlier one in nothing but tensor
+ids and the position at the end. What stands between those is the key of a signature that was
+decoded before, and a template for what is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.row import Operation, Signature
+
+__all__ = ["OperationTemplate", "recognize_operation"]
+
+# Frames that are known by their bytes. More: a peer that never repeats itself fills more memory, up
+# to 1 KiB each. Fewer: long programs are decoded in full again and again.
+FRAMES_KEPT: Final = 4096
+# Longer: a peer fills more memory. Shorter: operations on several tensors of high rank are never
+# found again.
+KEY_BYTES_KEPT: Final = 1024
+
+_UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
+# A tensor begins with an array of four, whose first is an array of one, the id, and whose second is
+# an array of one, the shape. The frame ends with the position and the stream of the task.
+_VARIABLE: Final = re.compile(
+    rb"\x94\x91("
+    + _UNSIGNED
+    + rb")(?=\x91[\x90-\x9f\xdc])|\x92("
+    + _UNSIGNED
+    + rb"\x91"
+    + _UNSIGNED
+    + rb")\Z",
+    re.DOTALL,
+)
+
+# Ids that no client has drawn: what is put in a tensor's place to see whether it is one.
+_UNUSED: Final = 2**64 - 2**32
+
+_KNOWN: Final[dict[tuple[bytes, ...], Signature]] = {}
+
+
+def recognize_operation(frame: bytes) -> Operation | None:
+    """Return the operation that a frame registers; ``None`` where it must be decoded in full.
+
+    Never raises: what is malformed is not recognized either.
+    """
+    # Literal, id, nothing; …; literal, nothing, position and stream; and nothing at the end.
+    pieces = _VARIABLE.split(frame)
+    key = tuple(pieces[::3])
+    signature = _KNOWN.get(key)
+    if signature is None:
+        signature = _learn(key, pieces)
+        if signature is None:
+            return None
+    return Operation(
+        signature,
+        tuple(
+            [
+                piece[0] if len(piece) == 1 else int.from_bytes(piece[1:], "big")
+                for piece in pieces[1:-3:3]
+            ]
+        ),
+    )
+
+
+def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
+    """Remember the signature of a frame under what stands between its variable pieces.
+
+    Bytes that look like the beginning of a tensor could be part of a number. So the frame is
+    decoded once with other ids in these places: where just those come out, nothing else is there.
+    """
+    if pieces[-1] or sum(map(len, key)) > KEY_BYTES_KEPT:
+        return None
+    count = len(key) - 2
+    try:
+        ((kind, body),) = unpack_frozen(_with_unused_ids(key))
+        (((task, wire),), (position, (stream,))) = body
+        if (kind, task) != ("Compute", "RegisterOperation"):
+            return None
+        signature, tensors = decode_operation(wire)
+    except (ProtocolViolation, TypeError, ValueError):
+        return None
+    unused = [*tensors, position, stream]
+    if unused != [_UNUSED + index for index in range(count + 2)]:
+        return None
+    if len(_KNOWN) >= FRAMES_KEPT:
+        _KNOWN.clear()
+    _KNOWN[key] = signature
+    return signature
+
+
+def _with_unused_ids(key: tuple[bytes, ...]) -> bytes:
+    *literals, last_literal, _ = key
+    parts = []
+    for index, literal in enumerate(literals):
+        parts += [literal, b"\x94\x91", msgpack.packb(_UNUSED + index)]
+    position, stream = (_UNUSED + len(literals), _UNUSED + len(literals) + 1)
+    parts += [last_literal, msgpack.packb([position, [stream]])]
+    return b"".join(parts)
+
+
+class _Use(NamedTuple):
+    """What follows the id of a tensor: as it is, and where the server may free it afterwards."""
+
+    kept: bytes
+    last: bytes
+
+
+class OperationTemplate:
+    """The frame of an operation with its tensor ids left out."""
+
+    __slots__ = ("_head", "_uses")
+
+    def __init__(self, signature: Signature) -> None:
+        count = len(signature.input_uses) + signature.output_count
+        tensors = tuple(range(_UNUSED, _UNUSED + count))
+        operation = encode_operation(Operation(signature, tensors))
+        rest: bytes = b"\x81\xa7Compute\x92" + msgpack.packb({"RegisterOperation": operation})
+        literals = []
+        for tensor in tensors:
+            literal, rest = rest.split(msgpack.packb(tensor), 1)
+            literals.append(literal)
+        literals.append(rest)
+        self._head: Final = literals[0]
+        self._uses: Final = tuple(
+            _Use(literal, literal.replace(b"\xa8ReadOnly", b"\xa9ReadWrite", 1))
+            for literal in literals[1:]
+        )
+
+    def write(
+        self,
+        tensors: Sequence[int],
+        last: Sequence[int],
+        tail: bytes,
+        pack: Callable[[int], bytes],
+    ) -> bytes:
+        """Return the frame for ``tensors``; those at the indices ``last`` are used the last time.
+
+        ``tail`` is the position and stream, as ``encode_identity`` writes them.
+        """
+        parts = [self._head]
+        for index, (tensor, use) in enumerate(zip(tensors, self._uses, strict=True)):
+            parts.append(pack(tensor))
+            parts.append(use.last if index in last else use.kept)
+        parts.append(tail)
+        return b"".join(parts)
