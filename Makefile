@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Burn's programs are built outside the clone, so that a fresh clone need not build them again.
 INTEROP := $(or $(CARGO_TARGET_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/burn-remote/interop-target)/release
 
-.PHONY: help setup demo test lint types bench conformance interop test-oracle test-gpu clean
+.PHONY: help setup demo test lint types fuzz bench conformance interop test-oracle test-gpu clean
 .DEFAULT_GOAL := help
 
 help:            ## Say what there is
@@ -39,6 +39,13 @@ lint: $(READY)   ## Check style, formatting and the direction of imports
 types: $(READY)  ## Check types, strictly
 	@$(BIN)/mypy
 
+FUZZ_SECONDS ?= 60
+fuzz: $(READY)   ## Fuzz the decoders and a live session, FUZZ_SECONDS each (installs atheris)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
+	@for target in native_frame operation session; do \
+		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
+	done
+
 bench: $(READY)  ## Measure the engine beside its rivals
 	@$(BIN)/python benchmarks/engine.py
 
@@ -54,4 +61,4 @@ test-oracle: $(READY)  ## Compare with PyTorch and SciPy (installs them)
 	@$(BIN)/python -m pytest -m oracle
 
 clean:           ## Remove what make made
-	@rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist

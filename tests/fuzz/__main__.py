@@ -1,8 +1,8 @@
 """Fuzz one target, guided by what of the code an input reaches: ``python -m fuzz session 300``.
 
-Inputs that reached something new stay in ``fuzz/corpus/TARGET`` below the folder for results; one that
-breaks a target is written to ``tests/fuzz/corpus/TARGET``, where ``test_corpus.py`` tries it from
-then on. Needs atheris: the dependency group ``fuzz``.
+Inputs that reached something new stay below the folder for results; one that breaks a target is
+written to ``tests/fuzz/corpus/TARGET``, where ``test_corpus.py`` tries it from then on. Needs
+atheris: the dependency group ``fuzz``.
 """
 
 from __future__ import annotations

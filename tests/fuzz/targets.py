@@ -1,4 +1,4 @@
-"""What is fuzzed: functions of bytes that may refuse them in one way only, and must do nothing else."""
+"""What is fuzzed: functions of bytes that may refuse them in one way, and do nothing else."""
 
 from __future__ import annotations
 
