@@ -29,12 +29,12 @@ demo: $(READY)   ## Start two servers, train on one, move the weights to the oth
 test: $(READY)   ## Run all tests and print the coverage
 	@$(BIN)/coverage run --parallel-mode -m pytest
 	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --format=total | sed 's/$$/ % of the code is covered/'
+	@echo "$$($(BIN)/coverage report --format=total) % of the code is covered"
 
 lint: $(READY)   ## Check style, formatting and the direction of imports
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
-	@$(BIN)/lint-imports --no-cache | tail -n 3
+	@$(BIN)/lint-imports --no-cache >.venv/.imports || { cat .venv/.imports; exit 1; }
 
 types: $(READY)  ## Check types, strictly
 	@$(BIN)/mypy
@@ -55,6 +55,14 @@ conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the
 interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test against them
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
+
+fuzz: $(READY)   ## Fuzz the decoders and a live session, FUZZ_SECONDS each (installs atheris)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
+	@for target in native_frame operation session; do \
+		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; done
+
+test-gpu: $(READY)  ## Test the GPU backend (needs a CUDA device and CuPy)
+	@$(BIN)/python -m pytest -m gpu
 
 test-oracle: $(READY)  ## Compare with PyTorch and SciPy (installs them)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group oracle
