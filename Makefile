@@ -56,11 +56,6 @@ interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test a
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
 
-fuzz: $(READY)   ## Fuzz the decoders and a live session, FUZZ_SECONDS each (installs atheris)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
-	@for target in native_frame operation session; do \
-		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; done
-
 test-gpu: $(READY)  ## Test the GPU backend (needs a CUDA device and CuPy)
 	@$(BIN)/python -m pytest -m gpu
 

@@ -76,9 +76,9 @@ def _default_text(setting: str, default: object) -> str:
 
 @app.command(
     help="Hold the tensors of remote programs, and compute on them.\n\n"
-    "Each setting has a flag, a variable and a place in the --config file, such as --drain-seconds, "
-    "BURN_REMOTE_DRAIN_SECONDS and drain_seconds. The flag wins over the variable, and the variable "
-    "over the file. A size is a number of bytes, or like 64MiB."
+    "Each setting has a flag, a variable and a place in the --config file: --drain-seconds, for "
+    "one, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. The flag wins over the variable, and the "
+    "variable over the file. A size is a number of bytes, or like 64MiB."
 )
 def command(
     context: typer.Context,
