@@ -43,6 +43,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
@@ -156,9 +157,24 @@ def _sessions() -> Iterator[bytes]:
     read = encode_task(Read(1, 1, _SPEC))
     for task in _tasks():
         yield joined(encode_batch(0, [upload, encode_task(task), read]))
+    for value in golden("OperationIr"):
+        decoded = decode_operation(value.tuples)
+        if sum(use.spec.nbytes for use in decoded.signature.input_uses) <= 2048:
+            yield joined(encode_batch(0, [encode_task(task) for task in _whole(decoded)]))
     begin = encode_task(BeginUpload(5, _SPEC, 24))
     chunk = bytes.fromhex("030000000000000000000000000000050000000000000000") + bytes(24)
     yield joined(encode_batch(0, [begin]), chunk, encode_batch(0, [read]))
+
+
+def _whole(decoded: Operation) -> Iterator[Any]:
+    """Yield uploads of an operation's inputs, the operation, and reads of what it gives."""
+    signature, tensors = decoded
+    uses, outputs = signature.input_uses, signature.outputs
+    for tensor, use in zip(tensors, uses, strict=False):
+        yield Upload(tensor, TensorData(bytes(use.spec.nbytes), use.spec.shape, use.spec.dtype))
+    yield Execute(decoded)
+    for request, (tensor, spec) in enumerate(zip(tensors[len(uses) :], outputs, strict=True)):
+        yield Read(request, tensor, spec)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
