@@ -58,7 +58,11 @@ class PeerRules:
         return self._is_own(found)
 
     def allows_address(self, text: str) -> bool:
-        """Whether a connection that came from this address came from an allowed peer."""
+        """Whether a connection from ``192.0.2.7``, or ``192.0.2.7:51034``, is an allowed peer's."""
+        if text.startswith("["):
+            text = text[1:].partition("]")[0]
+        elif text.count(":") == 1:
+            text = text.partition(":")[0]
         try:
             return self.allows("", ipaddress.ip_address(text.partition("%")[0]))
         except ValueError:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import atheris
-import structlog
 
 with atheris.instrument_imports(include=["burn_remote_protocol", "burn_remote_server"]):
     from fuzz.targets import SEEDS, TARGETS
@@ -70,7 +69,7 @@ def main() -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for seed in SEEDS[given.target]():
         (corpus / sha256(seed).hexdigest()[:16]).write_bytes(seed)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     kept = KEPT / given.target
     folders = [str(corpus), *([str(kept)] if kept.exists() else [])]

@@ -74,7 +74,10 @@ def test_a_peer_that_is_no_host_or_network_is_refused(peer: str) -> None:
 def test_where_a_connection_came_from_is_checked_by_the_same_rules() -> None:
     rules = PeerRules(["10.0.0.0/8"], elsewhere)
     assert rules.allows_address("10.1.2.3")
+    assert rules.allows_address("10.1.2.3:51034")
     assert rules.allows_address("::ffff:10.1.2.3")
+    assert rules.allows_address("[::ffff:10.1.2.3]:51034")
+    assert not rules.allows_address("[fe80::1%eth0]:51034")
     assert not rules.allows_address("11.1.2.3")
     assert not rules.allows_address("fe80::1%eth0")
     assert not rules.allows_address("a unix socket")
