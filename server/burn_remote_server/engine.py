@@ -6,7 +6,7 @@ for a socket; what must be sent, fetched or told goes to its ``Outbox``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from burn_remote_protocol.dialects.native import SLOW_TASKS, Batch, decode_task
@@ -33,6 +33,7 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
+from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.plans import memory_bytes
@@ -84,9 +85,10 @@ class Engine:
         self._dialect = dialect
         self._fetch_wait_seconds = fetch_wait_seconds
         self._exposes = exposes
-        self._handlers: dict[type[Task], Callable[[Any], None]] = {
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
+            Operation: interpreter.execute,
             Drop: lambda task: interpreter.drop(task.tensors),
             Upload: self._upload,
             BeginUpload: self._begin_upload,
@@ -116,6 +118,30 @@ class Engine:
                 invoke(plan, task[1:])
             else:
                 raise plan.wrong_tensors(task[1:])
+
+    def run_tasks(self, tasks: Sequence[Task | Operation]) -> None:
+        """Execute tasks that came one by one."""
+        for task in tasks:
+            self._handlers[type(task)](task)
+
+    def estimate_tasks(self, tasks: Sequence[Task | Operation]) -> int | None:
+        """Estimate what such tasks cost; ``None`` where it cannot be told beforehand."""
+        if self._interpreter.has_slots():
+            return None
+        total = 0
+        for task in tasks:
+            if isinstance(task, Execute | Operation):
+                operation = task if isinstance(task, Operation) else task.operation
+                plan = self._interpreter.known_plan(operation.signature)
+                if plan is None:
+                    return None
+                total += plan.cost
+            elif isinstance(task, Fetch):
+                return None
+            elif isinstance(task, Upload):
+                total += len(task.data.bytes)
+            total += TASK_COST
+        return total
 
     def handle(self, task: Task) -> None:
         """Execute one task."""

@@ -16,6 +16,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access import NOBODY, Access, Grant
 from burn_remote_server.attachments import Attachments
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.burn_sessions import BurnSessions
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters, Tally
 from burn_remote_server.engine import Engine, Outbox
@@ -144,6 +145,7 @@ class Host:
         self.counters: Final = self.tally.open()
         self.transfers: Final = Transfers()
         self.attachments: Final = Attachments()
+        self.burn_sessions: Final = BurnSessions()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -171,8 +172,12 @@ class Peers:
 
     async def fetch(self, dialect: str, backend: Backend, task: Fetch) -> Any:
         """Return the array of a tensor that a peer exposes. Raises ``TransferFailed``."""
-        if task.spec is None or not isinstance(task.transfer, bytes):
-            raise TransferFailed("only native peers are known")
+        if isinstance(task.transfer, int):
+            array = await self._fetch_from_burn(backend, task.address, task.transfer)
+            self._counters.transfers_fetched += 1
+            return array
+        if task.spec is None:
+            raise TransferFailed("a fetch from a native peer says what it expects")
         peer = await self._peer(task.address)
         download = _Download(backend, task.spec)
         # The peer waits for the expose as long as this side does; its refusal must come first.
@@ -180,6 +185,35 @@ class Peers:
         array = await peer.fetch(task.transfer, download, stall_seconds)
         self._counters.transfers_fetched += 1
         return array
+
+    async def _fetch_from_burn(self, backend: Backend, address: str, transfer: int) -> Any:
+        """Fetch from a server's ``/data``, on a connection of its own.
+
+        The real server answers one request after the other on a connection; one that waits for
+        its tensor would hold up the others.
+        """
+        seconds = self._settings.fetch_timeout_seconds
+        try:
+            link = await self._dial(
+                address, "/data", self._settings.tensor_bytes(backend.memory_bytes())
+            )
+            try:
+                async with asyncio.timeout(1.5 * seconds):
+                    await link.send(encode_data_request(transfer))
+                    frame = await link.receive()
+            finally:
+                await link.close()
+            self._counters.peer_received_bytes += len(frame)
+            data = decode_data(frame)
+        except TransferFailed:
+            raise
+        except TimeoutError:
+            raise TransferFailed(
+                f"{address} sent no tensor within {1.5 * seconds:g} seconds"
+            ) from None
+        except BurnRemoteError as error:
+            raise TransferFailed(f"cannot fetch from {address}: {error}") from error
+        return await asyncio.to_thread(backend.to_device, data)
 
     async def _peer(self, address: str) -> _Peer:
         found = self._peers.get(address)
@@ -203,18 +237,22 @@ class Peers:
         self._tasks.create_task(peer.receive())
         return peer
 
-    async def _open(self, address: str) -> AsyncLink:
+    async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
-        link = await connect(
+        return await connect(
             address,
-            "/transfer",
+            route,
             connect_to=numeric,
             tls=self._tls if target.secure else None,
             timeout_seconds=seconds,
-            max_message_bytes=self._settings.max_message_bytes,
+            max_message_bytes=max_message_bytes,
         )
+
+    async def _open(self, address: str) -> AsyncLink:
+        seconds = self._settings.handshake_timeout_seconds
+        link = await self._dial(address, "/transfer", self._settings.max_message_bytes)
         try:
             wanted = {CHECKSUM_SETTING: CHECKSUM} if self._settings.transfer_checksum else {}
             hello = Hello(VERSIONS, token=self._token, client="burn-remote-server", settings=wanted)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ from websockets.http11 import Request, Response
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
 from burn_remote_server import backends
 from burn_remote_server.access import token_in_path
+from burn_remote_server.burn_pump import serve_data, serve_request, serve_response
 from burn_remote_server.configuration import Settings
 from burn_remote_server.connections import ConnectionLimits, CountedConnection
 from burn_remote_server.health import ServerState, refuse, respond
@@ -36,7 +37,20 @@ logger = get_logger(__name__)
 # default). Smaller: the two switch more often and both get slower.
 SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
-_PATH: Final = re.compile(r"^(?:/(?P<device>\d{1,4}))?/(?P<route>session|transfer)$")
+# Burn's client appends its route to the address as it stands; a trailing slash becomes a second one.
+_PATH: Final = re.compile(
+    r"^(?:/(?P<device>\d{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
+)
+
+Serve = Callable[[WebSocketLink, Device, str | None], Awaitable[None]]
+
+_ROUTES: Final[dict[str, Serve]] = {
+    "session": serve_session,
+    "transfer": lambda link, device, token: serve_peer(link, device.host, token),
+    "request": serve_request,
+    "response": serve_response,
+    "data": serve_data,
+}
 
 
 async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
@@ -122,10 +136,7 @@ class _Service:
         self._running.add(task)
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                if route == "session":
-                    await serve_session(link, device, token)
-                else:
-                    await serve_peer(link, self._host, token)
+                await _ROUTES[route](link, device, token)
         finally:
             self._running.discard(task)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
@@ -88,6 +88,19 @@ class Session:
                 self.notify()
                 return
         self._worker.submit(partial(self._run, partial(self.engine.run, batch)), size)
+
+    def submit_tasks(self, tasks: Sequence[Any], size: int) -> None:
+        """Execute tasks that came one by one, in ``size`` bytes, now or in their turn."""
+        self.spent += FRAME_COST
+        call = partial(self.engine.run_tasks, tasks)
+        if not self._worker.queued:
+            cost = self.engine.estimate_tasks(tasks)
+            if cost is not None and cost <= self._inline_cost:
+                self.spent += cost
+                self._context.run(self._run, call)
+                self.notify()
+                return
+        self._worker.submit(partial(self._run, call), size)
 
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a piece of an upload, now or in its turn."""

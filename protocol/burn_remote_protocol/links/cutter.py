@@ -72,7 +72,7 @@ class FrameCutter:
     def __init__(
         self, max_message_bytes: int, already_read: bytes = b"", *, masked: bool = False
     ) -> None:
-        self._max_message_bytes: Final = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._mask_bit: Final = _MASKED if masked else 0
         self._place = _Place([], already_read)
         # Whole control frames as they came, headers included, for the caller to answer.
@@ -194,9 +194,9 @@ class FrameCutter:
             raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
         if place.open != (opcode == _CONTINUATION):
             raise ProtocolViolation("the fragments of a WebSocket message are out of order")
-        if place.size + length > self._max_message_bytes:
+        if place.size + length > self.max_message_bytes:
             raise LimitExceeded(
-                "bytes in one message", seen=place.size + length, allowed=self._max_message_bytes
+                "bytes in one message", seen=place.size + length, allowed=self.max_message_bytes
             )
 
     def _parse_header(self, buffer: bytes, position: int) -> tuple[int, int, int] | None:

@@ -82,6 +82,8 @@ def upgrade(
 
 def connection_failure(address: Address, error: Exception) -> ConnectionFailed:
     """Say in one sentence why a connection could not be opened and what to check."""
+    if isinstance(error, InvalidStatus):
+        return _status_failure(address, error.response.status_code)
     return ConnectionFailed(_explanation(address, error))
 
 
@@ -109,8 +111,6 @@ def _explanation(address: Address, error: Exception) -> str:
                 f"{address} did not answer in time; check the host, the port, and firewalls on "
                 "the way"
             )
-        case InvalidStatus():
-            return _status_explanation(address, error.response.status_code)
         case InvalidMessage() if isinstance(error.__cause__, EOFError):
             return _hung_up(address)
         case InvalidHandshake():
@@ -123,6 +123,12 @@ def _explanation(address: Address, error: Exception) -> str:
 def _hung_up(address: Address) -> str:
     check = "" if address.secure else ", or write wss:// if it uses TLS"
     return f"{address} hung up before it spoke; check the port{check}"
+
+
+def _status_failure(address: Address, status: int) -> ConnectionFailed:
+    failure = ConnectionFailed(_status_explanation(address, status))
+    failure.http_status = status
+    return failure
 
 
 def _status_explanation(address: Address, status: int) -> str:
@@ -207,7 +213,7 @@ def _read_response(
         head, end, early = received.partition(_HEADERS_END)
         refused = _REFUSAL.match(head)
         if refused is not None and (end or not chunk):
-            raise ConnectionFailed(_status_explanation(address, int(refused[1])))
+            raise _status_failure(address, int(refused[1]))
         if end:
             protocol.receive_data(head + end)
             return early

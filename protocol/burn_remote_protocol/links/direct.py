@@ -70,10 +70,22 @@ class DirectConnection(Connection):
                 await self._receiver
             finally:
                 self._receiver = None
+        message = self.take_message()
+        assert message is not None  # the loop above ended
+        return message
+
+    def take_message(self) -> bytes | None:
+        """Return the next message if it is there already."""
+        if not self._messages:
+            return None
         message = self._messages.popleft()
         if self._reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
             self._resume_reading()
         return message
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        """Take messages up to another size from now on."""
+        self._cutter.max_message_bytes = max_message_bytes
 
     async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
         """Send one message in two parts. Raises ``ConnectionClosed``.

@@ -41,6 +41,19 @@ class IndirectConnection:
             raise ProtocolViolation(reason)
         return message
 
+    @property
+    def remote_address(self) -> object:
+        return self._connection.remote_address
+
+    def take_message(self) -> bytes | None:
+        return None  # the library's queue cannot be looked at
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        """Nothing to do: the library keeps the limit that it was made with."""
+
+    async def send(self, fragments: list[memoryview]) -> None:
+        await self._connection.send(fragments)
+
     async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
         await self._connection.send(head if payload is None else b"".join((head, payload)))
 

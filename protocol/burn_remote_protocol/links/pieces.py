@@ -6,12 +6,12 @@ The client's side of RFC 6455, section 5, for binary messages. The masking is de
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from burn_remote_protocol.links.masking import apply_mask
 
-__all__ = ["Piece", "data_pieces", "plain_header"]
+__all__ = ["Piece", "data_pieces", "joined_pieces", "plain_header"]
 
 # Payloads are masked in blocks just before they are sent. Larger: the masked copy leaves the second
 # level cache before the kernel reads it. Smaller: more system calls.
@@ -30,6 +30,9 @@ _FINAL: Final = 0x80
 _MASKED: Final = 0x80
 _LENGTH_16: Final = 126
 _LENGTH_64: Final = 127
+LENGTH_16_LIMIT: Final = 2**16
+
+_NOTHING: Final = memoryview(b"")
 
 
 class Piece:
@@ -94,6 +97,35 @@ def data_pieces(
             return pieces
 
 
+def joined_pieces(
+    frames: Iterable[bytes], keys: list[bytes], fragment_bytes: int | None
+) -> list[Piece]:
+    """Return several binary messages in pieces; small ones are put together, for one system call.
+
+    ``keys`` as for ``data_pieces``.
+    """
+    pieces: list[Piece] = []
+    joined: list[bytes] = []
+    size = 0
+    for frame in frames:
+        length = len(frame)
+        if length >= LENGTH_16_LIMIT:
+            if joined:
+                pieces.append(Piece(b"".join(joined)))
+                joined, size = [], 0
+            pieces += data_pieces(frame, _NOTHING, keys, fragment_bytes)
+            continue
+        key = keys.pop() if keys else _next_key(keys)
+        joined += (_header(_FINAL | _BINARY, length, _MASKED), key, apply_mask(frame, key))
+        size += length
+        if size >= JOINED_BYTES:
+            pieces.append(Piece(b"".join(joined)))
+            joined, size = [], 0
+    if joined:
+        pieces.append(Piece(b"".join(joined)))
+    return pieces
+
+
 def _masked(parts: list[memoryview], size: int, key: bytes) -> Iterator[Piece]:
     """Take ``size`` bytes off the front of ``parts``, in blocks."""
     while size:
@@ -116,7 +148,7 @@ def plain_header(length: int) -> bytes:
 def _header(first: int, length: int, mask_bit: int = 0) -> bytes:
     if length < _LENGTH_16:
         return bytes((first, mask_bit | length))
-    if length < 2**16:
+    if length < LENGTH_16_LIMIT:
         return bytes((first, mask_bit | _LENGTH_16)) + length.to_bytes(2, "big")
     return bytes((first, mask_bit | _LENGTH_64)) + length.to_bytes(8, "big")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -121,6 +121,12 @@ class WebSocketLink:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the other end, without its port."""
+        address = self._connection.remote_address
+        return str(address[0]) if isinstance(address, tuple) else ""
+
     async def send(self, frame: bytes) -> None:
         try:
             await self._connection.send_message(frame)
@@ -136,6 +142,28 @@ class WebSocketLink:
     async def receive(self) -> bytes:
         try:
             return await self._connection.receive_message()
+        except ConnectionClosed as error:
+            self._raise_lost(error)
+
+    def receive_nowait(self) -> bytes | None:
+        """Return the next frame if it is there already."""
+        return self._connection.take_message()
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        """Take messages up to another size from now on."""
+        self._connection.limit_messages(max_message_bytes)
+
+    async def send_fragments(
+        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int
+    ) -> None:
+        """Send one message, made of pieces, in fragments. Raises ``ConnectionLost``."""
+        fragments = [
+            memoryview(piece)[at : at + fragment_bytes]
+            for piece in pieces
+            for at in range(0, len(piece), fragment_bytes)
+        ]
+        try:
+            await self._connection.send(fragments)
         except ConnectionClosed as error:
             self._raise_lost(error)
 

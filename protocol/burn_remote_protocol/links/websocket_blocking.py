@@ -10,7 +10,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from websockets.client import ClientProtocol
@@ -36,11 +36,9 @@ __all__ = ["BlockingWebSocket", "connect"]
 # How long ``connect`` may take. Larger: a wrong address is reported later. Smaller: slow networks
 # are given up on.
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-
 # How long ``close`` waits for the peer's answer, so that what was sent last is not thrown away with
 # the socket. Larger: a dead peer holds up the program's exit. Smaller: a slow one is cut off.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
-
 # How long ``close`` waits for other threads to leave: they were woken, and only keep books.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
 
@@ -64,10 +62,9 @@ def connect(
     ``timeout_seconds`` bounds all of it, name resolution included. ``tls`` replaces the default
     context of a ``wss`` address. Messages are sent in WebSocket frames of at most
     ``fragment_bytes``. Pings are sent only where ``ping_interval_seconds`` is given, and then only
-    while a thread receives or waits; a peer that does not answer by the next is lost. With
-    ``close_timeout_seconds=0``, ``close`` does not wait for an answer (Burn 0.21 never gives one).
-
-    Raises ``ConnectionFailed`` with one sentence that says what to check.
+    while a thread receives or waits; a peer that does not answer by the next is lost. ``close``
+    waits for an answer at most ``close_timeout_seconds`` (Burn 0.21 never gives one). Raises
+    ``ConnectionFailed`` with one sentence that says what to check.
     """
     deadline = time.monotonic() + timeout_seconds
     target = parse_address(address).joined(route)
@@ -114,7 +111,6 @@ class BlockingWebSocket:
         self._receive_lock = threading.Lock()
         self._watch_lock = threading.Lock()
         self._close_lock = threading.Lock()
-
         self._end: str | None = None  # why nothing can be sent any more
         self._stopped = False  # nothing more can be received either, but what is in ``_cutter``
         self._released = False
@@ -134,11 +130,18 @@ class BlockingWebSocket:
         self.send_parts(frame, _NO_PAYLOAD)
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
+        self._send(lambda: self._sender.send(head, payload))
+
+    def send_together(self, frames: Sequence[bytes]) -> None:
+        """Send several frames as ``send`` sends one, in as few system calls as may be."""
+        self._send(lambda: self._sender.send_together(frames))
+
+    def _send(self, send: Callable[[], None]) -> None:
         try:
             with self._sender.lock:
                 if self._end is not None:
                     raise ConnectionLost(self._end)
-                self._sender.send(head, payload)
+                send()
             self._post()
         except ConnectionLost:
             raise

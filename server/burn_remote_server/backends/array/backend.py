@@ -18,7 +18,6 @@ from burn_remote_server.backends.interface import Backend
 __all__ = ["ArrayBackend"]
 
 _BYTE: Final = np.dtype("u1")
-_WORD: Final = np.dtype("<u4")
 _TRUTH: Final = np.dtype("?")
 _GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
 
@@ -60,8 +59,11 @@ class ArrayBackend(Backend):
         return array != 0
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        if dtype is BOOL_U32:
-            array = array.astype(_WORD)
+        # Truth values are bytes in memory already; anything else may have been asked for as another
+        # dtype than it has.
+        wanted = wire_dtype(dtype)
+        if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
+            array = array.astype(wanted)
         return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
 
     def nbytes(self, array: Any) -> int:

@@ -1,0 +1,205 @@
+"""How do the sockets of a Burn 0.21 client, and of its servers, live?
+
+The real client hangs when a socket closes under it, so failures are answers here, never a close;
+and it must never be pinged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
+from burn_remote_protocol.dialects.burn_answers import decode_data_request, encode_data
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    OperationFailed,
+    ProtocolViolation,
+)
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.burn_sessions import DIALECT, BurnSession
+from burn_remote_server.host import Device
+from burn_remote_server.telemetry import get_logger
+
+__all__ = ["serve_data", "serve_request", "serve_response"]
+
+logger = get_logger(__name__)
+
+# Frames handed to the worker together. Larger: a batch holds the worker longer before its answers
+# leave. Smaller: the hand-over, about 40 µs, is shared by fewer operations.
+FRAMES_TOGETHER: Final = 256
+# The Rust client takes frames of up to 512 MiB; larger messages leave in fragments of this size.
+WHOLE_BYTES: Final = 256 * 2**20
+# What a message holds beside a tensor's elements.
+MESSAGE_OVERHEAD_BYTES: Final = 4096
+
+POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+
+
+async def serve_request(link: WebSocketLink, device: Device, token: str | None) -> None:
+    """Execute what a client sends on ``/request`` until it goes."""
+    joined = await _join(link, device, "/request", token)
+    if joined is None:
+        return
+    identifier, session = joined
+    log = logger.bind(session=f"{identifier:x}", peer=link.peer, device=device.index)
+    log.info("session opened", dialect=DIALECT)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(_complete_or_end(session, device, "/response"))
+            ending = tasks.create_task(_end_with(session))
+            await _execute(link, session, device)
+            waiting.cancel()
+            ending.cancel()
+    except* BurnRemoteError as group:
+        log.info("connection ended", reason=str(group.exceptions[0]))
+    finally:
+        device.host.burn_sessions.leave(device, identifier)
+        log.info("session closed", operations=session.session.interpreter.executed)
+
+
+async def serve_response(link: WebSocketLink, device: Device, token: str | None) -> None:
+    """Send a session's answers on ``/response`` until it ends."""
+    joined = await _join(link, device, "/response", token)
+    if joined is None:
+        return
+    identifier, session = joined
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(_listen(link))
+            waiting = tasks.create_task(_complete_or_end(session, device, "/request"))
+            await _answer(link, session)
+            listening.cancel()
+            waiting.cancel()
+    except* BurnRemoteError:
+        pass  # the client has gone; its other socket says so too
+    finally:
+        device.host.burn_sessions.leave(device, identifier)
+
+
+async def _join(
+    link: WebSocketLink, device: Device, route: str, token: str | None
+) -> tuple[int, BurnSession] | None:
+    """Return the id and the session of a socket that opens; ``None`` when it was refused."""
+    host = device.host
+    seconds = host.settings.handshake_timeout_seconds
+    try:
+        grant = host.access.admit(token)
+        async with asyncio.timeout(seconds):
+            identifier = decode_init(await link.receive())
+        return identifier, host.burn_sessions.join(device, identifier, route, grant)
+    except (BurnRemoteError, TimeoutError) as error:
+        reason = str(error) or f"no Init came within {seconds:g} seconds"
+        host.counters.sessions_refused += 1
+        logger.warning("connection refused", peer=link.peer, route=route, reason=reason)
+        await link.close(POLICY_VIOLATION, reason)
+        return None
+
+
+async def _complete_or_end(session: BurnSession, device: Device, missing: str) -> None:
+    seconds = device.host.settings.handshake_timeout_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            await session.complete.wait()
+    except TimeoutError:
+        raise ProtocolViolation(f"no {missing} socket came within {seconds:g} seconds") from None
+
+
+async def _end_with(session: BurnSession) -> None:
+    await session.ended.wait()
+    raise session.session.error or ProtocolViolation("the session has ended")
+
+
+async def _execute(link: WebSocketLink, session: BurnSession, device: Device) -> None:
+    # One message carries a whole tensor here, so its bound is what the session may hold.
+    link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
+    queue_length = device.host.settings.session_queue_batches
+    counters = session.session.counters
+    while True:
+        frames = [await link.receive()]
+        while len(frames) < FRAMES_TOGETHER and (more := link.receive_nowait()) is not None:
+            frames.append(more)
+        size = sum(map(len, frames))
+        counters.client_received_bytes += size
+        decoded = (task for frame in frames for task in decode_tasks(frame))
+        tasks = [*session.dtypes.applied(decoded)]
+        if any(type(task) is Close for task in tasks):
+            session.session.submit_tasks([task for task in tasks if type(task) is not Close], size)
+            await _finish(session)
+            return
+        counters.batches += 1
+        session.session.submit_tasks(tasks, size)
+        while session.session.queued >= queue_length:
+            session.progress.clear()
+            await session.progress.wait()
+
+
+async def _finish(session: BurnSession) -> None:
+    while session.session.queued and session.session.error is None:
+        session.progress.clear()
+        await session.progress.wait()
+
+
+async def _answer(link: WebSocketLink, session: BurnSession) -> None:
+    frames = session.outbox.frames
+    while True:
+        while frames:
+            size = await _send(link, frames.popleft())
+            session.session.counters.client_sent_bytes += size
+        if session.ended.is_set():
+            return
+        session.wake.clear()
+        await session.wake.wait()
+
+
+async def _send(link: WebSocketLink, pieces: Sequence[bytes | memoryview]) -> int:
+    """Send one message that is made of pieces; return its size."""
+    size = sum(map(len, pieces))
+    if size <= WHOLE_BYTES:
+        await link.send(b"".join(pieces))
+    else:
+        await link.send_fragments(pieces, WHOLE_BYTES)
+    return size
+
+
+async def _listen(link: WebSocketLink) -> None:
+    """Notice when the client closes ``/response``; it sends nothing there."""
+    while True:
+        await link.receive()
+
+
+async def serve_data(link: WebSocketLink, device: Device, token: str | None) -> None:
+    """Answer another server's requests for tensors on ``/data``, one after the other.
+
+    Burn's ids are small numbers that anybody guesses, so only known peers are served.
+    """
+    host = device.host
+    known = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
+    if not known:
+        logger.warning("connection refused", peer=link.peer, route="/data", reason="unknown peer")
+        await link.close(POLICY_VIOLATION, "this server does not know you; see --peer")
+        return
+    with contextlib.suppress(ConnectionLost):
+        await _serve_transfers(link, device)
+
+
+async def _serve_transfers(link: WebSocketLink, device: Device) -> None:
+    counters = device.host.counters
+    while True:
+        transfer = decode_data_request(await link.receive())
+        try:
+            exposed = await device.host.exposed((DIALECT, transfer))
+            if exposed.failure is not None:
+                raise exposed.failure
+        except OperationFailed as error:
+            # The dialect has no word for a failed transfer: only the end of the connection tells.
+            logger.warning("transfer failed", peer=link.peer, reason=str(error))
+            return
+        spec = exposed.spec
+        elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
+        data = TensorData(elements, spec.shape, spec.dtype)
+        counters.peer_sent_bytes += await _send(link, encode_data(data))

@@ -1,0 +1,110 @@
+"""How do the two sockets of a Burn 0.21 client become one session?
+
+A client opens ``/request`` and ``/response`` in any order, and names the session it drew on both.
+The session opens with the first; when the other does not come in time, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access import Grant
+from burn_remote_server.burn_quirks import AnswerDTypes
+from burn_remote_server.sessions import Session
+from burn_remote_server.slots import InFlight
+
+if TYPE_CHECKING:
+    from burn_remote_server.host import Device
+
+__all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
+
+DIALECT: Final = "burn-0.21"
+
+
+class BurnOutbox:
+    """What an engine says, as frames of Burn's dialect. The engine appends, the pump takes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.frames: deque[list[bytes | memoryview]] = deque()
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        """Answer a request."""
+        self.frames.append(encode_answer(Answer(request, value), is_sync=False))
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        """Say nothing: this dialect has no message for it, and a read of the tensors tells."""
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        """Start a download."""
+        self._device.host.start_fetch(DIALECT, self._device.backend, task, slot)
+
+
+class BurnSession:
+    """A session and which of its sockets are there."""
+
+    def __init__(self, session: Session, outbox: BurnOutbox) -> None:
+        self.session: Final = session
+        self.outbox: Final = outbox
+        self.dtypes: Final = AnswerDTypes()
+        # Set when there is something to send, or room to read on.
+        self.wake: Final = asyncio.Event()
+        self.progress: Final = asyncio.Event()
+        self.ended: Final = asyncio.Event()
+        self.complete: Final = asyncio.Event()
+        self._routes: set[str] = set()
+        session.notify = self.notify
+
+    def notify(self) -> None:
+        """Look again: work was done."""
+        self.wake.set()
+        self.progress.set()
+        if self.session.error is not None:
+            self.ended.set()
+
+    def attach(self, route: str) -> None:
+        """Note that one of the sockets is there. Raises ``ProtocolViolation`` for a second one."""
+        if route in self._routes:
+            raise ProtocolViolation(f"the session has a {route} socket already")
+        self._routes.add(route)
+        if len(self._routes) == 2:
+            self.complete.set()
+
+
+class BurnSessions:
+    """The Burn sessions of one process, by device and the id that the client drew."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[int, int], BurnSession] = {}
+
+    def join(self, device: Device, identifier: int, route: str, grant: Grant) -> BurnSession:
+        """Return the session that a socket belongs to, opened by the first of its two.
+
+        Raises ``ProtocolViolation`` where that socket is there already, ``HandshakeRefused`` where
+        the server has too many sessions.
+        """
+        key = (device.index, identifier)
+        found = self._sessions.get(key)
+        if found is None:
+            outbox = BurnOutbox(device)
+            # Clients draw their ids; the server's own keep two of them apart.
+            session = device.open_session(
+                device.host.draw_session_id(grant), outbox, DIALECT, grant
+            )
+            found = self._sessions[key] = BurnSession(session, outbox)
+        found.attach(route)
+        return found
+
+    def leave(self, device: Device, identifier: int) -> None:
+        """End a session: one of its sockets has gone. A second time does nothing."""
+        found = self._sessions.pop((device.index, identifier), None)
+        if found is not None:
+            device.host.end_session(found.session)
+            found.ended.set()
+            found.notify()
