@@ -138,9 +138,13 @@ class SessionLost(ConnectionLost):
 
 
 class ConnectionFailed(BurnRemoteError, ConnectionError):
-    """No connection to the server could be opened; the text says what to check."""
+    """No connection to the server could be opened; the text says what to check.
+
+    ``http_status`` is what was answered in place of a WebSocket, if anything was.
+    """
 
     code = "connection_failed"
+    http_status: int | None = None
 
 
 class UsageError(BurnRemoteError):

@@ -41,7 +41,6 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 # How long ``close`` waits for other threads to leave: they were woken, and only keep books.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
-
 _NO_PAYLOAD: Final = memoryview(b"")
 
 

@@ -90,8 +90,11 @@ def test_an_http_server_is_recognized(status: int, advice: str, version: str) ->
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         serving = threading.Thread(target=server.handle_request)
         serving.start()
-        text = failure(f"ws://127.0.0.1:{server.server_port}")
+        with pytest.raises(ConnectionFailed) as caught:
+            connect(f"ws://127.0.0.1:{server.server_port}")
         serving.join(PATIENCE_SECONDS)
+    text = str(caught.value)
+    assert caught.value.http_status == status
     assert f"answered HTTP {status}" in text
     assert advice in text
 

@@ -8,7 +8,7 @@ from websockets.frames import Frame
 from websockets.protocol import Side, State
 from websockets.server import ServerProtocol
 
-from burn_remote_protocol.links.pieces import Piece, data_pieces, plain_header
+from burn_remote_protocol.links.pieces import Piece, data_pieces, joined_pieces, plain_header
 from support.link_ends import SIZES, pattern
 
 
@@ -39,6 +39,18 @@ def test_a_message_in_pieces_is_read_by_a_server(
         assert len(frames) == 1
     else:
         assert all(len(frame.data) == fragment_bytes for frame in frames[:-1])
+
+
+@given(sizes=st.lists(st.sampled_from(SIZES), max_size=12))
+def test_messages_that_leave_together_are_read_one_by_one(sizes: list[int]) -> None:
+    messages = [pattern(size) for size in sizes]
+    pieces = joined_pieces(messages, [], None)
+    frames = read_by_server(b"".join(piece.left() for piece in pieces))
+    assert [frame.data for frame in frames] == messages
+
+
+def test_small_messages_leave_in_one_piece() -> None:
+    assert len(joined_pieces([pattern(100)] * 256, [], None)) == 1
 
 
 def test_masking_keys_are_not_repeated() -> None:

@@ -49,6 +49,19 @@ class TestBlockingWebSocket(BlockingLinkConformance):
             yield open_pair
 
 
+def test_frames_sent_together_arrive_one_by_one() -> None:
+    frames = [b"%d" % number * (number % 40) for number in range(3000)] + [pattern(300_000), b""]
+    with link_server("asyncio") as server:
+        link = connect(server.address)
+        far = server.accept()
+        sending = in_thread(link.send_together, frames)
+        assert [far.receive() for _ in frames] == frames
+        sending.result(PATIENCE_SECONDS)
+        link.close()
+        with pytest.raises(ConnectionLost):
+            link.send_together(frames)
+
+
 def test_a_frame_that_comes_with_the_handshake_is_received() -> None:
     def behave(sock: socket.socket) -> None:
         protocol = ServerProtocol()
