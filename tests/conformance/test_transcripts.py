@@ -28,5 +28,10 @@ def test_every_recorded_answer_is_given_again(recording: str, backend: Backend) 
         if outcome.problems:
             problems[session["name"]] = outcome.problems
 
+    # What `make conformance` shows.
+    print(  # noqa: T201
+        f"{recording}: {compared:,} answers of {len(recorded):,} sessions compared, "
+        f"{len(problems)} sessions differ"
+    )
     assert not problems
     assert compared >= len(recorded)

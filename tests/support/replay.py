@@ -27,7 +27,7 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.quota import Quota
 
-__all__ = ["Outcome", "replay"]
+__all__ = ["RANDOM", "Outcome", "difference", "replay"]
 
 # Relative and absolute; those of the recording's own replayer.
 TOLERANCES: Final = {
@@ -152,12 +152,12 @@ class _Replay:
         elif kind == "SyncBackend":
             problem = None if seen is None else f"{seen} instead of the answer to a sync"
         else:
-            problem = _difference(dict(expected), seen, key in self.random_reads)
+            problem = difference(dict(expected), seen, key in self.random_reads)
         if problem:
             self.problems.append(f"answer {key}: {problem}")
 
 
-def _difference(expected: Any, seen: TensorData | str, is_random: bool) -> str | None:
+def difference(expected: Any, seen: TensorData | str, is_random: bool) -> str | None:
     if isinstance(seen, str) or "Err" in expected:
         both = isinstance(seen, str) and "Err" in expected
         return None if both else f"{seen} instead of {expected}"

@@ -1,0 +1,47 @@
+"""A real server answers a real Burn client's recorded sessions as the real server did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.recorded import recordings, sessions
+from support.servers import RunningServer, server
+from support.socket_replay import replay_over_sockets
+
+# Recorded with another backend of Burn's, whose dtypes are not those of its CPU server.
+OTHER_USAGE = "tensor_ndarray.msgpack.xz"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[list[RunningServer]]:
+    with server() as first, server() as second:
+        yield [first, second]
+
+
+@pytest.mark.parametrize("recording", recordings())
+def test_sessions_eight_at_a_time_are_answered_as_by_the_original(
+    recording: str, pair: list[RunningServer]
+) -> None:
+    recorded = sessions(recording)
+    addresses = [running.address for running in pair]
+
+    def run(session: dict[str, object]) -> list[str]:
+        return replay_over_sockets(session, addresses, compare_usage=recording != OTHER_USAGE)
+
+    # Sessions that move tensors use Burn's small ids, 0, 1, 1, 1 …: two of them at once may meet
+    # each other's tensors, which nothing in their bytes tells apart.
+    moving = [session for session in recorded if session.get("addresses")]
+    others = [session for session in recorded if not session.get("addresses")]
+    with ThreadPoolExecutor(8) as pool:
+        problems = dict(zip((each["name"] for each in others), pool.map(run, others), strict=True))
+    problems |= {session["name"]: run(session) for session in moving}
+    wrong = {name: found for name, found in problems.items() if found}
+
+    # What `make conformance` shows.
+    print(  # noqa: T201
+        f"{recording}: {len(recorded):,} sessions over real sockets, {len(wrong)} differ"
+    )
+    assert not wrong
