@@ -106,12 +106,13 @@ class NativeOutbox:
             return
         self.follow(request, value)
 
-    def follow(self, request: int, value: TensorData) -> None:
-        """Answer with a tensor's shape and dtype, and its elements in chunks."""
+    def follow(self, request: int, value: TensorData, start: int = 0) -> None:
+        """Answer with a tensor's shape and dtype, and its bytes from ``start`` on in chunks."""
         data = memoryview(value.bytes).cast("B")
         self._frames.append(encode_frame(Reply(request, value.spec)))
-        self._added_bytes += len(data)
-        self._downloads.append(_Download(request, data))
+        if start < len(data) or not start:
+            self._added_bytes += len(data) - start
+            self._downloads.append(_Download(request, data, start))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report an operation that failed by itself."""

@@ -6,6 +6,7 @@ One connection per peer address carries all fetches from it, interleaved chunk b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ConnectionLost,
     OperationFailed,
     ProtocolViolation,
     TransferFailed,
@@ -38,6 +40,10 @@ logger = get_logger(__name__)
 # cluster of more servers than this cannot move tensors between all of them.
 MAX_PEERS: Final = 256
 
+# Connections over which one tensor may come; each goes on where the one before broke. Larger: a
+# network that breaks every time is tried for longer. Smaller: fewer breaks are survived.
+TRIES: Final = 5
+
 
 class _Download:
     """One tensor on its way from a peer."""
@@ -49,6 +55,12 @@ class _Download:
         self._backend = backend
         self._array: Any = None
         self._buffer = memoryview(b"")
+        self.is_answered = False
+
+    def try_again(self) -> None:
+        """Expect what is missing on another connection."""
+        self.done = asyncio.get_running_loop().create_future()
+        self.is_answered = False
 
     def begin(self, value: Any) -> None:
         """Take the peer's answer: the tensor's spec, whose elements follow."""
@@ -56,12 +68,14 @@ class _Download:
             raise _transfer_failure(value)
         if not isinstance(value, TensorSpec):
             raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
-        if self._array is not None:
+        if self.is_answered:
             raise ProtocolViolation("a peer answers each fetch once")
+        self.is_answered = True
         if value != self.spec:
             raise TransferFailed(f"the source exposed {value}, not {self.spec}")
-        self._array = self._backend.empty(value)
-        self._buffer = self._backend.writable_bytes(self._array)
+        if self._array is None:
+            self._array = self._backend.empty(value)
+            self._buffer = self._backend.writable_bytes(self._array)
         if not self._buffer:
             self.finish(self._backend.finished(self._array, value.dtype))
 
@@ -96,6 +110,7 @@ class _Peer:
         self.link = link
         self._counters = counters
         self.error: TransferFailed | None = None
+        self.is_broken = False  # and did not end for what the peer sent
         self._downloads: dict[int, _Download] = {}
         self._requests = 0
 
@@ -107,7 +122,7 @@ class _Peer:
         request = self._requests
         self._downloads[request] = download
         try:
-            await self.link.send(encode_frame(FetchRequest(request, transfer)))
+            await self.link.send(encode_frame(FetchRequest(request, transfer, download.received)))
             seen = -1
             while not download.done.done():
                 if seen == download.received:
@@ -120,6 +135,11 @@ class _Peer:
         except BurnRemoteError as error:
             raise _transfer_failure(error) from error
         finally:
+            if download.is_answered and self.error is None:
+                with contextlib.suppress(ConnectionLost):
+                    # Until it hears this, the source keeps the tensor for another try.
+                    enough = FetchRequest(request, transfer, download.spec.nbytes)
+                    await self.link.send(encode_frame(enough))
             del self._downloads[request]
             download.done.cancel()
 
@@ -137,6 +157,7 @@ class _Peer:
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:
+            self.is_broken = isinstance(error, ConnectionLost)
             self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
             for download in self._downloads.values():
                 download.fail(self.error)
@@ -178,11 +199,9 @@ class Peers:
             return array
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer says what it expects")
-        peer = await self._peer(task.address)
-        download = _Download(backend, task.spec)
-        # The peer waits for the expose as long as this side does; its refusal must come first.
-        stall_seconds = 1.5 * self._settings.fetch_timeout_seconds
-        array = await peer.fetch(task.transfer, download, stall_seconds)
+        array = await self._fetch_from_native(
+            task.address, task.transfer, _Download(backend, task.spec)
+        )
         self._counters.transfers_fetched += 1
         return array
 
@@ -214,6 +233,19 @@ class Peers:
         except BurnRemoteError as error:
             raise TransferFailed(f"cannot fetch from {address}: {error}") from error
         return await asyncio.to_thread(backend.to_device, data)
+
+    async def _fetch_from_native(self, address: str, transfer: bytes, download: _Download) -> Any:
+        # The peer waits for the expose as long as this side does; its refusal must come first.
+        stall_seconds = 1.5 * self._settings.fetch_timeout_seconds
+        for tries_left in reversed(range(TRIES)):
+            peer = await self._peer(address)
+            try:
+                return await peer.fetch(transfer, download, stall_seconds)
+            except OperationFailed:
+                if not peer.is_broken or not tries_left:
+                    raise
+                download.try_again()
+        raise AssertionError("the last try returns or raises")
 
     async def _peer(self, address: str) -> _Peer:
         found = self._peers.get(address)

@@ -41,6 +41,7 @@ from burn_remote_server.access import Grant
 from burn_remote_server.attachments import Attachment
 from burn_remote_server.host import Device, Host
 from burn_remote_server.outbox import NativeOutbox
+from burn_remote_server.sending import Sending
 from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
 from burn_remote_server.telemetry import get_logger
@@ -314,6 +315,7 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
 
     writer = _Writer(link, outbox, sent)
     await link.send(encode_frame(_peer_welcome(host, version)))
+    sending = Sending(host.transfers, "native", host.settings.fetch_timeout_seconds)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
@@ -321,7 +323,9 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
                 message = decode_frame(await link.receive())
                 if not isinstance(message, FetchRequest):
                     raise ProtocolViolation(f"a peer does not send {_name(message)}")
-                tasks.create_task(_answer(message, host, outbox, writer))
+                if sending.arrived(message):
+                    continue
+                tasks.create_task(_answer(message, host, sending, outbox, writer))
                 while len(outbox) >= MAX_WAITING_REPLIES:
                     await writer.progress()
     except* ConnectionLost:
@@ -329,19 +333,25 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
     except* BurnRemoteError as group:
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
         await _say_goodbye(link, reason)
+    finally:
+        sending.expose_again()
 
 
-async def _answer(request: FetchRequest, host: Host, outbox: NativeOutbox, writer: _Writer) -> None:
+async def _answer(
+    request: FetchRequest, host: Host, sending: Sending, outbox: NativeOutbox, writer: _Writer
+) -> None:
     try:
         exposed = await host.exposed(("native", request.transfer))
+        sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure
         spec = exposed.spec
         data = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
-        outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype))
+        outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)
     except OperationFailed as error:
         outbox.reply(request.request, error)
     except MemoryError:
+        sending.give_up(request)
         reason = "the source has no room to copy the tensor's elements"
         outbox.reply(request.request, TransferFailed(reason))
     writer.wake()

@@ -59,7 +59,7 @@ class _Owned:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    exposed: Exposed
+    exposed: Exposed | None  # until it is removed: deadlines outlive entries
     owner: object
     remaining: int
 
@@ -86,6 +86,7 @@ class Transfers:
         self._deadlines: list[tuple[float, int, Key, _Entry]] = []
         self._waiting: dict[Key, _Waiting] = {}
         self._owned: dict[object, _Owned] = {}
+        self._over = 0  # at most so many deadlines are of entries that were removed
         # How many exposes, fetches served, and exposes that nobody fetched in time there were.
         self.exposed = 0
         self.served = 0
@@ -146,10 +147,12 @@ class Transfers:
                 return
             self.served += 1
             entry = entries[0]
+            exposed = entry.exposed
+            assert exposed is not None  # nothing removed stands there
             entry.remaining -= 1
             if entry.remaining == 0:
                 self._remove(key, entry)
-        callback(entry.exposed)
+        callback(exposed)
 
     def fail(self, key: Key, exposed: Exposed) -> None:
         """Tell those who wait for a tensor that it was not exposed, and why."""
@@ -201,9 +204,16 @@ class Transfers:
             del self._entries[key]
         owned = self._owned[entry.owner]
         owned.count -= 1
-        owned.bytes -= entry.exposed.nbytes
+        owned.bytes -= entry.exposed.nbytes if entry.exposed is not None else 0
         if not owned.count:
             del self._owned[entry.owner]
+        # Its deadline may lie far ahead; the array must not wait for that.
+        entry.exposed = None
+        self._over += 1
+        if self._over > 64 and 2 * self._over > len(self._deadlines):
+            self._deadlines = [deadline for deadline in self._deadlines if deadline[3].remaining]
+            heapq.heapify(self._deadlines)
+            self._over = 0
 
     def _count(self, owner: object, size: int, limits: ExposeLimits) -> None:
         owned = self._owned.get(owner) or _Owned()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import numpy as np
 import pytest
 
 import burn_remote as br
+from support.faults import faulty_proxy
 from support.servers import RunningServer, server
 
 Pair = tuple[br.RemoteDevice, br.RemoteDevice]
@@ -108,3 +112,41 @@ def test_moving_from_a_server_that_died_fails_with_its_address() -> None:
             source.kill()
             with pytest.raises((br.OperationFailed, br.ConnectionLost)):
                 tensor.to(b).numpy()
+
+
+def test_a_move_goes_on_where_its_connection_broke() -> None:
+    size = 6_000_000
+    cuts = iter([2_500_000, 2_500_000, 600_000])
+    with contextlib.ExitStack() as stack:
+        # The source tells its clients to be reached through the proxy, so that is where the target
+        # connects to. The proxy is there first; the source's port is chosen before it listens.
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            port = chosen.getsockname()[1]
+        proxy = stack.enter_context(faulty_proxy(port, lambda: next(cuts, None)))
+        flags = ("--port", str(port), "--advertise-address", proxy.address)
+        source = stack.enter_context(server(*flags))
+        target = stack.enter_context(server())
+        a = stack.enter_context(br.RemoteDevice(source.address))
+        b = stack.enter_context(br.RemoteDevice(target.address))
+        array = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+        moved = br.tensor(array, device=a).to(b)
+        np.testing.assert_array_equal(moved.numpy(), array)
+        assert proxy.cuts == 3
+        # Had it begun again each time, the cut after 2.5 MB would have come before its end.
+        np.testing.assert_array_equal((br.tensor(array[:9], device=a).to(b)).numpy(), array[:9])
+
+
+def test_a_move_whose_connections_all_break_fails_in_the_end() -> None:
+    with contextlib.ExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            port = chosen.getsockname()[1]
+        proxy = stack.enter_context(faulty_proxy(port, lambda: 2000))
+        flags = ("--port", str(port), "--advertise-address", proxy.address)
+        source = stack.enter_context(server(*flags))
+        target = stack.enter_context(server())
+        a = stack.enter_context(br.RemoteDevice(source.address))
+        b = stack.enter_context(br.RemoteDevice(target.address))
+        moved = br.ones((1_000_000,), device=a).to(b)
+        with pytest.raises(br.TransferFailed, match=proxy.address.removeprefix("ws://")):
+            moved.numpy()
+        assert br.ones((2,), device=b).tolist() == [1, 1]

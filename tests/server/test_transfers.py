@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from burn_remote_protocol.dtypes import F32
@@ -149,3 +151,23 @@ def test_only_so_many_fetches_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.fetch(("native", name), print)
     with pytest.raises(TransferFailed, match="2"):
         registry.fetch(KEY, print)
+
+
+def test_what_was_fetched_is_not_held_until_the_deadline_of_what_was_not() -> None:
+    registry = Transfers()
+    registry.expose(("native", b"kept"), exposed(), owner=OWNER, count=1, expires_seconds=60)
+    alive: list[weakref.ref[Tensor]] = []
+    for number in range(1000):
+        tensor = Tensor()
+        alive.append(weakref.ref(tensor))
+        key = ("native", number.to_bytes(4, "big"))
+        what = Exposed(tensor, TensorSpec((1,), F32), backend=None)  # type: ignore[arg-type]
+        registry.expose(key, what, owner=OWNER, count=1, expires_seconds=60)
+        registry.fetch(key, lambda _: None)
+        del tensor, what
+    assert not any(reference() for reference in alive)
+    assert len(registry._deadlines) < 200
+
+
+class Tensor:
+    """Something whose end can be seen."""
