@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.module.checks import check_rank, check_shape, refuse
@@ -22,10 +22,6 @@ __all__ = ["Attention"]
 QUERIES = "[batch, heads, queries, dim]"
 KEYS = "[batch, heads, keys, dim]"
 SCORES = "[batch, heads, queries, keys]"
-
-# Keys that a block of scores spans where there are more. Larger: fewer queries fit into a block of
-# the workspace, and their matrix product gets thin. Smaller: running maxima are updated more often.
-KEYS_AT_ONCE = 2048
 
 
 class _Options(NamedTuple):
@@ -40,6 +36,11 @@ class Attention(Subject):
     """``query`` is ``[batch, heads, queries, dim]``, ``key`` ``[batch, heads, keys, dim]``,
     ``value`` ``[batch, heads, keys, values]``; ``mask`` and ``attn_bias`` broadcast to ``[batch,
     heads, queries, keys]``; the output is ``[batch, heads, queries, values]``."""
+
+    # Keys that a block of scores spans where there are more. Larger: fewer queries fit into a block
+    # of the workspace, and their matrix product gets thin. Smaller: the running maxima and sums are
+    # updated more often.
+    keys_at_once: ClassVar[int] = 2048
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -103,7 +104,7 @@ class Attention(Subject):
         """Yield blocks of batch, heads and queries whose scores fit into the workspace."""
         batch, heads, queries, keys = shape
         # Scores and their exponentials are held at once.
-        row_bytes = max(1, 2 * min(keys, KEYS_AT_ONCE) * itemsize)
+        row_bytes = max(1, 2 * min(keys, self.keys_at_once) * itemsize)
         queries_at_once = max(1, min(queries, self.workspace_bytes // row_bytes))
         heads_at_once = self.workspace_bytes // (row_bytes * queries_at_once)
         for image in range(batch):
@@ -127,7 +128,7 @@ class Attention(Subject):
         query = query * query.dtype.type(options.scale)
         highest = total = result = None
         for first, last in blocks(
-            self._visible_keys(query, key, options, first_query), KEYS_AT_ONCE
+            self._visible_keys(query, key, options, first_query), self.keys_at_once
         ):
             part = slice(first, last)
             scores = xp.matmul(query, key[:, :, part].swapaxes(-1, -2))

@@ -80,7 +80,10 @@ class WindowColumns(Subject):
             part = x[block.first_image : block.last_image]
             for index, outputs, elements in windows.positions(block.first_row, block.last_row):
                 columns[(slice(None), slice(None), *index, *outputs)] = part[(..., *elements)]
-            yield block, columns.reshape(block.images, groups, rows // groups, -1)
+            yield (
+                block,
+                columns.reshape(block.images, groups, rows // groups, block.last - block.first),
+            )
 
     def _add_back(self, columns: Array, out: Array, windows: Windows, block: Block) -> None:
         """Add ``columns``, laid out as ``_columns`` yields them, to the elements of ``out``

@@ -96,7 +96,7 @@ class Correlation(WindowColumns):
         shape = (x.shape[0], layer.filters, *windows.outputs)
         if layer.pointwise:
             strided = x[(..., *windows.positions(0, windows[0].outputs)[0][2])]
-            strided = strided.reshape(x.shape[0], groups, -1, layer.positions)
+            strided = strided.reshape(x.shape[0], groups, layer.channels // groups, layer.positions)
             return self.xp.matmul(self._rows(weight, layer), strided).reshape(shape)
         out = self.xp.empty(shape, x.dtype)
         if layer.depthwise:
@@ -104,7 +104,7 @@ class Correlation(WindowColumns):
             for image, channels, filters in self._planes(x, layer):
                 self._add_taps(x[image, channels], weight[filters], out[image, filters], layer)
             return out
-        grouped = out.reshape(x.shape[0], groups, -1, layer.positions)
+        grouped = out.reshape(self._grouped(shape[0], layer))
         rows = self._rows(weight, layer)
         for block, columns in self._columns(x, windows, groups):
             part = grouped[block.first_image : block.last_image, ..., block.first : block.last]
@@ -113,11 +113,11 @@ class Correlation(WindowColumns):
 
     def _input_gradient(self, weight: Array, grad: Array, layer: Layer) -> Array:
         """Return the gradient ``[batch, channels, *sizes]`` of the input from the output's."""
-        windows, groups = layer.windows, layer.groups
+        windows = layer.windows
         batch = grad.shape[0]
         shape = (batch, layer.channels, *windows.sizes)
         rows = self._rows(weight, layer).swapaxes(-1, -2)
-        grouped = grad.reshape(batch, groups, -1, layer.positions)
+        grouped = grad.reshape(self._grouped(batch, layer))
         if layer.pointwise:
             found = self.xp.matmul(rows, grouped)
             if windows.outputs == windows.sizes:
@@ -142,7 +142,7 @@ class Correlation(WindowColumns):
     def _weight_gradient(self, x: Array, grad: Array, layer: Layer, shape: Shape) -> Array:
         """Return the gradient, of ``shape``, of the filters from the output's."""
         windows, groups = layer.windows, layer.groups
-        grouped = grad.reshape(x.shape[0], groups, -1, layer.positions)
+        grouped = grad.reshape(self._grouped(x.shape[0], layer))
         out = self.xp.zeros((groups, layer.filters // groups, math.prod(shape[1:])), x.dtype)
         # Each image of a product has a gradient of its own, until they are added up.
         images_at_once = self.workspace_bytes // max(1, out.nbytes)
@@ -155,7 +155,12 @@ class Correlation(WindowColumns):
 
     def _rows(self, weight: Array, layer: Layer) -> Array:
         """Return the filters as the rows of one matrix per group."""
-        return weight.reshape(layer.groups, layer.filters // layer.groups, -1)
+        taps = layer.channels // layer.groups * layer.windows.taps
+        return weight.reshape(layer.groups, layer.filters // layer.groups, taps)
+
+    def _grouped(self, batch: int, layer: Layer) -> Shape:
+        """Return the shape of the outputs with their filters by group and their windows in one."""
+        return batch, layer.groups, layer.filters // layer.groups, layer.positions
 
     def _planes(self, x: Array, layer: Layer) -> Iterator[tuple[int, slice, slice]]:
         """Yield an image, channels of it and their filters, few enough to stay in the caches."""
@@ -168,19 +173,21 @@ class Correlation(WindowColumns):
     def _add_taps(self, x: Array, weight: Array, out: Array, layer: Layer) -> None:
         """Add to ``out`` ``[filters, *outputs]`` the products of ``x`` ``[channels, *sizes]``."""
         windows = layer.windows
+        by_channel = (x.shape[0], layer.filters // layer.channels)
+        out = out.reshape(*by_channel, *windows.outputs)
+        filters = weight.reshape(*by_channel, *windows.kernel)
         axes = (1,) * len(windows)
-        out = out.reshape(x.shape[0], -1, *windows.outputs)
-        filters = weight.reshape(x.shape[0], -1, *windows.kernel)
         for index, outputs, elements in windows.positions(0, windows[0].outputs):
-            tap = filters[(slice(None), slice(None), *index)].reshape(x.shape[0], -1, *axes)
+            tap = filters[(slice(None), slice(None), *index)].reshape(*by_channel, *axes)
             out[(..., *outputs)] += tap * x[(slice(None), None, *elements)]
 
     def _spread_taps(self, grad: Array, weight: Array, out: Array, layer: Layer) -> None:
         """Add to ``out`` ``[channels, *sizes]`` what ``grad`` ``[filters, *outputs]`` owes it."""
         windows = layer.windows
+        by_channel = (out.shape[0], layer.filters // layer.channels)
+        grad = grad.reshape(*by_channel, *windows.outputs)
+        filters = weight.reshape(*by_channel, *windows.kernel)
         axes = (1,) * len(windows)
-        grad = grad.reshape(out.shape[0], -1, *windows.outputs)
-        filters = weight.reshape(out.shape[0], -1, *windows.kernel)
         for index, outputs, elements in windows.positions(0, windows[0].outputs):
-            tap = filters[(slice(None), slice(None), *index)].reshape(out.shape[0], -1, *axes)
+            tap = filters[(slice(None), slice(None), *index)].reshape(*by_channel, *axes)
             out[(..., *elements)] += (tap * grad[(..., *outputs)]).sum(axis=1)

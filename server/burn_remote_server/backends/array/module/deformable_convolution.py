@@ -7,12 +7,18 @@ which input, offset and mask get theirs through the four corners of each place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from types import EllipsisType
 from typing import NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.module.checks import check_groups, check_rank, check_shape
+from burn_remote_server.backends.array.module.checks import (
+    check_groups,
+    check_positive,
+    check_rank,
+    check_shape,
+)
 from burn_remote_server.backends.array.module.correlation import AXES
 from burn_remote_server.backends.array.module.deformable_sampling import Sampling
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape, blocks
@@ -146,7 +152,7 @@ class DeformableConvolution(Sampling):
         xp, windows = self.xp, layer.windows
         expected = (x.shape[0], weight.shape[0], *windows.outputs)
         check_shape(operation, "out_grad", out_grad, expected)
-        grads = out_grad.reshape(x.shape[0], *layer.filters.shape[:2], -1)
+        grads = out_grad.reshape(x.shape[0], *layer.filters.shape[:2], math.prod(windows.outputs))
         x_grad = xp.empty(x.shape, x.dtype)
         offset_grad = xp.empty(layer.offset.shape, offset.dtype)
         filters_grad = xp.zeros(layer.filters.shape, weight.dtype)
@@ -233,6 +239,7 @@ def _checked(
     check_rank(operation, "x", x, 4, AXES[2])
     check_rank(operation, "weight", weight, 4, "[filters, channels / groups, height, width]")
     batch, channels = x.shape[:2]
+    check_positive(operation, "channels of x", (channels,))
     filters = weight.shape[0]
     check_groups(operation, "weight_groups", weight_groups, channels=channels, filters=filters)
     check_groups(operation, "offset_groups", offset_groups, channels=channels)
@@ -250,5 +257,5 @@ def _checked(
         windows,
         offset.reshape(batch, offset_groups, taps, 2, *outputs),
         mask,
-        weight.reshape(weight_groups, filters // weight_groups, -1),
+        weight.reshape(weight_groups, filters // weight_groups, channels // weight_groups * taps),
     )

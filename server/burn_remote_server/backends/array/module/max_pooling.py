@@ -181,7 +181,7 @@ class MaxPooling(Folding):
         # One element more per channel takes what belongs to the empty windows.
         sums = self.xp.zeros((planes, size + 1), grad.dtype)
         starts = self.xp.arange(planes, dtype=np.int64)[:, None] * (size + 1)
-        flat = indices.reshape(planes, -1).astype(np.int64)
+        flat = indices.reshape(planes, math.prod(grad.shape[2:])).astype(np.int64)
         flat = self.xp.where(flat < 0, size, flat) + starts
         self._scatter_add(sums.reshape(-1), flat.reshape(-1), grad.reshape(-1))
         return sums[:, :size].reshape(x.shape)
