@@ -57,7 +57,7 @@ def target(arguments: Sequence[str], environment: Mapping[str, str]) -> Target:
     Raises ``ValueError`` for an address or port that cannot be.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--address", "--host", "--port", "--config"):
+    for flag in ("--address", "--host", "--port", "--config", "--tls-certificate"):
         parser.add_argument(flag)
     flags, _ = parser.parse_known_args(arguments)  # a server's other flags may stand beside
     if flags.address is not None:
@@ -71,7 +71,8 @@ def target(arguments: Sequence[str], environment: Mapping[str, str]) -> Target:
     port = str(flags.port or variable or file.get("port") or DEFAULT_PORT)
     if not port.isdecimal():
         raise ValueError(f"the port is {port!r}; expected a whole number")
-    return Target(reachable_host(str(host)), int(port))
+    tls = flags.tls_certificate or environment.get("BURN_REMOTE_TLS_CERTIFICATE")
+    return Target(reachable_host(str(host)), int(port), bool(tls or file.get("tls_certificate")))
 
 
 def _read_address(address: str) -> Target:
@@ -102,6 +103,8 @@ def check(server: Target) -> str | None:
     except TimeoutError:
         return f"{authority} did not answer within {TIMEOUT_SECONDS:g} seconds"
     except OSError as error:
+        if "CERTIFICATE_REQUIRED" in str(error):
+            return None  # it is there to ask who we are, which a check does not say
         return f"{authority} cannot be reached: {error.strerror or error}"
     if status.startswith(b"HTTP/1.1 200"):
         return None

@@ -70,7 +70,7 @@ class _Policy:
         self._drain_once("SIGINT", hint="interrupt again to exit at once")
 
     def _drain_once(self, name: str, **facts: str) -> None:
-        logger.info("draining", signal=name, **facts)
+        logger.info("stopping", signal=name, **facts)
         if not self._draining:
             self._draining = True
             self._drain()
