@@ -252,13 +252,17 @@ def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
     return [resume.session, resume.secret, resume.received]
 
 
+def _secret(value: Any) -> bytes:
+    if type(value) is not bytes or len(value) > 64:
+        raise ProtocolViolation(f"a session's secret is at most 64 bytes, not {shown(value)}")
+    return value
+
+
 def _resume_from_wire(wire: Any) -> Resume | None:
     if wire is None:
         return None
     session, secret, received = wire
-    if type(secret) is not bytes or len(secret) > 64:
-        raise ProtocolViolation("a session's secret is at most 64 bytes")
-    return Resume(_count(session), secret, _count(received))
+    return Resume(_count(session), _secret(secret), _count(received))
 
 
 def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
@@ -280,7 +284,7 @@ def _welcome_from_wire(
 ) -> Welcome:
     peer_address, received = rest
     return Welcome(
-        _count(version), _count(session), bytes(secret), _seconds(lease), dict(device),
+        _count(version), _count(session), _secret(secret), _seconds(lease), dict(device),
         {_text(name): _count(limit) for name, limit in limits.items()},
         _text(peer_address), _count(received),
     )  # fmt: skip

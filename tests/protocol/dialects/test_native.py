@@ -267,3 +267,9 @@ def test_a_frame_larger_than_any_message_is_refused_before_it_is_unpacked() -> N
     frame = b"\x02" + bytes(native.MAX_BODY_BYTES)
     with pytest.raises(LimitExceeded, match="bytes of a frame: seen 4,194,305"):
         native.decode_frame(frame)
+
+
+def test_a_number_in_place_of_a_secret_is_refused_and_no_memory_taken_for_it() -> None:
+    body = [1, 2, 2**62, 60.0, {}, {}, "ws://a:1", 3]
+    with pytest.raises(ProtocolViolation, match="at most 64 bytes"):
+        native.decode_frame(b"\x04" + msgpack.packb(body))
