@@ -23,6 +23,7 @@ from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.burn_sessions import DIALECT, BurnSession
 from burn_remote_server.host import Device
+from burn_remote_server.pump import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.telemetry import get_logger
 
 __all__ = ["serve_data", "serve_request", "serve_response"]
@@ -118,6 +119,7 @@ async def _execute(link: WebSocketLink, session: BurnSession, device: Device) ->
     # One message carries a whole tensor here, so its bound is what the session may hold.
     link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
     queue_length = device.host.settings.session_queue_batches
+    queue_bytes = device.host.settings.session_queue_bytes
     counters = session.session.counters
     while True:
         frames = [await link.receive()]
@@ -133,9 +135,17 @@ async def _execute(link: WebSocketLink, session: BurnSession, device: Device) ->
             return
         counters.batches += 1
         session.session.submit_tasks(tasks, size)
-        while session.session.queued >= queue_length:
+        while (
+            session.session.queued >= queue_length
+            or session.session.queued_bytes >= queue_bytes
+            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
+        ):
             session.progress.clear()
             await session.progress.wait()
+        if session.session.spent >= TURN_COST:
+            # As in the native dialect: frames that have arrived are received without waiting.
+            session.session.spent = 0
+            await asyncio.sleep(0)
 
 
 async def _finish(session: BurnSession) -> None:
@@ -150,6 +160,8 @@ async def _answer(link: WebSocketLink, session: BurnSession) -> None:
         while frames:
             size = await _send(link, frames.popleft())
             session.session.counters.client_sent_bytes += size
+            session.outbox.taken_bytes += size
+            session.progress.set()
         if session.ended.is_set():
             return
         session.wake.clear()

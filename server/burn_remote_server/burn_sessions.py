@@ -11,7 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    HandshakeRefused,
+    OperationFailed,
+    ProtocolViolation,
+    QuotaExceeded,
+)
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access import Grant
@@ -30,13 +36,29 @@ DIALECT: Final = "burn-0.21"
 class BurnOutbox:
     """What an engine says, as frames of Burn's dialect. The engine appends, the pump takes."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
+        self._max_waiting_bytes = max_waiting_bytes
+        # Counted by one thread each: the engine adds, the pump takes away.
+        self._added_bytes = 0
+        self.taken_bytes = 0
         self.frames: deque[list[bytes | memoryview]] = deque()
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         """Answer a request."""
-        self.frames.append(encode_answer(Answer(request, value), is_sync=False))
+        frame = encode_answer(Answer(request, value), is_sync=False)
+        size = sum(map(len, frame))
+        waiting = self._added_bytes - self.taken_bytes
+        if waiting and waiting + size > self._max_waiting_bytes:
+            # Arrays whose elements wait here are alive although the session may have dropped them.
+            refusal = QuotaExceeded(
+                f"bytes of answers that wait to be sent: {waiting + size:,} would, "
+                f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
+            )
+            frame = encode_answer(Answer(request, refusal), is_sync=False)
+            size = sum(map(len, frame))
+        self._added_bytes += size
+        self.frames.append(frame)
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Say nothing: this dialect has no message for it, and a read of the tensors tells."""
@@ -87,17 +109,21 @@ class BurnSessions:
         """Return the session that a socket belongs to, opened by the first of its two.
 
         Raises ``ProtocolViolation`` where that socket is there already, ``HandshakeRefused`` where
-        the server has too many sessions.
+        the server has too many sessions or the other socket came with another token.
         """
         key = (device.index, identifier)
         found = self._sessions.get(key)
         if found is None:
-            outbox = BurnOutbox(device)
+            settings = device.host.settings.limited(grant.limits)
+            outbox = BurnOutbox(device, settings.session_bytes(device.backend.memory_bytes()))
             # Clients draw their ids; the server's own keep two of them apart.
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, DIALECT, grant
             )
             found = self._sessions[key] = BurnSession(session, outbox)
+        elif found.session.token != grant.name:
+            # The ids are numbers that clients draw: who guesses one must not get its answers.
+            raise HandshakeRefused("both sockets of a session show the same token")
         found.attach(route)
         return found
 

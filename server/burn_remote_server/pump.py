@@ -46,7 +46,7 @@ from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
 from burn_remote_server.telemetry import get_logger
 
-__all__ = ["serve_peer", "serve_session"]
+__all__ = ["MAX_WAITING_REPLIES", "TURN_COST", "serve_peer", "serve_session"]
 
 logger = get_logger(__name__)
 

@@ -28,6 +28,11 @@ class ScriptedLink:
         self._ended = False
         self._changed = asyncio.Event()
         self._has_sent = asyncio.Event()
+        self._may_send = asyncio.Event()
+        self._may_send.set()
+        self._is_held = asyncio.Event()
+        self.peer_host = "127.0.0.1"
+        self.closed_with = (0, "")
 
     def say(self, frames: Iterable[bytes]) -> None:
         """Add frames."""
@@ -45,7 +50,31 @@ class ScriptedLink:
             self._has_sent.clear()
             await self._has_sent.wait()
 
+    def hold(self) -> None:
+        """Take nothing that is sent, as who does not read."""
+        self._may_send.clear()
+
+    def let_go(self) -> None:
+        """Take what is sent again."""
+        self._may_send.set()
+
+    async def wait_held(self) -> None:
+        """Wait until somebody waits to send."""
+        await self._is_held.wait()
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        """Accept longer messages: of a script all are accepted."""
+
+    def receive_nowait(self) -> bytes | None:
+        return self.frames.popleft() if self.frames else None
+
+    async def send_fragments(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        await self.send(b"".join(pieces))
+
     async def send(self, frame: bytes) -> None:
+        if not self._may_send.is_set():
+            self._is_held.set()
+            await self._may_send.wait()
         self.sent.append(frame)
         self._has_sent.set()
         if self._on_send is not None:
@@ -63,4 +92,5 @@ class ScriptedLink:
         return self.frames.popleft()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
+        self.closed_with = (code, reason)
         self.end()

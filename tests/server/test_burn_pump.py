@@ -1,0 +1,189 @@
+"""Burn's sockets: who may join them, who is served by small ids, and what a session may pile up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
+from burn_remote_protocol.dialects.burn_answers import decode_answer, encode_data_request
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Expose, Read, Upload
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.burn_pump import serve_data, serve_request, serve_response
+from burn_remote_server.configuration import Settings
+from burn_remote_server.host import Host
+from burn_remote_server.peer_rules import PeerRules
+from burn_remote_server.pump import MAX_WAITING_REPLIES
+from support.scripted import ScriptedLink
+
+ALICE = "alice-has-this-token-1"
+BOB = "bob-has-this-other-one"
+SPEC = TensorSpec((4,), F32)
+DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
+INIT = encode_init(7)
+
+
+def scripted(frames: list[bytes]) -> Any:
+    """Return a link that the pump takes for a WebSocket."""
+    return ScriptedLink(frames)
+
+
+def settings(**values: object) -> Settings:
+    tokens = SecretStr(f"alice:{ALICE},bob:{BOB}")
+    return Settings(tokens=tokens, **values)
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        yield Host(settings(), open_backends("numpy", 1), tasks)
+
+
+def held(leave: threading.Event) -> None:
+    assert leave.wait(5)
+
+
+def upload_and_read(count: int = 1) -> list[bytes]:
+    reads = [encode_tasks([Read(number, 1, SPEC)], number) for number in range(count)]
+    return [encode_tasks([Upload(1, DATA)], 0), *reads]
+
+
+async def test_both_sockets_with_the_token_are_one_session(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read()])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(1)
+    assert decode_answer(response.sent[0]).value == DATA
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+    assert len(host.sessions) == 0
+
+
+@pytest.mark.parametrize("token", [None, "", "x" * 30])
+async def test_a_socket_without_a_known_token_opens_nothing(host: Host, token: str | None) -> None:
+    link = scripted([INIT, *upload_and_read()])
+    await serve_request(link, host.devices[0], token)
+    assert link.closed_with[0] == 1008
+    assert "token" in link.closed_with[1]
+    assert len(host.sessions) == 0
+
+
+async def test_nobody_with_another_token_joins_a_session_by_its_number(host: Host) -> None:
+    request = scripted([INIT])
+    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    await asyncio.sleep(0)  # the session opens
+    eavesdropping = scripted([INIT])
+    await serve_response(eavesdropping, host.devices[0], BOB)
+    assert eavesdropping.closed_with == (1008, "both sockets of a session show the same token")
+    request.end()
+    await serving
+
+
+async def exposed_as(host: Host, transfer: int) -> tuple[Any, asyncio.Task[None]]:
+    tasks = [encode_tasks([Upload(1, DATA)], 0), encode_tasks([Expose(1, SPEC, 1, transfer, 9)], 1)]
+    request = scripted([INIT, *tasks])
+    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    return request, serving
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "is_served"),
+    [
+        ("192.0.2.7", None, False),
+        ("192.0.2.7", "guessed-guessed-guessed", False),
+        ("192.0.2.7", ALICE, True),
+        ("10.1.2.3", None, True),
+    ],
+)
+async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
+    host: Host, address: str, token: str | None, is_served: bool
+) -> None:
+    host.peer_rules = PeerRules(["10.0.0.0/8"], lambda _: False)  # type: ignore[misc]
+    request, serving = await exposed_as(host, 3)
+    link = scripted([encode_data_request(3)])
+    link.peer_host = address
+    fetching = asyncio.create_task(serve_data(link, host.devices[0], token))
+    if is_served:
+        await link.wait_sent(1)
+        link.end()
+    await fetching
+    assert bool(link.sent) == is_served
+    request.end()
+    await serving
+
+
+async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read(20_000)])
+    response = scripted([INIT])
+    response.hold()
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_held()
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    assert len(request.frames) > 20_000 - 2 * MAX_WAITING_REPLIES
+    response.let_go()
+    await response.wait_sent(20_000)
+    assert not request.frames
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_answers_that_would_hold_more_than_the_session_may_are_refused() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(settings(max_session_bytes=300), open_backends("numpy", 1), tasks)
+        request = scripted([INIT, *upload_and_read(20)])
+        response = scripted([INIT])
+        response.hold()
+        serving = [
+            asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+            asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        ]
+        await response.wait_held()
+        response.let_go()
+        await response.wait_sent(20)
+        answers = [decode_answer(frame).value for frame in response.sent]
+        refused = [value for value in answers if isinstance(value, OperationFailed)]
+        assert DATA in answers
+        assert "300 are allowed" in str(refused[0])
+        for link in (request, response):
+            link.end()
+        await asyncio.gather(*serving)
+
+
+async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waiting(
+    host: Host,
+) -> None:
+    busy = scripted([INIT])
+    serving = [asyncio.create_task(serve_request(busy, host.devices[0], ALICE))]
+    await asyncio.sleep(0)  # the session opens
+    leave = threading.Event()
+    next(iter(host.sessions)).submit(lambda: held(leave))
+    other = encode_init(8)
+    request = scripted([other, *upload_and_read()])
+    response = scripted([other])
+    serving += [
+        asyncio.create_task(serve_request(request, host.devices[0], BOB)),
+        asyncio.create_task(serve_response(response, host.devices[0], BOB)),
+    ]
+    await response.wait_sent(1)
+    leave.set()
+    for link in (busy, request, response):
+        link.end()
+    await asyncio.gather(*serving)
