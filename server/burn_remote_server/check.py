@@ -29,6 +29,8 @@ __all__ = ["Target", "check", "main", "target"]
 TIMEOUT_SECONDS: Final = 3.0
 # Enough for a status line; what comes after it does not matter.
 STATUS_BYTES: Final = 64
+# The settings that say where a server listens and how one speaks to it.
+_SETTINGS: Final = ("host", "port", "tls_certificate", "tls_client_ca")
 
 
 class Target(NamedTuple):
@@ -37,6 +39,7 @@ class Target(NamedTuple):
     host: str
     port: int
     tls: bool = False
+    wants_certificate: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,22 +60,26 @@ def target(arguments: Sequence[str], environment: Mapping[str, str]) -> Target:
     Raises ``ValueError`` for an address or port that cannot be.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--address", "--host", "--port", "--config", "--tls-certificate"):
-        parser.add_argument(flag)
+    for setting in ("address", "config", *_SETTINGS):
+        parser.add_argument(f"--{setting.replace('_', '-')}")
     flags, _ = parser.parse_known_args(arguments)  # a server's other flags may stand beside
     if flags.address is not None:
         return _read_address(flags.address)
     config = flags.config or environment.get("BURN_REMOTE_CONFIG")
     file = _read_file(Path(config)) if config else {}
-    variable = environment.get("BURN_REMOTE_PORT") or ""
-    if variable.startswith("tcp://"):  # Kubernetes' word for a service, not our setting
-        variable = ""
-    host = flags.host or environment.get("BURN_REMOTE_HOST") or file.get("host") or DEFAULT_HOST
-    port = str(flags.port or variable or file.get("port") or DEFAULT_PORT)
+    variables = {name: environment.get(f"BURN_REMOTE_{name.upper()}") for name in _SETTINGS}
+    if str(variables["port"]).startswith("tcp://"):  # Kubernetes' word for a service, not ours
+        variables["port"] = None
+    found = {name: getattr(flags, name) or variables[name] or file.get(name) for name in _SETTINGS}
+    port = str(found["port"] or DEFAULT_PORT)
     if not port.isdecimal():
         raise ValueError(f"the port is {port!r}; expected a whole number")
-    tls = flags.tls_certificate or environment.get("BURN_REMOTE_TLS_CERTIFICATE")
-    return Target(reachable_host(str(host)), int(port), bool(tls or file.get("tls_certificate")))
+    return Target(
+        reachable_host(str(found["host"] or DEFAULT_HOST)),
+        int(port),
+        tls=bool(found["tls_certificate"]),
+        wants_certificate=bool(found["tls_client_ca"]),
+    )
 
 
 def _read_address(address: str) -> Target:
@@ -103,11 +110,11 @@ def check(server: Target) -> str | None:
     except TimeoutError:
         return f"{authority} did not answer within {TIMEOUT_SECONDS:g} seconds"
     except OSError as error:
-        if "CERTIFICATE_REQUIRED" in str(error):
-            return None  # it is there to ask who we are, which a check does not say
         return f"{authority} cannot be reached: {error.strerror or error}"
     if status.startswith(b"HTTP/1.1 200"):
         return None
+    if server.wants_certificate and not status:
+        return None  # the handshake was done, then it missed our certificate: its event loop lives
     answer = status.split(b"\r\n")[0].decode("latin-1")
     return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
 

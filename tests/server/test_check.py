@@ -114,6 +114,7 @@ def test_the_configured_server_is_checked(tmp_path: Path) -> None:
     assert target(["--check"], variables) == Target("127.0.0.1", 2)
     assert target(["--check", "--port", "3", "--log-level", "info"], variables).port == 3
     assert target(["--check"], {"BURN_REMOTE_TLS_CERTIFICATE": "c.pem"}).tls
+    assert target(["--check", "--tls-client-ca", "ca.pem"], {}).wants_certificate
 
 
 def test_a_port_variable_of_kubernetes_is_not_our_port() -> None:

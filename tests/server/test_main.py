@@ -1,0 +1,29 @@
+"""The command starts quickly where it can: a health check runs every few seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = {"typer", "rich", "pydantic", "structlog", "numpy", "websockets", "uvloop", "msgpack"}
+
+
+def test_a_check_imports_nothing_but_the_standard_library() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['--check', '--address', 'ws://127.0.0.1:1']\n"
+        "from burn_remote_server.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 1\n"
+        "print(*sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "cannot be reached" in ended.stderr
+    assert not HEAVY & set(ended.stdout.split())
+
+
+def test_the_command_is_a_module_too() -> None:
+    command = [sys.executable, "-m", "burn_remote_server", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.startswith("burn-remote-server ")

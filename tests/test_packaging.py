@@ -1,0 +1,88 @@
+"""What the distribution promises is in the tree: commands, types, licences, import contracts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = [
+    ROOT / path for path in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_package_says_that_it_is_typed(package: Path) -> None:
+    assert (package / "py.typed").is_file()
+    assert (package / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "path", PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
+)
+def test_what_the_source_distribution_names_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_every_entry_point_can_be_loaded() -> None:
+    (local,) = entry_points(group="burn_remote.local")
+    (command,) = entry_points(group="console_scripts", name="burn-remote-server")
+    assert callable(local.load())
+    assert callable(command.load())
+
+
+def test_the_changelog_knows_what_comes_next() -> None:
+    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_target_that_is_documented_exists(document: str) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    text = (ROOT / document).read_text("utf-8")
+    lines = re.findall(r"(?:^|`)make ([a-z][a-z -]*?)(?:`|  |$)", text, re.MULTILINE)
+    named = {target for line in lines for target in line.split()}
+    assert named
+    assert named <= targets
+
+
+def test_every_phony_target_has_a_recipe() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
+    assert sorted(phony.split()) == sorted(targets)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_document_that_is_linked_exists(document: str) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)", (ROOT / document).read_text("utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_import_contract_covers_the_whole_protocol_core() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (contract,) = [item for item in contracts if "protocol core" in item["name"]]
+    package = ROOT / "protocol" / "burn_remote_protocol"
+    modules = {path.stem for path in package.glob("[a-z]*.py")}
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
+    expected = {f"burn_remote_protocol.{name}" for name in (modules | packages) - {"links"}}
+    assert set(contract["source_modules"]) == expected
+
+
+def test_the_client_works_without_the_servers_dependencies() -> None:
+    extra = {"typer", "rich", "structlog", "pydantic", "prometheus_client", "uvloop"}
+    program = "import sys, burn_remote; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    loaded = set(ended.stdout.split())
+    assert not extra & loaded
+    assert "burn_remote_server" not in loaded
