@@ -40,9 +40,9 @@ types: $(READY)  ## Check types, strictly
 	@$(BIN)/mypy
 
 FUZZ_SECONDS ?= 60
-fuzz: $(READY)   ## Fuzz the decoders and a live session, FUZZ_SECONDS each (installs atheris)
+fuzz: $(READY)   ## Fuzz the decoders and live sessions, FUZZ_SECONDS each (installs atheris)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
-	@for target in native_frame operation session; do \
+	@for target in native_frame operation session burn_frame burn_session; do \
 		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
 	done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -9,6 +10,23 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote_protocol.dialects.burn_0_21 import (
+    Close,
+    decode_init,
+    decode_tasks,
+    encode_close,
+    encode_init,
+    encode_tasks,
+)
+from burn_remote_protocol.dialects.burn_answers import (
+    Answer,
+    decode_answer,
+    decode_data,
+    decode_data_request,
+    encode_answer,
+    encode_data,
+    encode_data_request,
+)
 from burn_remote_protocol.dialects.messagepack import unpack_frozen
 from burn_remote_protocol.dialects.native import (
     Batch,
@@ -19,7 +37,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -83,6 +101,27 @@ def operation(data: bytes) -> None:
         return
     packed = msgpack.packb(encode_operation(decoded))
     assert decode_operation(unpack_frozen(packed)) == decoded
+
+
+def burn_frame(data: bytes) -> None:
+    """Decode a frame of any of Burn's sockets, each way."""
+    for decode in (decode_tasks, decode_init, decode_answer, decode_data, decode_data_request):
+        with contextlib.suppress(ProtocolViolation):
+            decode(data)
+
+
+def burn_session(data: bytes) -> None:
+    """Feed Burn's frames to a live session: it executes or refuses, and then holds nothing."""
+    link = LocalLink(_backend(), SETTINGS)
+    try:
+        for frame in split(data):
+            link._engine.run_tasks([t for t in decode_tasks(frame) if not isinstance(t, Close)])
+    except ProtocolViolation:
+        pass
+    finally:
+        link.close()
+    quota = link._interpreter.quota
+    assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
 
 
 def session(data: bytes) -> None:
@@ -177,10 +216,37 @@ def _whole(decoded: Operation) -> Iterator[Any]:
         yield Read(request, tensor, spec)
 
 
+def _burn_frames() -> Iterator[bytes]:
+    for tasks in _burn_tasks():
+        yield from (encode_tasks([task], 5) for task in tasks)
+    yield from (encode_init(7), encode_close(7), encode_data_request(3))
+    yield b"".join(encode_data(_DATA))
+    for type_name in ("Task", "TaskResponse", "DataServiceMessage"):
+        yield from (value.payload for value in golden(type_name))
+    for value in (_DATA, 7, None, OperationFailed("it failed")):
+        yield b"".join(encode_answer(Answer(5, value)))
+
+
+def _burn_tasks() -> Iterator[list[Any]]:
+    yield [Upload(1, _DATA), Read(1, 1, _SPEC), Sync(2), Seed(3), QueryDType(4, F32)]
+    yield [Upload(1, _DATA), Expose(1, _SPEC, 1, 3, 5.0), Fetch(3, "ws://a:1", 6, None)]
+    for value in golden("OperationIr"):
+        decoded = decode_operation(value.tuples)
+        if sum(use.spec.nbytes for use in decoded.signature.input_uses) <= 2048:
+            yield [*_whole(decoded)]
+
+
+def _burn_sessions() -> Iterator[bytes]:
+    for tasks in _burn_tasks():
+        yield joined(*(encode_tasks([task], 5) for task in tasks))
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "native_frame": native_frame,
     "operation": operation,
     "session": session,
+    "burn_frame": burn_frame,
+    "burn_session": burn_session,
 }
 
 # Inputs to start from, beside those that were kept in corpus/.
@@ -188,4 +254,6 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "native_frame": _frames,
     "operation": lambda: (value.payload for value in golden("OperationIr")),
     "session": _sessions,
+    "burn_frame": _burn_frames,
+    "burn_session": _burn_sessions,
 }
