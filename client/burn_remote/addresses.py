@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 
@@ -20,6 +20,7 @@ __all__ = [
     "default_address",
     "id_to_address",
     "normal_address",
+    "with_token",
 ]
 
 DEFAULT_PORT: Final = 3000
@@ -70,6 +71,13 @@ def normal_address(address: str) -> str:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}{query}"
+
+
+def with_token(address: str, token: str) -> str:
+    """Return a normal address that carries a token, for who cannot say one otherwise."""
+    parts = urlsplit(address)
+    path = f"/token/{quote(token, safe='')}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def address_to_id(address: str) -> int:

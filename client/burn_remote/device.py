@@ -15,14 +15,17 @@ from burn_remote.addresses import (
     default_address,
     id_to_address,
     normal_address,
+    with_token,
 )
+from burn_remote.burn_session import FRAGMENT_BYTES, BurnSession
 from burn_remote.runner import RunnerClient
 from burn_remote.session import NativeSession
 from burn_remote.traffic import Traffic
 from burn_remote_protocol.dtypes import DType, DTypeUsage
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
 from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -33,6 +36,12 @@ TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+# In Burn's dialect a whole tensor is one message, of whatever size MessagePack can say.
+MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
+
+NATIVE: Final = "native"
+BURN: Final = "burn-0.21"
+NOT_FOUND: Final = 404
 
 
 class Device:
@@ -44,7 +53,7 @@ class Device:
     # Devices of one domain fetch tensors from each other by transfer id.
     transfer_domain: ClassVar[str | None] = None
 
-    session: NativeSession
+    session: NativeSession | BurnSession
     _client: RunnerClient
 
     @property
@@ -57,7 +66,7 @@ class Device:
         # A frontend puts its decorator here: autodiff, fusion, graph capture.
         self._client = client
 
-    def _adopt(self, session: NativeSession) -> None:
+    def _adopt(self, session: NativeSession | BurnSession) -> None:
         self.session = session
         self._client = session
         if not hasattr(session, "device"):
@@ -134,15 +143,16 @@ class RemoteDevice(Device):
     ``$BURN_REMOTE_ADDRESS`` or ``ws://127.0.0.1:3000``. ``token`` is the server's word for letting
     this program in; without one, ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an
     ``ssl.SSLContext``, or the path of a PEM file with the authority to trust in place of the
-    system's. Devices of the same address and token share one session.
+    system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers built with Burn; without
+    one, native is tried first. Devices of the same address, token and dialect share one session.
 
     Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
     ``VersionMismatch``.
     """
 
-    transfer_domain = "native"
+    transfer_domain = "servers"
 
-    _open: ClassVar[dict[tuple[str, str | None], NativeSession]] = {}
+    _open: ClassVar[dict[tuple[str, str | None, str | None], NativeSession | BurnSession]] = {}
     _opening: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -151,25 +161,30 @@ class RemoteDevice(Device):
         *,
         token: str | None = None,
         tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
+        dialect: str | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
+        if dialect not in (None, NATIVE, BURN):
+            raise UsageError(f"dialect is {dialect!r}; there are {NATIVE!r} and {BURN!r}")
         self.address: Final = normal_address(address or default_address())
         token = token or os.environ.get(TOKEN_VARIABLE) or None
-        key = self.address, token
+        key = self.address, token, dialect
         with self._opening:
             session = self._open.get(key)
             if session is None or session.closed:
-                session = self._connect(token, tls, connect_timeout_seconds)
+                session = self._connect(dialect, token, _context(tls), connect_timeout_seconds)
                 self._open[key] = session
             self._adopt(session)
 
     def _connect(
         self,
+        dialect: str | None,
         token: str | None,
-        trusted: ssl.SSLContext | str | os.PathLike[str] | None,
+        tls: ssl.SSLContext | None,
         timeout_seconds: float,
-    ) -> NativeSession:
-        tls = _context(trusted)
+    ) -> NativeSession | BurnSession:
+        if dialect == BURN:
+            return self._connect_burn(token, tls, timeout_seconds)
 
         def dial(timeout_seconds: float) -> BlockingLink:
             return websocket_blocking.connect(
@@ -180,7 +195,33 @@ class RemoteDevice(Device):
                 max_message_bytes=MAX_MESSAGE_BYTES,
             )
 
-        return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
+        try:
+            return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
+        except ConnectionFailed as error:
+            # A server built with Burn has no such route; whatever else has none fails again.
+            if dialect is not None or error.http_status != NOT_FOUND:
+                raise
+            return self._connect_burn(token, tls, timeout_seconds)
+
+    def _connect_burn(
+        self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+    ) -> BurnSession:
+        # A server of ours finds the token in the path; Burn's own asks for none.
+        address = self.address if token is None else with_token(self.address, token)
+
+        def dial(route: str) -> BlockingWebSocket:
+            return websocket_blocking.connect(
+                address,
+                route,
+                timeout_seconds=timeout_seconds,
+                tls=tls,
+                max_message_bytes=MAX_BURN_MESSAGE_BYTES,
+                fragment_bytes=FRAGMENT_BYTES,
+                # Its server never answers the end of a connection.
+                close_timeout_seconds=0,
+            )
+
+        return BurnSession(dial, address=address, timeout_seconds=timeout_seconds)
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:

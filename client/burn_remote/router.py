@@ -6,8 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.runner import TensorHandle
+from burn_remote.session import NativeSession
 from burn_remote_protocol.errors import UsageError
-from burn_remote_protocol.ids import new_transfer_id
+from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 
 if TYPE_CHECKING:
     from burn_remote.device import Device
@@ -38,7 +39,10 @@ def move(handle: TensorHandle, target: Device) -> TensorHandle:
     address = source_session.welcome.peer_address
     if not address:
         raise UsageError(f"{source} does not say where other servers can reach it")
-    transfer = new_transfer_id()
+    both_native = isinstance(source_session, NativeSession) and isinstance(
+        target_session, NativeSession
+    )
+    transfer = new_transfer_id() if both_native else new_transfer_number()
     with _moving:
         source_session.expose(handle, transfer, EXPIRES_SECONDS)
         return target_session.fetch(transfer, address, handle.spec)

@@ -250,13 +250,13 @@ class NativeSession:
         """Have the device return cached memory to its system."""
         self._tell(Cleanup())
 
-    def expose(self, handle: TensorHandle, transfer: bytes, expires_seconds: float) -> None:
+    def expose(self, handle: TensorHandle, transfer: bytes | int, expires_seconds: float) -> None:
         """Let whoever names ``transfer`` fetch a tensor once. Sent now: somebody waits for it."""
         with self._lock:
             self._append(encode_task(Expose(handle.id, handle.spec, 1, transfer, expires_seconds)))
             self._flush()
 
-    def fetch(self, transfer: bytes, address: str, spec: TensorSpec) -> TensorHandle:
+    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         with self._lock:
             tensor = self._take_id()

@@ -33,7 +33,7 @@ from burn_remote_protocol.errors import (
     error_to_wire,
     shown,
 )
-from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES
+from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES, is_secret
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
@@ -71,8 +71,8 @@ from burn_remote_protocol.tensors import TensorSpec, checked_shape
 __all__ = [
     "CHUNK_BYTES",
     "INLINE_BYTES",
-    "MAX_BODY_BYTES",
     "MAX_BATCH_TASKS",
+    "MAX_BODY_BYTES",
     "MAX_SIGNATURES",
     "SLOW_TASKS",
     "VERSION",
@@ -99,8 +99,8 @@ INLINE_BYTES: Final = 16 * 1024
 # server (about 2 KiB each). Smaller: programs with many different operations send them in full.
 MAX_SIGNATURES: Final = 4096
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
-# A frame other than a chunk: a client sends a batch at 64 KiB, and a task of thousands of tensors has
-# some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: up to 40 ms).
+# A frame other than a chunk: a client sends a batch at 64 KiB, and a task of thousands of tensors
+# has some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: 40 ms).
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 _HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH = (
@@ -147,6 +147,13 @@ def _count(value: Any, maximum: int = MAX_ID) -> int:
     if type(value) is not int or not 0 <= value <= maximum:
         raise ProtocolViolation(f"expected an integer from 0 to {maximum}, not {shown(value)}")
     return value
+
+
+def _task_transfer(value: Any) -> bytes | int:
+    """Read a transfer id; a number is for servers that speak Burn 0.21."""
+    if type(value) is int and is_secret(value):
+        return _count(value)
+    return _transfer(value)
 
 
 def _transfer(value: Any) -> bytes:
@@ -211,10 +218,14 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _QUERY_DTYPE: lambda request, dtype: QueryDType(_count(request), DType.from_wire(dtype)),
     _CLEANUP: lambda: Cleanup(),
     _EXPOSE: lambda tensor, spec, count, transfer, expires: Expose(
-        _count(tensor), _spec_from_wire(spec), _count(count), _transfer(transfer), _seconds(expires)
+        _count(tensor),
+        _spec_from_wire(spec),
+        _count(count),
+        _task_transfer(transfer),
+        _seconds(expires),
     ),
     _FETCH_TASK: lambda transfer, address, tensor, spec: Fetch(
-        _transfer(transfer), _text(address), _count(tensor), _spec_from_wire(spec)
+        _task_transfer(transfer), _text(address), _count(tensor), _spec_from_wire(spec)
     ),
 }
 
