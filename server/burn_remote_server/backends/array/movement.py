@@ -17,6 +17,7 @@ from burn_remote_server.backends.array.kernels import (
     Run,
     Seen,
 )
+from burn_remote_server.backends.array.views import without_much_more
 
 __all__ = ["BaseMovement"]
 
@@ -75,7 +76,8 @@ class BaseMovement(KernelFamily):
         strides = list(input.strides)
         strides.append(strides[dim])
         strides[dim] *= step
-        return self.xp.lib.stride_tricks.as_strided(input, out.shape, strides)
+        windows = self.xp.lib.stride_tricks.as_strided(input, out.shape, strides)
+        return without_much_more(windows)
 
     def repeat_dim(self, tensor: Array, *, dim: int, times: int, out: TensorSpec) -> Array:
         """Put an axis one after the other so many times."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from burn_remote_protocol.operations.rules.movement import slice_ranges
 from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
@@ -16,13 +16,9 @@ from burn_remote_server.backends.array.kernels import (
     Run,
     Seen,
 )
+from burn_remote_server.backends.array.views import without_much_more
 
 __all__ = ["BaseSlicing"]
-
-# A slice is a view and keeps all of its tensor's memory alive, of which the session's quota knows
-# nothing once the tensor is dropped. Larger: a session can hold so many times its quota. Smaller:
-# more slices are copied; the thirds of a joint projection in attention should not be.
-MAX_MEMORY_PER_VIEW: Final = 4
 
 
 class BaseSlicing(KernelFamily):
@@ -40,14 +36,9 @@ class BaseSlicing(KernelFamily):
     def prepare_slice(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the elements that the ranges take, each in its order."""
         index = _index(first.shape, parameters["ranges"])
-        most_bytes = MAX_MEMORY_PER_VIEW * out.size * first.dtype.itemsize
 
         def run(tensor: Array) -> Array:
-            part = tensor[index]
-            whole = tensor.base
-            # What an array was made from may be bytes, as many as the array has.
-            size = tensor.nbytes if whole is None else getattr(whole, "nbytes", tensor.nbytes)
-            return part.copy() if size > most_bytes else part
+            return without_much_more(tensor[index])
 
         return run
 

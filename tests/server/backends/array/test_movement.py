@@ -106,6 +106,15 @@ def test_windows_are_all_that_fit(data: st.DataObject, dtype: Any, size: int, st
     assert_same(seen, expected)
 
 
+def test_few_windows_do_not_keep_the_whole_in_memory() -> None:
+    tensor = np.arange(1000, dtype=np.int32)
+
+    windows = compute("Base.Unfold", tensor, dim=0, size=2, step=100)
+
+    assert windows[:, 1].tolist() == list(range(1, 1000, 100))
+    assert not np.shares_memory(windows, tensor)
+
+
 def test_windows_of_nothing_are_one_more_than_the_elements() -> None:
     tensor = np.arange(3, dtype=np.int32)
 

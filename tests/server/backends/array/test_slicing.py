@@ -58,6 +58,16 @@ def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
     assert not np.shares_memory(part, tensor)
 
 
+def test_a_part_of_windows_does_not_keep_the_whole_in_memory() -> None:
+    tensor = np.arange(1000, dtype=np.int32)
+    windows = compute("Base.Unfold", tensor, dim=0, size=1, step=4)
+
+    part = compute("Base.Slice", windows, ranges=(Slice(0, 100, 1),))
+
+    assert np.shares_memory(windows, tensor)
+    assert not np.shares_memory(part, tensor)
+
+
 def test_a_part_of_what_was_made_from_bytes() -> None:
     tensor = np.frombuffer(bytes(400), np.int32)
 

@@ -1,0 +1,25 @@
+"""When is part of a tensor copied, so that it does not keep all of the tensor in memory?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from burn_remote_server.backends.array.kernels import Array
+
+__all__ = ["without_much_more"]
+
+# A view keeps all of its tensor's memory alive, of which the session's quota knows nothing once the
+# tensor is dropped. Larger: a session can hold so many times its quota. Smaller: more parts are
+# copied; the thirds of a joint projection in attention should not be.
+MAX_MEMORY_PER_VIEW: Final = 4
+
+
+def without_much_more(part: Array) -> Array:
+    """Return a part of a tensor as a view, or a copy where the view would keep too much alive."""
+    shown = kept = part.nbytes
+    base = part.base
+    while base is not None:
+        # The last of the bases holds the memory; those between, and bytes, may not know their size.
+        kept = getattr(base, "nbytes", kept)
+        base = getattr(base, "base", None)
+    return part.copy() if kept > MAX_MEMORY_PER_VIEW * shown else part
