@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.kernels import Array, Kernel, KernelFamily
 
-__all__ = ["BaseIndexing", "checked_indices"]
+__all__ = ["BaseIndexing"]
 
 _POSITION: Any = np.dtype(np.intp)
 
@@ -39,7 +39,7 @@ class BaseIndexing(KernelFamily):
 
     def select(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return the parts of an axis that the indices name."""
-        return self.xp.take(tensor, self._checked(indices, tensor.shape[dim]), axis=dim)
+        return self.xp.take(tensor, self._checked(indices, tensor.shape, dim), axis=dim)
 
     def select_assign(
         self,
@@ -52,14 +52,14 @@ class BaseIndexing(KernelFamily):
         out: TensorSpec,
     ) -> Array:
         """Return the tensor with the parts of an axis that the indices name updated by others."""
-        chosen = self._checked(indices, tensor.shape[dim])
+        chosen = self._checked(indices, tensor.shape, dim)
         along = chosen.reshape((-1,) + (1,) * (tensor.ndim - dim - 1))
         positions = self._positions_along(tensor.shape, value.shape, dim, along)
         return self._updated(tensor, positions, value, update)
 
     def gather(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return for each index the element of its line along an axis."""
-        chosen = self._checked(indices, tensor.shape[dim])
+        chosen = self._checked(indices, tensor.shape, dim)
         lines = tensor[
             tuple(
                 slice(None) if axis == dim else slice(size)
@@ -79,7 +79,7 @@ class BaseIndexing(KernelFamily):
         out: TensorSpec,
     ) -> Array:
         """Return the tensor with the element that each index names in its line updated."""
-        chosen = self._checked(indices, tensor.shape[dim])
+        chosen = self._checked(indices, tensor.shape, dim)
         positions = self._positions_along(tensor.shape, indices.shape, dim, chosen)
         return self._updated(tensor, positions, value, update)
 
@@ -101,14 +101,22 @@ class BaseIndexing(KernelFamily):
 
     # -- positions ----------------------------------------------------------------------------
 
-    def _checked(self, indices: Array, size: int) -> Array:
-        return checked_indices(self.xp, indices, size)
+    def _checked(self, indices: Array, shape: Shape, axis: int) -> Array:
+        """Return indices as positions in an axis. Raises ``ShapeMismatch`` for one beyond it."""
+        xp, size = self.xp, shape[axis]
+        if indices.size:
+            # Without a sign, a negative index is one far too large: one look finds both.
+            unsigned = indices.view(np.dtype(f"u{indices.dtype.itemsize}"))
+            if int(xp.maximum.reduce(unsigned, axis=None)) >= size:
+                low, high = int(xp.min(indices)), int(xp.max(indices))
+                raise _beyond(low if low < 0 else high, shape, axis)
+        return indices.astype(_POSITION, copy=False)
 
     def _rows(self, shape: Shape, indices: Array) -> Array:
         """Return the positions to which coordinates lead in the leading axes of a shape."""
         rows = self.xp.zeros(indices.shape[:-1], _POSITION)
         for axis in range(indices.shape[-1]):
-            rows = rows * shape[axis] + self._checked(indices[..., axis], shape[axis])
+            rows = rows * shape[axis] + self._checked(indices[..., axis], shape, axis)
         return rows
 
     def _positions_along(self, shape: Shape, taken: Shape, dim: int, chosen: Array) -> Array:
@@ -151,13 +159,6 @@ class BaseIndexing(KernelFamily):
         functions[update](target, positions, values)
 
 
-def checked_indices(xp: Any, indices: Array, size: int) -> Array:
-    """Return indices as positions in an axis. Raises ``ShapeMismatch`` for one beyond the axis."""
-    if indices.size:
-        # Without a sign, a negative index is one far too large: one look finds both.
-        unsigned = indices.view(np.dtype(f"u{indices.dtype.itemsize}"))
-        if int(xp.maximum.reduce(unsigned, axis=None)) >= size:
-            low, high = int(xp.min(indices)), int(xp.max(indices))
-            seen = low if low < 0 else high
-            raise ShapeMismatch(f"index {seen} is not one of the {size} of its axis")
-    return indices.astype(_POSITION, copy=False)
+def _beyond(index: int, shape: Shape, axis: int) -> ShapeMismatch:
+    extent = f"goes from 0 to {shape[axis] - 1}" if shape[axis] else "is empty"
+    return ShapeMismatch(f"index {index} is not in axis {axis} of {list(shape)}, which {extent}")

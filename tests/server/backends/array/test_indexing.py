@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,22 +127,30 @@ def test_coordinates_lead_to_elements_or_parts(
 
 @pytest.mark.parametrize("index", [-1, 3, -(2**31), 2**31 - 1])
 def test_an_index_beyond_its_axis_raises(index: int) -> None:
-    tensor = np.zeros((3, 3), np.float32)
+    tensor = np.zeros((4, 3), np.float32)
     row, square = np.array([0, index], np.int32), np.array([[0, index]], np.int32)
-    value, line = np.zeros((2, 3), np.float32), np.zeros((1, 2), np.float32)
+    value, line = np.zeros((4, 2), np.float32), np.zeros((1, 2), np.float32)
+    reason = re.escape(f"index {index} is not in axis 1 of [4, 3], which goes from 0 to 2")
 
-    with pytest.raises(ShapeMismatch, match=f"index {index} is not one of the 3"):
-        compute("Base.Select", tensor, row, dim=0)
-    with pytest.raises(ShapeMismatch, match=f"index {index} "):
-        compute("Base.SelectAssign", tensor, row, value, dim=0, update="Add")
-    with pytest.raises(ShapeMismatch, match=f"index {index} "):
+    with pytest.raises(ShapeMismatch, match=reason):
+        compute("Base.Select", tensor, row, dim=1)
+    with pytest.raises(ShapeMismatch, match=reason):
+        compute("Base.SelectAssign", tensor, row, value, dim=1, update="Add")
+    with pytest.raises(ShapeMismatch, match=reason):
         compute("Base.Gather", tensor, square, dim=1)
-    with pytest.raises(ShapeMismatch, match=f"index {index} "):
+    with pytest.raises(ShapeMismatch, match=reason):
         compute("Base.Scatter", tensor, square, line, dim=1, update="Assign")
-    with pytest.raises(ShapeMismatch, match=f"index {index} "):
+    with pytest.raises(ShapeMismatch, match=reason):
         compute("Base.GatherNd", tensor, square)
-    with pytest.raises(ShapeMismatch, match=f"index {index} "):
+    with pytest.raises(ShapeMismatch, match=reason):
         compute("Base.ScatterNd", tensor, square, line[0, :1], reduction="Max")
+
+
+def test_an_index_into_an_empty_axis_raises() -> None:
+    tensor, row = np.zeros((0, 3), np.float32), np.array([0])
+
+    with pytest.raises(ShapeMismatch, match=re.escape("index 0 is not in axis 0 of [0, 3], which")):
+        compute("Base.Select", tensor, row, dim=0)
 
 
 def test_low_precision_is_accumulated_in_float32() -> None:
