@@ -18,7 +18,7 @@ from burn_remote_server.host import Host
 
 __all__ = ["CannotStart", "run"]
 
-DIALECTS: Final = tuple(f"native protocol {number}" for number in native.VERSIONS)
+DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS), "Burn 0.21")
 
 
 class CannotStart(BurnRemoteError):
