@@ -2,7 +2,8 @@
 
 BurnRemoteError
 ├── ProtocolViolation         a peer sent what the protocol does not allow; ends that session
-│   └── LimitExceeded         … more of it than is allowed
+│   ├── LimitExceeded         … more of it than is allowed
+│   └── GarbledBytes          … or what a network made of it
 ├── VersionMismatch           no version of the protocol in common
 ├── HandshakeRefused          the server will not open this session
 ├── ConnectionLost            the socket broke; what was waiting for it fails with this
@@ -37,6 +38,7 @@ __all__ = [
     "ConnectionLost",
     "DTypeMismatch",
     "DeviceMismatch",
+    "GarbledBytes",
     "HandshakeRefused",
     "LimitExceeded",
     "OperationFailed",
@@ -111,6 +113,12 @@ class LimitExceeded(ProtocolViolation):
 
     def __str__(self) -> str:
         return f"{self.limit}: seen {self.seen:,}, allowed {self.allowed:,}"
+
+
+class GarbledBytes(ProtocolViolation):
+    """Bytes do not match their checksum; they may arrive whole when sent again."""
+
+    code = "garbled_bytes"
 
 
 class VersionMismatch(BurnRemoteError):
@@ -247,6 +255,7 @@ CODES: Final = _by_code(
     BurnRemoteError,
     ProtocolViolation,
     LimitExceeded,
+    GarbledBytes,
     VersionMismatch,
     HandshakeRefused,
     ConnectionLost,

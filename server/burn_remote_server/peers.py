@@ -15,6 +15,7 @@ from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
+    GarbledBytes,
     OperationFailed,
     ProtocolViolation,
     TransferFailed,
@@ -143,6 +144,11 @@ class _Peer:
             del self._downloads[request]
             download.done.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being fetched."""
+        return not self._downloads
+
     async def receive(self) -> None:
         """Hand what arrives to the downloads, until the connection ends."""
         try:
@@ -157,10 +163,11 @@ class _Peer:
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:
-            self.is_broken = isinstance(error, ConnectionLost)
+            self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)
             self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
             for download in self._downloads.values():
                 download.fail(self.error)
+            await self.link.close()
 
     def _hand(self, request: int, take: Callable[[_Download], None]) -> None:
         # A fetch that gave up is no longer there; what still arrives for it is left aside.
@@ -253,7 +260,7 @@ class Peers:
             # Clients choose the addresses: those that led nowhere must not pile up.
             self._peers = {key: peer for key, peer in self._peers.items() if not _is_over(peer)}
             if len(self._peers) >= MAX_PEERS:
-                raise TransferFailed(f"this server has connections to {MAX_PEERS} peers already")
+                self._close_idle()
             found = self._peers[address] = asyncio.ensure_future(self._connect(address))
         return await asyncio.shield(found)
 
@@ -295,6 +302,15 @@ class Peers:
             await link.close()
             raise
         return link
+
+    def _close_idle(self) -> None:
+        """Make room for another peer. Raises ``TransferFailed`` where all are in use."""
+        for address, peer in self._peers.items():
+            if peer.done() and peer.result().is_idle:
+                del self._peers[address]
+                self._tasks.create_task(peer.result().link.close())
+                return
+        raise TransferFailed(f"this server fetches from {MAX_PEERS} peers already")
 
     async def close(self) -> None:
         """Close all connections."""

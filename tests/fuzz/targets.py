@@ -37,7 +37,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -66,7 +66,11 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.configuration import Settings
+from burn_remote_server.engine import Engine
+from burn_remote_server.host import new_interpreter
 from burn_remote_server.local import LocalLink
+from burn_remote_server.slots import InFlight
+from burn_remote_server.transfers import Transfers
 from support.recorded import golden
 
 __all__ = ["SEEDS", "TARGETS"]
@@ -112,16 +116,35 @@ def burn_frame(data: bytes) -> None:
 
 def burn_session(data: bytes) -> None:
     """Feed Burn's frames to a live session: it executes or refuses, and then holds nothing."""
-    link = LocalLink(_backend(), SETTINGS)
+    outbox = BurnAnswers()
+    interpreter = new_interpreter(_backend(), SETTINGS, outbox)
+    seconds = SETTINGS.fetch_timeout_seconds
+    engine = Engine(
+        interpreter, Transfers(), outbox, dialect="burn-0.21", fetch_wait_seconds=seconds
+    )
     try:
         for frame in split(data):
-            link._engine.run_tasks([t for t in decode_tasks(frame) if not isinstance(t, Close)])
+            engine.run_tasks([t for t in decode_tasks(frame) if not isinstance(t, Close)])
     except ProtocolViolation:
         pass
     finally:
-        link.close()
-    quota = link._interpreter.quota
+        engine.close()
+    quota = interpreter.quota
     assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
+
+
+class BurnAnswers:
+    """An outbox that writes every answer and sends none; what is fetched never comes."""
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        frame = b"".join(encode_answer(Answer(request, value)))
+        decode_answer(frame)
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        pass
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        pass
 
 
 def session(data: bytes) -> None:

@@ -32,7 +32,9 @@ class Source:
 
     def __init__(self, script: Script, welcome: bytes = WELCOME) -> None:
         self.greetings: list[Hello] = []
-        self._script = script
+        self.answer: Callable[[FetchRequest], list[bytes]] = lambda request: (
+            script(request.request) if request.offset == 0 else []
+        )
         self._welcome = welcome
 
     async def handle(self, connection: ServerConnection) -> None:
@@ -42,7 +44,7 @@ class Source:
             assert isinstance(frame, bytes)
             request = decode_frame(frame)
             assert isinstance(request, FetchRequest)
-            for answer in self._script(request.request):
+            for answer in self.answer(request):
                 await connection.send(answer)
 
 
@@ -92,6 +94,32 @@ async def test_a_garbled_chunk_fails_the_fetch(peers: Peers) -> None:
         await fetched(peers, Source(garbled))
 
 
+async def test_after_a_garbled_chunk_the_fetch_goes_on_from_there_on_another_connection(
+    peers: Peers,
+) -> None:
+    asked: list[int] = []
+
+    def garbled_once(request: int, offset: int) -> list[bytes]:
+        asked.append(offset)
+        data = memoryview(GOOD)
+        chunks = [
+            chunk_head(request, start, part) + part
+            for start in range(offset, 20_000, 5_000)
+            if (part := data[start : start + 5_000])
+        ]
+        if len(asked) == 1:
+            chunks[2] = chunks[2][:-1] + bytes((chunks[2][-1] ^ 1,))
+        return [encode_frame(Reply(request, SPEC)), *chunks]
+
+    source = Source(whole)
+    source.answer = lambda request: (
+        garbled_once(request.request, request.offset) if request.offset < 20_000 else []
+    )
+    assert await fetched(peers, source) == GOOD
+    assert asked == [0, 10_000]
+    assert len(source.greetings) == 2
+
+
 async def test_a_second_answer_does_not_mix_with_the_first(peers: Peers) -> None:
     def twice(request: int) -> list[bytes]:
         spec = encode_frame(Reply(request, SPEC))
@@ -137,4 +165,13 @@ async def test_addresses_that_lead_nowhere_do_not_pile_up(
         with pytest.raises(TransferFailed, match="nothing listens"):
             task = Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC)
             await peers.fetch("native", backend, task)
+    assert len(peers._peers) == 1
+
+
+async def test_a_peer_that_is_idle_makes_room_for_another(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 1)
+    assert await fetched(peers, Source(whole)) == GOOD
+    assert await fetched(peers, Source(whole)) == GOOD
     assert len(peers._peers) == 1

@@ -26,6 +26,7 @@ from burn_remote_protocol.dialects.messagepack import (
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    GarbledBytes,
     LimitExceeded,
     OperationFailed,
     ProtocolViolation,
@@ -442,5 +443,5 @@ def _decode_chunk(frame: bytes) -> Chunk:
     if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):
         raise ProtocolViolation("version 1 knows no flag of a chunk but that of its checksum")
     if flags and crc32(data) != checksum:
-        raise ProtocolViolation(f"bytes {offset:,} and on of payload {payload} were garbled")
+        raise GarbledBytes(f"bytes {offset:,} and on of payload {payload} were garbled")
     return Chunk(payload, offset, data)
