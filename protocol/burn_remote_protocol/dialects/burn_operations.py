@@ -53,6 +53,8 @@ def recognize_operation(frame: bytes) -> Operation | None:
 
     Never raises: what is malformed is not recognized either.
     """
+    if len(frame) > 2 * KEY_BYTES_KEPT:
+        return None  # an upload, whose elements are not to be searched
     # Literal, id, nothing; …; literal, nothing, position and stream; and nothing at the end.
     pieces = _VARIABLE.split(frame)
     key = tuple(pieces[::3])
