@@ -22,8 +22,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.burn_sessions import DIALECT, BurnSession
+from burn_remote_server.frame_writer import MAX_WAITING_REPLIES
 from burn_remote_server.host import Device
-from burn_remote_server.pump import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.pump import TURN_COST
 from burn_remote_server.telemetry import get_logger
 
 __all__ = ["serve_data", "serve_request", "serve_response"]

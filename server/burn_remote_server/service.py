@@ -26,7 +26,8 @@ from burn_remote_server.connections import ConnectionLimits, CountedConnection
 from burn_remote_server.health import ServerState, refuse, respond
 from burn_remote_server.host import Device, Host
 from burn_remote_server.metrics import Metrics
-from burn_remote_server.pump import serve_peer, serve_session
+from burn_remote_server.peer_pump import serve_peer
+from burn_remote_server.pump import serve_session
 from burn_remote_server.telemetry import get_logger
 
 __all__ = ["serve"]
@@ -37,7 +38,7 @@ logger = get_logger(__name__)
 # default). Smaller: the two switch more often and both get slower.
 SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
-# Burn's client appends its route to the address as it stands; a trailing slash becomes a second one.
+# Burn appends its route to the address as it stands: a trailing slash becomes a second one.
 _PATH: Final = re.compile(
     r"^(?:/(?P<device>\d{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )

@@ -20,9 +20,9 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.burn_pump import serve_data, serve_request, serve_response
 from burn_remote_server.configuration import Settings
+from burn_remote_server.frame_writer import MAX_WAITING_REPLIES
 from burn_remote_server.host import Host
 from burn_remote_server.peer_rules import PeerRules
-from burn_remote_server.pump import MAX_WAITING_REPLIES
 from support.scripted import ScriptedLink
 
 ALICE = "alice-has-this-token-1"
