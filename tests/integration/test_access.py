@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 import burn_remote as br
+from burn_remote_protocol.dialects.burn_0_21 import encode_init
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import RunningServer, server
@@ -106,17 +107,17 @@ def test_each_token_has_the_limits_of_the_file(tmp_path: Path) -> None:
     file.write_text(
         f'alice = "{ALICE}"\n[bob]\ntoken = "{BOB}"\nmax_session_bytes = 1000\nmax_sessions = 1\n'
     )
-    with server("--token-file", str(file)) as running:
-        with (
-            br.RemoteDevice(running.address, token=ALICE) as alice,
-            br.RemoteDevice(running.address, token=BOB) as bob,
-        ):
-            assert br.ones((1000,), device=alice).sum().item() == 1000
-            with pytest.raises(br.QuotaExceeded, match=r"4,000 would be held, 1,000 are allowed"):
-                br.ones((1000,), device=bob).numpy()
-            assert br.ones((3,), device=bob).tolist() == [1, 1, 1]
-            with pytest.raises(br.HandshakeRefused, match="'bob': 1 are open, 1 are allowed"):
-                br.RemoteDevice(running.address + "/0", token=BOB)
+    with (
+        server("--token-file", str(file)) as running,
+        br.RemoteDevice(running.address, token=ALICE) as alice,
+        br.RemoteDevice(running.address, token=BOB) as bob,
+    ):
+        assert br.ones((1000,), device=alice).sum().item() == 1000
+        with pytest.raises(br.QuotaExceeded, match=r"4,000 would be held, 1,000 are allowed"):
+            br.ones((1000,), device=bob).numpy()
+        assert br.ones((3,), device=bob).tolist() == [1, 1, 1]
+        with pytest.raises(br.HandshakeRefused, match="'bob': 1 are open, 1 are allowed"):
+            br.RemoteDevice(running.address + "/0", token=BOB)
 
 
 def test_a_hangup_takes_tokens_from_the_file_again(tmp_path: Path) -> None:
@@ -408,3 +409,56 @@ def test_a_socket_without_a_hello_is_closed_in_time() -> None:
 def test_compression_is_never_agreed_to(guarded: RunningServer) -> None:
     with connect(f"{guarded.address}/session", compression="deflate") as socket_:
         assert socket_.protocol.extensions == []
+
+
+# -- tokens in addresses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", ["request", "response"])
+@pytest.mark.parametrize("place", ["/token/{token}/{route}", "/{route}?token={token}"])
+def test_burns_sockets_take_the_token_from_their_address(
+    guarded: RunningServer, route: str, place: str
+) -> None:
+    path = place.format(token=ALICE, route=route)
+    with connect(guarded.address + path) as socket_:
+        socket_.send(encode_init(7))
+        socket_.ping().wait(5)
+        assert socket_.protocol.close_code is None  # it was let in
+
+
+@pytest.mark.parametrize("route", ["request", "response"])
+@pytest.mark.parametrize("place", ["/{route}", "/token/wrong-wrong-wrong-wrong/{route}"])
+def test_burns_sockets_without_a_known_token_are_closed_with_the_reason(
+    guarded: RunningServer, route: str, place: str
+) -> None:
+    with connect(guarded.address + place.format(route=route)) as socket_:
+        with pytest.raises(ConnectionClosed) as caught:
+            socket_.recv(5)
+        assert caught.value.rcvd is not None
+        assert "token" in caught.value.rcvd.reason
+
+
+def test_a_native_client_may_have_its_token_in_the_address_too(guarded: RunningServer) -> None:
+    with br.RemoteDevice(f"{guarded.address}/token/{ALICE}") as device:
+        assert br.arange(3, device=device).tolist() == [0, 1, 2]
+
+
+def test_a_token_in_an_address_stays_out_of_the_servers_log(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
+    environment["BURN_REMOTE_TOKENS"] = f"alice:{ALICE}"
+    command = [sys.executable, "-m", "burn_remote_server", "--port", "0", "--log-level", "debug"]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        ) as process,
+    ):
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        with br.RemoteDevice(f"{address}/token/{ALICE}") as device:
+            device.sync()
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+    text = (tmp_path / "log").read_text()
+    assert "session opened" in text
+    assert ALICE not in text
