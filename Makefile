@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Burn's programs are built outside the clone, so that a fresh clone need not build them again.
-INTEROP := $(or $(CARGO_TARGET_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/burn-remote/interop-target)/release
 
 .PHONY: help setup demo test lint types fuzz bench conformance interop test-oracle test-gpu clean
 .DEFAULT_GOAL := help

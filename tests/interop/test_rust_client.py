@@ -1,0 +1,157 @@
+"""Real Burn 0.21 programs run on this project's servers, and get what the real server gives."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.burn_programs import burn_client, burn_server, program, start_burn_client
+from support.servers import RunningServer, server
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[RunningServer]:
+    program("burn-client")
+    with server("--device-count", "2") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[RunningServer]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def theirs() -> Iterator[str]:
+    with burn_server() as address:
+        yield address
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Every number in a result, in order."""
+    if isinstance(value, dict):
+        for key in sorted(value):
+            if key != "crc32":
+                yield from numbers(value[key])
+    elif isinstance(value, list):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, int | float) or value in ("NaN", "inf", "-inf"):
+        yield float(value)
+
+
+@pytest.mark.parametrize("model", ["digits", "mlp"])
+def test_training_with_autodiff_gives_the_losses_and_weights_of_the_real_server(
+    model: str, ours: RunningServer, theirs: str
+) -> None:
+    flags = ("--model", model, "--steps", "10")
+    here, there = burn_client("train", ours.address, *flags), burn_client("train", theirs, *flags)
+    np.testing.assert_allclose([*numbers(here)], [*numbers(there)], rtol=2e-3, atol=1e-4)
+    assert here["losses"][-1] < here["losses"][0]
+
+
+def test_each_of_288_operations_gives_what_the_real_server_gives(
+    ours: RunningServer, theirs: str
+) -> None:
+    here, there = burn_client("ops", ours.address), burn_client("ops", theirs)
+    assert here["count"] == there["count"] == 288
+    different = {}
+    for name, expected in there["results"].items():
+        seen = here["results"][name]
+        a, b = [*numbers(seen)], [*numbers(expected)]
+        if len(a) != len(b) or not np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True):
+            different[name] = seen, expected
+    assert different == {}
+
+
+def test_a_device_behind_a_path_prefix_is_another_device(ours: RunningServer) -> None:
+    moved = burn_client("move", ours.address, f"{ours.address}/1", "--pattern", "sequential")
+    assert moved["sequential"]["outcome"] == "value"
+
+
+@pytest.mark.parametrize("pattern", ["sequential", "overlapping", "threads"])
+def test_moves_between_two_servers_arrive_also_where_the_original_hangs(
+    pattern: str, ours: RunningServer, second: RunningServer
+) -> None:
+    moved = burn_client("move", ours.address, second.address, "--pattern", pattern)[pattern]
+    assert moved["outcome"] == "value", moved
+    assert '"equal": false' not in json.dumps(moved)
+
+
+@pytest.mark.parametrize("to_theirs", [True, False], ids=["to the real one", "from the real one"])
+def test_tensors_move_between_a_real_server_and_ours(
+    to_theirs: bool, ours: RunningServer, theirs: str
+) -> None:
+    addresses = (ours.address, theirs) if to_theirs else (theirs, ours.address)
+    moved = burn_client("move", *addresses, "--pattern", "sequential")["sequential"]
+    assert moved["outcome"] == "value", moved
+    assert '"equal": false' not in json.dumps(moved)
+
+
+def test_an_operation_that_fails_is_an_error_of_the_read_and_the_session_lives_on(
+    ours: RunningServer,
+) -> None:
+    cases = burn_client("errors", ours.address)["cases"]
+    assert all(case["usable_after"] for case in cases)
+    # Some cases the client refuses by itself; the others come back as the server's reason.
+    told = [case["read"]["value"]["error"] for case in cases if case["read"]["outcome"] == "value"]
+    assert any("Base.Select" in text and "1000" in text for text in told)
+    # The original answers nobody any more after a failure.
+    assert burn_client("threads", "1", ours.address)["wrong"] == 0
+
+
+@pytest.mark.parametrize("share", [(), ("--share",)], ids=["apart", "handing tensors on"])
+def test_eight_threads_of_one_process_are_served_in_order(
+    share: tuple[str, ...], ours: RunningServer
+) -> None:
+    result = burn_client("threads", "8", ours.address, *share)
+    assert (result["panicked"], result["wrong"]) == (0, 0)
+    assert result["shared_is_right"] in (None, True)
+
+
+@pytest.mark.parametrize("megabytes", ["20", "300"])
+def test_an_upload_over_the_original_s_limit_arrives(megabytes: str, ours: RunningServer) -> None:
+    assert burn_client("upload", megabytes, ours.address)["equal"]
+
+
+def test_two_clients_with_equal_tensor_ids_do_not_see_each_other(ours: RunningServer) -> None:
+    clients = [start_burn_client("two-clients", ours.address, "--seconds", "2") for _ in range(2)]
+    outputs = [client.communicate(timeout=60)[0] for client in clients]
+    results = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert [result["wrong"] for result in results] == [0, 0]
+
+
+@pytest.mark.parametrize("command", ["hold", "upload-loop"])
+def test_a_client_that_is_killed_leaves_nothing_and_disturbs_nobody(
+    command: str, ours: RunningServer
+) -> None:
+    client = start_burn_client(command, "32", ours.address)
+    assert client.stdout is not None  # started with a pipe
+    client.stdout.readline()  # it has begun
+    client.kill()
+    client.communicate()
+    assert burn_client("threads", "2", ours.address)["wrong"] == 0
+    for _ in itertools.count():
+        if ours.metric("burn_remote_tensor_bytes") == 0:
+            break
+    assert ours.metric("burn_remote_sessions") == 0
+
+
+def test_integers_of_every_width_and_casts_between_them_work(ours: RunningServer) -> None:
+    # The original panics on BaseInt(Cast) and loses uploads of U8 to U64.
+    results = burn_client("ops", ours.address, "--only", "cast")["results"]
+    assert results
+
+
+def test_the_programs_are_those_of_burn_0_21() -> None:
+    usage = subprocess.run([program("burn-client")], capture_output=True, text=True, timeout=10)
+    assert usage.returncode == 2
