@@ -51,7 +51,7 @@ class NativeOutbox:
     ) -> None:
         """Prepare to send.
 
-        ``max_waiting_bytes`` bounds the large answers that were not sent. ``is_resumable``: what was
+        ``max_waiting_bytes`` bounds large answers that were not sent. ``is_resumable``: what was
         sent is kept until it is acknowledged. ``has_checksums``: chunks carry them.
         """
         self._max_waiting_bytes = max_waiting_bytes

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.session import NativeSession
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import server
@@ -142,6 +143,7 @@ def test_a_message_over_its_limit_ends_the_session_that_sent_it_and_no_other() -
         br.RemoteDevice(running.address) as good,
         br.RemoteDevice(running.address + "/0") as bad,
     ):
+        assert isinstance(bad.session, NativeSession)
         bad.session._connection.send(b"\x02" + bytes(2**21))
         with pytest.raises((ProtocolViolation, LimitExceeded, br.ConnectionLost)):
             bad.sync()
