@@ -44,12 +44,22 @@ def seconds(run: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
+def _on(device: br.Device, run: Callable[[], object]) -> float:
+    """Time what a call starts on a device, to its end."""
+
+    def settled() -> None:
+        run()
+        device.sync()
+
+    return seconds(settled)
+
+
 def convolution(device: br.Device) -> Rows:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((32, 64, 56, 56), np.float32)
     weight = rng.standard_normal((64, 64, 3, 3), np.float32)
     on_device = br.tensor(x, device=device), br.tensor(weight, device=device)
-    ours = seconds(lambda: (F.conv2d(*on_device, padding=1), device.sync()))
+    ours = _on(device, lambda: F.conv2d(*on_device, padding=1))
     # The same multiply-adds as one product: [64, 576] by [576, 32·56·56].
     a, b = weight.reshape(64, -1), rng.standard_normal((576, 32 * 56 * 56), np.float32)
     rows = [("conv2d 32×64×56×56, 3×3 ÷ equal matmul", ours / seconds(lambda: a @ b), "≤ 1.8")]
@@ -63,9 +73,9 @@ def convolution(device: br.Device) -> Rows:
 def pooling(device: br.Device) -> Rows:
     x = np.random.default_rng(0).standard_normal((32, 64, 56, 56), np.float32)
     on_device = br.tensor(x, device=device)
-    ours = seconds(lambda: (F.max_pool2d(on_device, 2), device.sync()))
+    ours = _on(device, lambda: F.max_pool2d(on_device, 2))
 
-    def by_hand() -> np.ndarray:
+    def by_hand() -> object:
         rows = np.maximum(x[:, :, ::2], x[:, :, 1::2])
         return np.maximum(rows[..., ::2], rows[..., 1::2])
 
@@ -82,18 +92,18 @@ def activations(device: br.Device) -> Rows:
     on_device = br.tensor(x, device=device)
     scale, shift = br.ones((1024,), device=device), br.zeros((1024,), device=device)
 
-    def softmax() -> np.ndarray:
+    def softmax() -> object:
         out = x - x.max(axis=-1, keepdims=True)
         np.exp(out, out=out)
         out /= out.sum(axis=-1, keepdims=True)
         return out
 
-    def layer_norm() -> np.ndarray:
+    def layer_norm() -> object:
         out = x - x.mean(axis=-1, keepdims=True)
         out /= np.sqrt((out * out).mean(axis=-1, keepdims=True) + 1e-5)
         return out
 
-    def tanh_gelu() -> np.ndarray:
+    def tanh_gelu() -> object:
         inner = x * x
         inner *= 0.044715
         inner += 1
@@ -114,10 +124,6 @@ def activations(device: br.Device) -> Rows:
         (f"{name}, 4 Mi elements ÷ NumPy by hand", _on(device, ours) / seconds(by_hand), "≤ 1.5")
         for name, ours, by_hand in measured
     ]
-
-
-def _on(device: br.Device, run: Callable[[], object]) -> float:
-    return seconds(lambda: (run(), device.sync()))
 
 
 def attention(device: br.Device) -> Rows:
