@@ -69,6 +69,8 @@ def server(*flags: str, **variables: str) -> Iterator[RunningServer]:
     command = [sys.executable, "-m", "burn_remote_server", "--port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
     environment |= variables
+    # As docs/running-a-server.md advises: large messages are bound by page faults without it.
+    environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     process = subprocess.Popen(
         [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True, env=environment
     )
