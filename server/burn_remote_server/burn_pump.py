@@ -7,7 +7,6 @@ and it must never be pinged.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,16 +15,19 @@ from burn_remote_protocol.dialects.burn_answers import decode_data_request, enco
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
-    OperationFailed,
+    HandshakeRefused,
     ProtocolViolation,
 )
+from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.burn_peers import MESSAGE_OVERHEAD_BYTES
 from burn_remote_server.burn_sessions import DIALECT, BurnSession
 from burn_remote_server.frame_writer import MAX_WAITING_REPLIES
-from burn_remote_server.host import Device
+from burn_remote_server.host import Device, Host
 from burn_remote_server.pump import TURN_COST
 from burn_remote_server.telemetry import get_logger
+from burn_remote_server.transfers import Key, burn_domain, transfer_key
 
 __all__ = ["serve_data", "serve_request", "serve_response"]
 
@@ -36,15 +38,21 @@ logger = get_logger(__name__)
 FRAMES_TOGETHER: Final = 256
 # The Rust client takes frames of up to 512 MiB; larger messages leave in fragments of this size.
 WHOLE_BYTES: Final = 256 * 2**20
-# What a message holds beside a tensor's elements.
-MESSAGE_OVERHEAD_BYTES: Final = 4096
+# Requests of one peer that wait for the one before. A Burn server sends one and waits. Larger: a
+# peer makes this one hold more. Smaller: nothing gained.
+MAX_WAITING_REQUESTS: Final = 64
 
 POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
 
-async def serve_request(link: WebSocketLink, device: Device, token: str | None) -> None:
-    """Execute what a client sends on ``/request`` until it goes."""
-    joined = await _join(link, device, "/request", token)
+async def serve_request(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
+    """Execute what a client sends on ``/request`` until it goes.
+
+    ``called`` is the address by which it calls this server.
+    """
+    joined = await _join(link, device, "/request", token, called)
     if joined is None:
         return
     identifier, session = joined
@@ -64,9 +72,11 @@ async def serve_request(link: WebSocketLink, device: Device, token: str | None) 
         log.info("session closed", operations=session.session.interpreter.executed)
 
 
-async def serve_response(link: WebSocketLink, device: Device, token: str | None) -> None:
+async def serve_response(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
     """Send a session's answers on ``/response`` until it ends."""
-    joined = await _join(link, device, "/response", token)
+    joined = await _join(link, device, "/response", token, called)
     if joined is None:
         return
     identifier, session = joined
@@ -84,7 +94,7 @@ async def serve_response(link: WebSocketLink, device: Device, token: str | None)
 
 
 async def _join(
-    link: WebSocketLink, device: Device, route: str, token: str | None
+    link: WebSocketLink, device: Device, route: str, token: str | None, called: str
 ) -> tuple[int, BurnSession] | None:
     """Return the id and the session of a socket that opens; ``None`` when it was refused."""
     host = device.host
@@ -93,7 +103,7 @@ async def _join(
         grant = host.access.admit(token)
         async with asyncio.timeout(seconds):
             identifier = decode_init(await link.receive())
-        return identifier, host.burn_sessions.join(device, identifier, route, grant)
+        return identifier, host.burn_sessions.join(device, identifier, route, grant, called)
     except (BurnRemoteError, TimeoutError) as error:
         reason = str(error) or f"no Init came within {seconds:g} seconds"
         host.counters.sessions_refused += 1
@@ -185,34 +195,46 @@ async def _listen(link: WebSocketLink) -> None:
         await link.receive()
 
 
-async def serve_data(link: WebSocketLink, device: Device, token: str | None) -> None:
+async def serve_data(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
     """Answer another server's requests for tensors on ``/data``, one after the other.
 
-    Burn's ids are small numbers that anybody guesses, so only known peers are served.
+    Burn's own ids are small numbers that anybody guesses, so only known peers are served by them.
     """
     host = device.host
-    known = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
-    if not known:
-        logger.warning("connection refused", peer=link.peer, route="/data", reason="unknown peer")
-        await link.close(POLICY_VIOLATION, "this server does not know you; see --peer")
-        return
-    with contextlib.suppress(ConnectionLost):
-        await _serve_transfers(link, device)
+    knows = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
+    requests: asyncio.Queue[int] = asyncio.Queue(MAX_WAITING_REQUESTS)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            # While a request waits for its tensor, only reading tells that the peer has gone.
+            tasks.create_task(_receive_requests(link, requests))
+            while True:
+                transfer = await requests.get()
+                if not knows and not is_secret(transfer):
+                    raise HandshakeRefused("this server does not know you; see --peer")
+                await _answer_request(
+                    link, device.host, transfer_key(burn_domain(called), transfer)
+                )
+    except* ConnectionLost:
+        pass
+    except* BurnRemoteError as group:
+        # The dialect has no word for a failed transfer: only the end of the connection tells.
+        reason = str(group.exceptions[0])
+        logger.warning("transfer refused", peer=link.peer, reason=reason)
+        await link.close(POLICY_VIOLATION, reason)
 
 
-async def _serve_transfers(link: WebSocketLink, device: Device) -> None:
-    counters = device.host.counters
+async def _receive_requests(link: WebSocketLink, requests: asyncio.Queue[int]) -> None:
     while True:
-        transfer = decode_data_request(await link.receive())
-        try:
-            exposed = await device.host.exposed((DIALECT, transfer))
-            if exposed.failure is not None:
-                raise exposed.failure
-        except OperationFailed as error:
-            # The dialect has no word for a failed transfer: only the end of the connection tells.
-            logger.warning("transfer failed", peer=link.peer, reason=str(error))
-            return
-        spec = exposed.spec
-        elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
-        data = TensorData(elements, spec.shape, spec.dtype)
-        counters.peer_sent_bytes += await _send(link, encode_data(data))
+        await requests.put(decode_data_request(await link.receive()))
+
+
+async def _answer_request(link: WebSocketLink, host: Host, key: Key) -> None:
+    exposed = await host.exposed(key)
+    if exposed.failure is not None:
+        raise exposed.failure
+    spec = exposed.spec
+    elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
+    data = TensorData(elements, spec.shape, spec.dtype)
+    host.counters.peer_sent_bytes += await _send(link, encode_data(data))

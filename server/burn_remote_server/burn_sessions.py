@@ -24,6 +24,7 @@ from burn_remote_server.access import Grant
 from burn_remote_server.burn_quirks import AnswerDTypes
 from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
+from burn_remote_server.transfers import burn_domain
 
 if TYPE_CHECKING:
     from burn_remote_server.host import Device
@@ -65,7 +66,7 @@ class BurnOutbox:
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
         """Start a download."""
-        self._device.host.start_fetch(DIALECT, self._device.backend, task, slot)
+        self._device.host.start_fetch(self, self._device.backend, task, slot)
 
 
 class BurnSession:
@@ -105,8 +106,12 @@ class BurnSessions:
     def __init__(self) -> None:
         self._sessions: dict[tuple[int, int], BurnSession] = {}
 
-    def join(self, device: Device, identifier: int, route: str, grant: Grant) -> BurnSession:
+    def join(
+        self, device: Device, identifier: int, route: str, grant: Grant, called: str = ""
+    ) -> BurnSession:
         """Return the session that a socket belongs to, opened by the first of its two.
+
+        ``called`` is the address by which the client calls this server.
 
         Raises ``ProtocolViolation`` where that socket is there already, ``HandshakeRefused`` where
         the server has too many sessions or the other socket came with another token.
@@ -118,7 +123,7 @@ class BurnSessions:
             outbox = BurnOutbox(device, settings.session_bytes(device.backend.memory_bytes()))
             # Clients draw their ids; the server's own keep two of them apart.
             session = device.open_session(
-                device.host.draw_session_id(grant), outbox, DIALECT, grant
+                device.host.draw_session_id(grant), outbox, burn_domain(called), grant
             )
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:

@@ -17,6 +17,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     QuotaExceeded,
 )
+from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -38,7 +39,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.plans import memory_bytes
 from burn_remote_server.slots import InFlight, Uploading
-from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers
+from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers, transfer_key
 
 __all__ = ["Engine", "Outbox"]
 
@@ -75,14 +76,14 @@ class Engine:
         transfers: Transfers,
         outbox: Outbox,
         *,
-        dialect: str,
+        transfer_domain: str,
         fetch_wait_seconds: float,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._interpreter = interpreter
         self._transfers = transfers
         self._outbox = outbox
-        self._dialect = dialect
+        self._transfer_domain = transfer_domain
         self._fetch_wait_seconds = fetch_wait_seconds
         self._exposes = exposes
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -236,7 +237,7 @@ class Engine:
         except OperationFailed as error:
             # The failure travels in the tensor's place: who fetches learns why it never was.
             exposed = Exposed(None, task.spec, backend, error)
-        key = (self._dialect, task.transfer)
+        key = transfer_key(self._transfer_domain, task.transfer)
         try:
             self._transfers.expose(
                 key,
@@ -245,7 +246,7 @@ class Engine:
                 count=task.count,
                 expires_seconds=task.expires_seconds,
                 limits=self._exposes,
-                is_secret=isinstance(task.transfer, bytes),
+                is_secret=is_secret(task.transfer),
             )
         except OperationFailed as error:
             failure = type(error)(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -16,6 +17,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access import NOBODY, Access, Grant
 from burn_remote_server.attachments import Attachments
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.burn_peers import is_expected
 from burn_remote_server.burn_sessions import BurnSessions
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters, Tally
@@ -28,9 +30,18 @@ from burn_remote_server.sessions import Session, Sessions
 from burn_remote_server.slots import InFlight
 from burn_remote_server.telemetry import get_logger
 from burn_remote_server.tls import ServerTls
-from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers
+from burn_remote_server.transfers import (
+    Exposed,
+    ExposeLimits,
+    Transfers,
+    burn_domain,
+    transfer_key,
+)
 
-__all__ = ["Device", "Host", "hand_over", "new_interpreter"]
+__all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
+
+# The domain of the transfer ids that are 32 random bytes.
+NATIVE_TRANSFERS: Final = "native"
 
 logger = get_logger(__name__)
 
@@ -67,7 +78,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
     try:
         if exposed.failure is not None:
             raise exposed.failure
-        if task.spec is not None and task.spec != exposed.spec:
+        if task.spec is not None and not is_expected(task.spec, exposed.spec):
             raise TransferFailed(f"the source exposed {exposed.spec}, not {task.spec}")
         slot.spec = exposed.spec
         if exposed.backend is backend:
@@ -100,7 +111,7 @@ class Device:
         self,
         identifier: int,
         outbox: Outbox,
-        dialect: str,
+        transfer_domain: str,
         grant: Grant = NOBODY,
     ) -> Session:
         """Open a session whose engine speaks to ``outbox``, within the limits of its token."""
@@ -112,7 +123,7 @@ class Device:
             interpreter,
             self.host.transfers,
             outbox,
-            dialect=dialect,
+            transfer_domain=transfer_domain,
             # Twice the fetch's own bound: the fetch delivers its error before this wait gives up.
             fetch_wait_seconds=2 * settings.fetch_timeout_seconds,
             exposes=ExposeLimits(
@@ -215,29 +226,31 @@ class Host:
         """Whether an address is one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
-    def start_fetch(self, dialect: str, backend: Backend, task: Fetch, slot: InFlight) -> None:
-        """Start a download from another session of this process or from a peer. Any thread."""
-        self._loop.call_soon_threadsafe(self._start_fetch, dialect, backend, task, slot)
+    def start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
+        """Start a session's download, from another of this process or from a peer. Any thread."""
+        self._loop.call_soon_threadsafe(self._start_fetch, owner, backend, task, slot)
 
-    def _start_fetch(self, dialect: str, backend: Backend, task: Fetch, slot: InFlight) -> None:
+    def _start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
         fetch = self._fetch_here if self.is_own(task.address) else self._fetch_there
-        self._tasks.create_task(fetch(dialect, backend, task, slot))
+        self._tasks.create_task(_settled(fetch(owner, backend, task, slot), slot))
 
     async def _fetch_here(
-        self, dialect: str, backend: Backend, task: Fetch, slot: InFlight
+        self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
+        is_number = isinstance(task.transfer, int)
+        domain = burn_domain(task.address) if is_number else NATIVE_TRANSFERS
         try:
-            exposed = await self.exposed((dialect, task.transfer))
+            exposed = await self.exposed(transfer_key(domain, task.transfer))
         except OperationFailed as error:
             slot.fail(error)
         else:
             await asyncio.to_thread(hand_over, exposed, task, slot, backend)
 
     async def _fetch_there(
-        self, dialect: str, backend: Backend, task: Fetch, slot: InFlight
+        self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         try:
-            slot.complete(await self.peers.fetch(dialect, backend, task))
+            slot.complete(await self.peers.fetch(owner, backend, task))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
@@ -270,3 +283,12 @@ class Host:
 def _deliver(future: asyncio.Future[Any], exposed: Exposed) -> None:
     if not future.done():
         future.set_result(exposed)
+
+
+async def _settled(fetch: Coroutine[Any, Any, None], slot: InFlight) -> None:
+    """Run a fetch to its end, whatever that is: one that breaks must not take the server along."""
+    try:
+        await fetch
+    except Exception as error:  # a defect of ours: the tensor fails, the server lives on
+        logger.exception("fetch broke")
+        slot.fail(TransferFailed(f"the server failed: {type(error).__name__}: {error}"))

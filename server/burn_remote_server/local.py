@@ -71,7 +71,7 @@ class LocalLink:
             self._interpreter,
             _transfers,
             self._outbox,
-            dialect="local",
+            transfer_domain="local",
             fetch_wait_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -22,10 +21,11 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, accepted
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.links.websocket_asyncio import connect
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.burn_peers import BurnPeers
 from burn_remote_server.configuration import Settings
 from burn_remote_server.counters import Counters
 from burn_remote_server.peer_rules import PeerRules
@@ -197,11 +197,18 @@ class Peers:
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[_Peer]] = {}
+        # The peer waits for the expose as long as this side does; its refusal must come first.
+        self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
+        self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters)
 
-    async def fetch(self, dialect: str, backend: Backend, task: Fetch) -> Any:
-        """Return the array of a tensor that a peer exposes. Raises ``TransferFailed``."""
+    async def fetch(self, owner: object, backend: Backend, task: Fetch) -> Any:
+        """Return the array of a tensor that a peer exposes, to the session ``owner``.
+
+        Raises ``TransferFailed``.
+        """
         if isinstance(task.transfer, int):
-            array = await self._fetch_from_burn(backend, task.address, task.transfer)
+            allowed = self._settings.tensor_bytes(backend.memory_bytes())
+            array = await self._burn.fetch(owner, backend, task, allowed)
             self._counters.transfers_fetched += 1
             return array
         if task.spec is None:
@@ -211,35 +218,6 @@ class Peers:
         )
         self._counters.transfers_fetched += 1
         return array
-
-    async def _fetch_from_burn(self, backend: Backend, address: str, transfer: int) -> Any:
-        """Fetch from a server's ``/data``, on a connection of its own.
-
-        The real server answers one request after the other on a connection; one that waits for
-        its tensor would hold up the others.
-        """
-        seconds = self._settings.fetch_timeout_seconds
-        try:
-            link = await self._dial(
-                address, "/data", self._settings.tensor_bytes(backend.memory_bytes())
-            )
-            try:
-                async with asyncio.timeout(1.5 * seconds):
-                    await link.send(encode_data_request(transfer))
-                    frame = await link.receive()
-            finally:
-                await link.close()
-            self._counters.peer_received_bytes += len(frame)
-            data = decode_data(frame)
-        except TransferFailed:
-            raise
-        except TimeoutError:
-            raise TransferFailed(
-                f"{address} sent no tensor within {1.5 * seconds:g} seconds"
-            ) from None
-        except BurnRemoteError as error:
-            raise TransferFailed(f"cannot fetch from {address}: {error}") from error
-        return await asyncio.to_thread(backend.to_device, data)
 
     async def _fetch_from_native(self, address: str, transfer: bytes, download: _Download) -> Any:
         # The peer waits for the expose as long as this side does; its refusal must come first.
@@ -276,7 +254,7 @@ class Peers:
         self._tasks.create_task(peer.receive())
         return peer
 
-    async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
+    async def _dial(self, address: str, route: str, max_message_bytes: int) -> WebSocketLink:
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
@@ -314,6 +292,7 @@ class Peers:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._burn.close()
         for found in self._peers.values():
             if found.done() and not found.cancelled() and found.exception() is None:
                 await found.result().link.close()

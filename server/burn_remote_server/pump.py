@@ -31,7 +31,7 @@ from burn_remote_server.access import Grant
 from burn_remote_server.attachments import Attachment
 from burn_remote_server.frame_writer import MAX_WAITING_REPLIES, FrameWriter
 from burn_remote_server.greetings import greeting, name_of, refuse, say_goodbye
-from burn_remote_server.host import Device, Host
+from burn_remote_server.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.outbox import NativeOutbox
 from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
@@ -119,11 +119,12 @@ def _open(device: Device, grant: Grant) -> Attachment:
     identifier = host.draw_session_id(grant)
 
     def fetch(task: Fetch, slot: InFlight) -> None:
-        host.start_fetch("native", device.backend, task, slot)
+        host.start_fetch(outbox, device.backend, task, slot)
 
     allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
     outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
-    attachment = Attachment(device.open_session(identifier, outbox, "native", grant), outbox)
+    session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
+    attachment = Attachment(session, outbox)
     attachment.session.counters.failures = outbox.failures
     host.attachments.add(attachment)
     return attachment

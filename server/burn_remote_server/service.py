@@ -43,11 +43,11 @@ _PATH: Final = re.compile(
     r"^(?:/(?P<device>\d{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-Serve = Callable[[WebSocketLink, Device, str | None], Awaitable[None]]
+Serve = Callable[[WebSocketLink, Device, str | None, str], Awaitable[None]]
 
 _ROUTES: Final[dict[str, Serve]] = {
-    "session": serve_session,
-    "transfer": lambda link, device, token: serve_peer(link, device.host, token),
+    "session": lambda link, device, token, _: serve_session(link, device, token),
+    "transfer": lambda link, device, token, _: serve_peer(link, device.host, token),
     "request": serve_request,
     "response": serve_response,
     "data": serve_data,
@@ -137,7 +137,8 @@ class _Service:
         self._running.add(task)
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                await _ROUTES[route](link, device, token)
+                called = _called(connection.request).removesuffix(route)
+                await _ROUTES[route](link, device, token, called)
         finally:
             self._running.discard(task)
 
@@ -170,6 +171,11 @@ class _Service:
         response.headers["Content-Length"] = str(len(body))
         response.headers["Connection"] = "close"
         return response
+
+
+def _called(request: Request) -> str:
+    """Return the address, with its route, by which somebody called this server."""
+    return f"ws://{request.headers.get('Host', '')}{request.path}"
 
 
 def _version() -> str:

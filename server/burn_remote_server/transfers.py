@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, TransferFailed
+from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.plans import memory_bytes
 
-__all__ = ["ExposeLimits", "Exposed", "Key", "Transfers"]
+__all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
 
 # Fetches that wait for their expose. Larger: a peer that guesses ids holds more memory. Smaller: a
 # burst of moves between two servers whose sessions run at different speeds is refused.
@@ -71,11 +72,36 @@ class _Waiting:
 
 Key = tuple[str, bytes | int]
 
+# The domain of the numbers that are secrets.
+BURN: Final = "burn-0.21"
+
+
+def burn_domain(address: str) -> str:
+    """Return the domain of Burn's small transfer ids, which all of its clients count from 0.
+
+    ``address`` is the one by which a client calls this server, and by which it tells others to:
+    ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different ones, with tokens of their own
+    for example, never get each other's tensors.
+    """
+    called = address.partition("://")[2].rstrip("/")
+    authority, slash, path = called.partition("/")
+    return f"{BURN} {authority.lower().removesuffix(':80')}{slash}{path.lstrip('/')}"
+
+
+def transfer_key(domain: str, transfer: bytes | int) -> Key:
+    """Return where a tensor is found that is exposed under this id in a domain.
+
+    Whoever knows a secret number was told it, wherever it comes from.
+    """
+    if isinstance(transfer, int) and is_secret(transfer):
+        return BURN, transfer
+    return domain, transfer
+
 
 class Transfers:
     """Where exposed tensors and the fetches that want them meet. Thread-safe.
 
-    Keys name the dialect beside the id, since Burn's small ids must not open a native transfer.
+    Keys name a domain beside the id: Burn's small ids must not open a native transfer.
     Several tensors under one id are fetched in the order in which they were exposed.
     """
 

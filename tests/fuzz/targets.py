@@ -120,7 +120,7 @@ def burn_session(data: bytes) -> None:
     interpreter = new_interpreter(_backend(), SETTINGS, outbox)
     seconds = SETTINGS.fetch_timeout_seconds
     engine = Engine(
-        interpreter, Transfers(), outbox, dialect="burn-0.21", fetch_wait_seconds=seconds
+        interpreter, Transfers(), outbox, transfer_domain="burn-0.21", fetch_wait_seconds=seconds
     )
     try:
         for frame in split(data):

@@ -46,6 +46,7 @@ class DirectConnection(Connection):
         # The last bytes of the handshake so far; nothing once its end was seen.
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
+        self.arrived_bytes = 0  # also of messages that are not whole
         self._violation: ProtocolViolation | None = None  # to be raised once
         self._deaf = False  # what comes after it has no meaning; the library discards it
         self._closing = False  # at this end's wish
@@ -125,6 +126,7 @@ class DirectConnection(Connection):
         if self._deaf:
             super().data_received(data)
             return
+        self.arrived_bytes += len(data)
         self._cutter.arrived.append(data)
         if self.state is not State.CONNECTING:
             self._cut()

@@ -145,6 +145,11 @@ class WebSocketLink:
         except ConnectionClosed as error:
             self._raise_lost(error)
 
+    @property
+    def arrived_bytes(self) -> int:
+        """How much has come, also of a message that is not whole yet."""
+        return self._connection.arrived_bytes
+
     def receive_nowait(self) -> bytes | None:
         """Return the next frame if it is there already."""
         return self._connection.take_message()
