@@ -19,6 +19,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["burn_remote_protocol", "burn_remote_server"]):
+    from fuzz.kept import kept_inputs
     from fuzz.targets import SEEDS, TARGETS
 
 KEPT: Final = Path(__file__).parent / "corpus"
@@ -67,7 +68,7 @@ def main() -> None:
     given = parser.parse_args()
     corpus = given.results / given.target
     corpus.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS[given.target]():
+    for seed in (*SEEDS[given.target](), *kept_inputs(given.target)):
         (corpus / sha256(seed).hexdigest()[:16]).write_bytes(seed)
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))

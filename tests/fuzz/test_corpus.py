@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.kept import kept_inputs
 from fuzz.targets import SEEDS, TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -19,6 +20,12 @@ def test_the_seeds_of_a_target_do_not_break_it(name: str) -> None:
     for seed in seeds:
         TARGETS[name](seed)
         TARGETS[name](seed[: len(seed) // 2])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_fuzzing_kept_of_a_target_does_not_break_it(name: str) -> None:
+    for data in kept_inputs(name):
+        TARGETS[name](data)
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -1,0 +1,43 @@
+"""Which inputs reached what the seeds do not? Kept packed, so that fuzzing goes on from there.
+
+``python -m fuzz.kept .fuzz`` packs what a run left in its folder for results.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgpack
+
+from fuzz.targets import SEEDS, TARGETS
+
+__all__ = ["kept_inputs"]
+
+FOLDER: Final = Path(__file__).parent / "corpus"
+
+
+def kept_inputs(target: str) -> list[bytes]:
+    """Return the inputs that were kept of a target."""
+    path = FOLDER / f"{target}.msgpack.xz"
+    if not path.exists():
+        return []
+    inputs: list[bytes] = msgpack.unpackb(lzma.decompress(path.read_bytes()))
+    return inputs
+
+
+def keep(target: str, folder: Path) -> int:
+    """Pack the inputs in a folder, without the seeds; return how many."""
+    found = {path.read_bytes() for path in folder.iterdir()} - {*SEEDS[target]()}
+    inputs = sorted(found, key=lambda data: (len(data), data))
+    packed = lzma.compress(msgpack.packb(inputs), preset=9)
+    (FOLDER / f"{target}.msgpack.xz").write_bytes(packed)
+    return len(inputs)
+
+
+if __name__ == "__main__":
+    for folder in sorted(Path(sys.argv[1]).iterdir()):
+        if folder.name in TARGETS:
+            sys.stdout.write(f"{folder.name}: {keep(folder.name, folder)} inputs kept\n")
