@@ -23,7 +23,20 @@ from burn_remote_protocol.dialects.messagepack import (
     unpack_frozen,
     unpack_lists,
 )
-from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.dialects.native_tasks import (
+    MAX_SIGNATURES,
+    SLOW_TASKS,
+    decode_task,
+    encode_task,
+)
+from burn_remote_protocol.dialects.native_values import (
+    count,
+    seconds,
+    spec_from_wire,
+    spec_to_wire,
+    text,
+    transfer_id,
+)
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     GarbledBytes,
@@ -34,40 +47,19 @@ from burn_remote_protocol.errors import (
     error_to_wire,
     shown,
 )
-from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES, is_secret
 from burn_remote_protocol.messages import (
     Acknowledged,
-    BeginUpload,
     Chunk,
-    Cleanup,
     Closing,
-    Define,
-    Drop,
-    Execute,
-    Expose,
     Failed,
-    Fetch,
     FetchRequest,
     Hello,
-    QueryDType,
-    Read,
     Refused,
     Reply,
     Resume,
-    Seed,
-    Sync,
-    Task,
-    Upload,
     Welcome,
 )
-from burn_remote_protocol.operations.encoding import (
-    decode_operation,
-    decode_tensor_data,
-    encode_operation,
-    encode_tensor_data,
-)
-from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.tensors import TensorSpec, checked_shape
+from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
     "CHUNK_BYTES",
@@ -96,9 +88,6 @@ CHUNK_BYTES: Final = 512 * 1024
 # Payloads up to this ride inside MessagePack. Larger: they are copied once more. Smaller: a small
 # upload costs a frame of its own.
 INLINE_BYTES: Final = 16 * 1024
-# Signatures that a session may have numbered. Larger: an idle session may hold more memory on the
-# server (about 2 KiB each). Smaller: programs with many different operations send them in full.
-MAX_SIGNATURES: Final = 4096
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # A frame other than a chunk: a client sends a batch at 64 KiB, and a task of thousands of tensors
 # has some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: 40 ms).
@@ -126,129 +115,6 @@ class Batch(NamedTuple):
     tasks: tuple[Any, ...]
 
 
-# -- tasks ------------------------------------------------------------------------------------
-
-_DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
-_QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
-
-# Codes of tasks after which others of the batch may wait for another server, or that take long.
-SLOW_TASKS: Final = frozenset({_CLEANUP, _FETCH_TASK})
-
-
-def _spec_to_wire(spec: TensorSpec) -> list[Any]:
-    return [list(spec.shape), spec.dtype.wire]
-
-
-def _spec_from_wire(wire: Any) -> TensorSpec:
-    dims, dtype = wire
-    return TensorSpec(checked_shape(dims), DType.from_wire(dtype))
-
-
-def _count(value: Any, maximum: int = MAX_ID) -> int:
-    if type(value) is not int or not 0 <= value <= maximum:
-        raise ProtocolViolation(f"expected an integer from 0 to {maximum}, not {shown(value)}")
-    return value
-
-
-def _task_transfer(value: Any) -> bytes | int:
-    """Read a transfer id; a number is for servers that speak Burn 0.21."""
-    if type(value) is int and is_secret(value):
-        return _count(value)
-    return _transfer(value)
-
-
-def _transfer(value: Any) -> bytes:
-    if type(value) is not bytes or len(value) != TRANSFER_ID_BYTES:
-        raise ProtocolViolation(f"a transfer id is {TRANSFER_ID_BYTES} bytes, not {shown(value)}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 86_400:
-        raise ProtocolViolation(f"expected seconds from 0 to 86,400, not {shown(value)}")
-    return float(value)
-
-
-def _define_from_wire(number: Any, operation: Any) -> Define:
-    return Define(_count(number, MAX_SIGNATURES - 1), decode_operation(operation).signature)
-
-
-def _text(value: Any, maximum: int = 1024) -> str:
-    if type(value) is not str or len(value) > maximum:
-        raise ProtocolViolation(f"expected a text of at most {maximum} characters: {shown(value)}")
-    return value
-
-
-def _number_tensors(task: Define) -> Operation:
-    signature = task.signature
-    return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
-
-
-_ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
-    Define: lambda t: [_DEFINE, t.number, encode_operation(_number_tensors(t))],
-    Execute: lambda t: [_EXECUTE, encode_operation(t.operation)],
-    Drop: lambda t: [_DROP, list(t.tensors)],
-    Upload: lambda t: [_UPLOAD, t.tensor, encode_tensor_data(t.data)],
-    BeginUpload: lambda t: [_BEGIN_UPLOAD, t.tensor, _spec_to_wire(t.spec), t.byte_count],
-    Read: lambda t: [_READ, t.request, t.tensor, _spec_to_wire(t.spec)],
-    Sync: lambda t: [_SYNC, t.request],
-    Seed: lambda t: [_SEED, t.seed],
-    QueryDType: lambda t: [_QUERY_DTYPE, t.request, t.dtype.wire],
-    Cleanup: lambda t: [_CLEANUP],
-    Expose: lambda t: [
-        _EXPOSE, t.tensor, _spec_to_wire(t.spec), t.count, t.transfer, t.expires_seconds
-    ],
-    Fetch: lambda t: [
-        _FETCH_TASK, t.transfer, t.address, t.tensor, _spec_to_wire(t.spec)
-    ],
-}  # fmt: skip
-
-_DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
-    _DEFINE: _define_from_wire,
-    _EXECUTE: lambda operation: Execute(decode_operation(operation)),
-    _DROP: lambda tensors: Drop(tuple(_count(tensor) for tensor in tensors)),
-    _UPLOAD: lambda tensor, data: Upload(_count(tensor), decode_tensor_data(data)),
-    _BEGIN_UPLOAD: lambda tensor, spec, byte_count: BeginUpload(
-        _count(tensor), _spec_from_wire(spec), _count(byte_count)
-    ),
-    _READ: lambda request, tensor, spec: Read(
-        _count(request), _count(tensor), _spec_from_wire(spec)
-    ),
-    _SYNC: lambda request: Sync(_count(request)),
-    _SEED: lambda seed: Seed(_count(seed)),
-    _QUERY_DTYPE: lambda request, dtype: QueryDType(_count(request), DType.from_wire(dtype)),
-    _CLEANUP: lambda: Cleanup(),
-    _EXPOSE: lambda tensor, spec, count, transfer, expires: Expose(
-        _count(tensor),
-        _spec_from_wire(spec),
-        _count(count),
-        _task_transfer(transfer),
-        _seconds(expires),
-    ),
-    _FETCH_TASK: lambda transfer, address, tensor, spec: Fetch(
-        _task_transfer(transfer), _text(address), _count(tensor), _spec_from_wire(spec)
-    ),
-}
-
-
-def encode_task(task: Task) -> bytes:
-    """Return a task as it stands inside a batch."""
-    return _pack(_ENCODE_TASK[type(task)](task))
-
-
-def decode_task(wire: Any) -> Task:
-    """Return the task that an undecoded element of a batch holds.
-
-    Raises ``ProtocolViolation`` for anything that is no task.
-    """
-    try:
-        return _DECODE_TASK[wire[0]](*wire[1:])
-    except BurnRemoteError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise ProtocolViolation(f"not a task: {shown(wire)}") from None
-
-
 def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
     """Join encoded tasks to one frame."""
     head = b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
@@ -274,7 +140,7 @@ def _resume_from_wire(wire: Any) -> Resume | None:
     if wire is None:
         return None
     session, secret, received = wire
-    return Resume(_count(session), _secret(secret), _count(received))
+    return Resume(count(session), _secret(secret), count(received))
 
 
 def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
@@ -283,10 +149,10 @@ def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settin
     if not isinstance(settings, dict):
         raise ProtocolViolation("Hello's settings are a map")
     return Hello(
-        tuple(_count(version, 65_535) for version in versions),
-        None if token is None else _text(token),
+        tuple(count(version, 65_535) for version in versions),
+        None if token is None else text(token),
         _resume_from_wire(resume),
-        _text(client),
+        text(client),
         settings,
     )
 
@@ -296,9 +162,9 @@ def _welcome_from_wire(
 ) -> Welcome:
     peer_address, received = rest
     return Welcome(
-        _count(version), _count(session), _secret(secret), _seconds(lease), dict(device),
-        {_text(name): _count(limit) for name, limit in limits.items()},
-        _text(peer_address), _count(received),
+        count(version), count(session), _secret(secret), seconds(lease), dict(device),
+        {text(name): count(limit) for name, limit in limits.items()},
+        text(peer_address), count(received),
     )  # fmt: skip
 
 
@@ -311,7 +177,7 @@ def _reply_to_wire(reply: Reply) -> list[Any]:
     if isinstance(value, BurnRemoteError):
         return [reply.request, _ERROR, error_to_wire(value)]
     if isinstance(value, TensorSpec):
-        return [reply.request, _FOLLOWS, _spec_to_wire(value)]
+        return [reply.request, _FOLLOWS, spec_to_wire(value)]
     if value is None or isinstance(value, int):
         return [reply.request, _VALUE, value]
     return [reply.request, _DATA, value]
@@ -324,26 +190,26 @@ def _elements(wire: Any) -> bytes:
 
 
 def _reply_value(wire: Any) -> int | None:
-    return None if wire is None else _count(wire)
+    return None if wire is None else count(wire)
 
 
 _REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
     _VALUE: _reply_value,
     _ERROR: error_from_wire,
     _DATA: _elements,
-    _FOLLOWS: _spec_from_wire,
+    _FOLLOWS: spec_from_wire,
 }
 
 
 def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
-    return Reply(_count(request), _REPLY_VALUE[mark](value))
+    return Reply(count(request), _REPLY_VALUE[mark](value))
 
 
 def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     failure = error_from_wire(error)
     if not isinstance(failure, OperationFailed):
         raise ProtocolViolation(f"an operation cannot fail with {failure.code!r}")
-    return Failed(tuple(_count(tensor) for tensor in tensors), failure)
+    return Failed(tuple(count(tensor) for tensor in tensors), failure)
 
 
 _ENCODE_FRAME: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
@@ -373,11 +239,11 @@ _DECODE_FRAME: Final[dict[int, Callable[..., Any]]] = {
     _WELCOME: _welcome_from_wire,
     _REFUSED: lambda *error: Refused(error_from_wire(error)),
     _REPLY: _reply_from_wire,
-    _ACKNOWLEDGED: lambda received: Acknowledged(_count(received)),
+    _ACKNOWLEDGED: lambda received: Acknowledged(count(received)),
     _FAILED: _failed_from_wire,
     _CLOSING: lambda *error: Closing(error_from_wire(error)),
     _FETCH: lambda request, transfer, offset: FetchRequest(
-        _count(request), _transfer(transfer), _count(offset)
+        count(request), transfer_id(transfer), count(offset)
     ),
 }
 
@@ -432,7 +298,7 @@ def _decode_batch(frame: bytes) -> Batch:
         raise ProtocolViolation(f"not a batch: {shown(wire)}") from None
     if type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
-    return Batch(_count(received), tasks)
+    return Batch(count(received), tasks)
 
 
 def _decode_chunk(frame: bytes) -> Chunk:

@@ -1,0 +1,139 @@
+"""Which bytes carry the tasks of the native dialect, inside a batch?
+
+docs/wire-native.md is the specification. The hot path is not here: a task that names a signature by
+its number is used as it was unpacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgpack
+
+from burn_remote_protocol.dialects.native_values import (
+    count,
+    seconds,
+    spec_from_wire,
+    spec_to_wire,
+    text,
+    transfer_id,
+)
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, shown
+from burn_remote_protocol.ids import is_secret
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Cleanup,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.operations.encoding import (
+    decode_operation,
+    decode_tensor_data,
+    encode_operation,
+    encode_tensor_data,
+)
+from burn_remote_protocol.operations.row import Operation
+
+__all__ = ["MAX_SIGNATURES", "SLOW_TASKS", "decode_task", "encode_task"]
+
+# Signatures that a session may have numbered. Larger: an idle session may hold more memory on the
+# server (about 2 KiB each). Smaller: programs with many different operations send them in full.
+MAX_SIGNATURES: Final = 4096
+
+_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+
+_DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
+_QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
+
+# Codes of tasks after which others of the batch may wait for another server, or that take long.
+SLOW_TASKS: Final = frozenset({_CLEANUP, _FETCH_TASK})
+
+
+def _task_transfer(value: Any) -> bytes | int:
+    """Read a transfer id; a number is for servers that speak Burn 0.21."""
+    if type(value) is int and is_secret(value):
+        return count(value)
+    return transfer_id(value)
+
+
+def _define_from_wire(number: Any, operation: Any) -> Define:
+    return Define(count(number, MAX_SIGNATURES - 1), decode_operation(operation).signature)
+
+
+def _number_tensors(task: Define) -> Operation:
+    signature = task.signature
+    return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
+
+
+_ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
+    Define: lambda t: [_DEFINE, t.number, encode_operation(_number_tensors(t))],
+    Execute: lambda t: [_EXECUTE, encode_operation(t.operation)],
+    Drop: lambda t: [_DROP, list(t.tensors)],
+    Upload: lambda t: [_UPLOAD, t.tensor, encode_tensor_data(t.data)],
+    BeginUpload: lambda t: [_BEGIN_UPLOAD, t.tensor, spec_to_wire(t.spec), t.byte_count],
+    Read: lambda t: [_READ, t.request, t.tensor, spec_to_wire(t.spec)],
+    Sync: lambda t: [_SYNC, t.request],
+    Seed: lambda t: [_SEED, t.seed],
+    QueryDType: lambda t: [_QUERY_DTYPE, t.request, t.dtype.wire],
+    Cleanup: lambda t: [_CLEANUP],
+    Expose: lambda t: [
+        _EXPOSE, t.tensor, spec_to_wire(t.spec), t.count, t.transfer, t.expires_seconds
+    ],
+    Fetch: lambda t: [
+        _FETCH_TASK, t.transfer, t.address, t.tensor, spec_to_wire(t.spec)
+    ],
+}  # fmt: skip
+
+_DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
+    _DEFINE: _define_from_wire,
+    _EXECUTE: lambda operation: Execute(decode_operation(operation)),
+    _DROP: lambda tensors: Drop(tuple(count(tensor) for tensor in tensors)),
+    _UPLOAD: lambda tensor, data: Upload(count(tensor), decode_tensor_data(data)),
+    _BEGIN_UPLOAD: lambda tensor, spec, byte_count: BeginUpload(
+        count(tensor), spec_from_wire(spec), count(byte_count)
+    ),
+    _READ: lambda request, tensor, spec: Read(count(request), count(tensor), spec_from_wire(spec)),
+    _SYNC: lambda request: Sync(count(request)),
+    _SEED: lambda seed: Seed(count(seed)),
+    _QUERY_DTYPE: lambda request, dtype: QueryDType(count(request), DType.from_wire(dtype)),
+    _CLEANUP: lambda: Cleanup(),
+    _EXPOSE: lambda tensor, spec, times, transfer, expires: Expose(
+        count(tensor),
+        spec_from_wire(spec),
+        count(times),
+        _task_transfer(transfer),
+        seconds(expires),
+    ),
+    _FETCH_TASK: lambda transfer, address, tensor, spec: Fetch(
+        _task_transfer(transfer), text(address), count(tensor), spec_from_wire(spec)
+    ),
+}
+
+
+def encode_task(task: Task) -> bytes:
+    """Return a task as it stands inside a batch."""
+    return _pack(_ENCODE_TASK[type(task)](task))
+
+
+def decode_task(wire: Any) -> Task:
+    """Return the task that an undecoded element of a batch holds.
+
+    Raises ``ProtocolViolation`` for anything that is no task.
+    """
+    try:
+        return _DECODE_TASK[wire[0]](*wire[1:])
+    except BurnRemoteError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise ProtocolViolation(f"not a task: {shown(wire)}") from None

@@ -1,0 +1,45 @@
+"""How are the values that tasks and frames share checked and written in the native dialect?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import ProtocolViolation, shown
+from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES
+from burn_remote_protocol.tensors import TensorSpec, checked_shape
+
+__all__ = ["count", "seconds", "spec_from_wire", "spec_to_wire", "text", "transfer_id"]
+
+
+def spec_to_wire(spec: TensorSpec) -> list[Any]:
+    return [list(spec.shape), spec.dtype.wire]
+
+
+def spec_from_wire(wire: Any) -> TensorSpec:
+    dims, dtype = wire
+    return TensorSpec(checked_shape(dims), DType.from_wire(dtype))
+
+
+def count(value: Any, maximum: int = MAX_ID) -> int:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ProtocolViolation(f"expected an integer from 0 to {maximum}, not {shown(value)}")
+    return value
+
+
+def transfer_id(value: Any) -> bytes:
+    if type(value) is not bytes or len(value) != TRANSFER_ID_BYTES:
+        raise ProtocolViolation(f"a transfer id is {TRANSFER_ID_BYTES} bytes, not {shown(value)}")
+    return value
+
+
+def seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 86_400:
+        raise ProtocolViolation(f"expected seconds from 0 to 86,400, not {shown(value)}")
+    return float(value)
+
+
+def text(value: Any, maximum: int = 1024) -> str:
+    if type(value) is not str or len(value) > maximum:
+        raise ProtocolViolation(f"expected a text of at most {maximum} characters: {shown(value)}")
+    return value
