@@ -7,8 +7,8 @@ and it must never be pinged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
 from burn_remote_protocol.dialects.burn_answers import decode_data_request, encode_data
@@ -17,11 +17,13 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
     HandshakeRefused,
     ProtocolViolation,
+    SessionLost,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.burn_peers import MESSAGE_OVERHEAD_BYTES
+from burn_remote_server.burn_running import Unreadable
 from burn_remote_server.burn_sessions import DIALECT, BurnSession
 from burn_remote_server.frame_writer import MAX_WAITING_REPLIES
 from burn_remote_server.host import Device, Host
@@ -62,9 +64,10 @@ async def serve_request(
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(_complete_or_end(session, device, "/response"))
             ending = tasks.create_task(_end_with(session))
+            draining = tasks.create_task(_drain(session, device.host))
             await _execute(link, session, device)
-            waiting.cancel()
-            ending.cancel()
+            for task in (waiting, ending, draining):
+                task.cancel()
     except* BurnRemoteError as group:
         log.info("connection ended", reason=str(group.exceptions[0]))
     finally:
@@ -138,14 +141,13 @@ async def _execute(link: WebSocketLink, session: BurnSession, device: Device) ->
             frames.append(more)
         size = sum(map(len, frames))
         counters.client_received_bytes += size
-        decoded = (task for frame in frames for task in decode_tasks(frame))
-        tasks = [*session.dtypes.applied(decoded)]
+        tasks = [*session.dtypes.applied(_decoded(frames))]
         if any(type(task) is Close for task in tasks):
-            session.session.submit_tasks([task for task in tasks if type(task) is not Close], size)
+            session.submit([task for task in tasks if type(task) is not Close], size)
             await _finish(session)
             return
         counters.batches += 1
-        session.session.submit_tasks(tasks, size)
+        session.submit(tasks, size)
         while (
             session.session.queued >= queue_length
             or session.session.queued_bytes >= queue_bytes
@@ -157,6 +159,21 @@ async def _execute(link: WebSocketLink, session: BurnSession, device: Device) ->
             # As in the native dialect: frames that have arrived are received without waiting.
             session.session.spent = 0
             await asyncio.sleep(0)
+
+
+def _decoded(frames: Sequence[bytes]) -> Iterator[Any]:
+    for frame in frames:
+        try:
+            yield from decode_tasks(frame)
+        except ProtocolViolation as error:
+            yield Unreadable(error)
+
+
+async def _drain(session: BurnSession, host: Host) -> None:
+    """End the session in order when the server shuts down."""
+    await host.draining.wait()
+    await _finish(session)
+    raise SessionLost("the server is shutting down")
 
 
 async def _finish(session: BurnSession) -> None:

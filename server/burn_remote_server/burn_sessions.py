@@ -7,13 +7,16 @@ The session opens with the first; when the other does not come in time, it ends.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     HandshakeRefused,
+    LimitExceeded,
     OperationFailed,
     ProtocolViolation,
     QuotaExceeded,
@@ -22,6 +25,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access import Grant
 from burn_remote_server.burn_quirks import AnswerDTypes
+from burn_remote_server.burn_running import BurnTask, TaskRunner
 from burn_remote_server.sessions import Session
 from burn_remote_server.slots import InFlight
 from burn_remote_server.transfers import burn_domain
@@ -32,6 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
 
 DIALECT: Final = "burn-0.21"
+
+# Failures that no read has told, of which a sync tells the first. Larger: a program that never
+# syncs holds more. Smaller: of many failures, fewer are known to have been read.
+MAX_UNREPORTED: Final = 64
 
 
 class BurnOutbox:
@@ -44,10 +52,14 @@ class BurnOutbox:
         self._added_bytes = 0
         self.taken_bytes = 0
         self.frames: deque[list[bytes | memoryview]] = deque()
+        self.failures: Counter[str] = Counter()  # so far, by the error's code
+        self._unreported: list[OperationFailed] = []
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         """Answer a request."""
-        frame = encode_answer(Answer(request, value), is_sync=False)
+        if isinstance(value, OperationFailed):
+            self._unreported = [each for each in self._unreported if each.tensor != value.tensor]
+        frame = self._encoded(request, value)
         size = sum(map(len, frame))
         waiting = self._added_bytes - self.taken_bytes
         if waiting and waiting + size > self._max_waiting_bytes:
@@ -56,13 +68,27 @@ class BurnOutbox:
                 f"bytes of answers that wait to be sent: {waiting + size:,} would, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
             )
-            frame = encode_answer(Answer(request, refusal), is_sync=False)
+            frame = encode_answer(Answer(request, refusal))
             size = sum(map(len, frame))
         self._added_bytes += size
         self.frames.append(frame)
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Say nothing: this dialect has no message for it, and a read of the tensors tells."""
+        """Keep a failure: the read of a tensor tells it, and the next sync if none does."""
+        self.failures[error.code] += 1
+        if len(self._unreported) < MAX_UNREPORTED:
+            self._unreported.append(error)
+
+    def _encoded(
+        self, request: int, value: TensorData | BurnRemoteError | int | None
+    ) -> list[bytes | memoryview]:
+        try:
+            if value is None and self._unreported:
+                first, self._unreported = self._unreported[0], []
+                return encode_answer(Answer(request, first), is_sync=True)
+            return encode_answer(Answer(request, value))
+        except LimitExceeded as error:
+            return encode_answer(Answer(request, OperationFailed(str(error))))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
         """Start a download."""
@@ -75,6 +101,7 @@ class BurnSession:
     def __init__(self, session: Session, outbox: BurnOutbox) -> None:
         self.session: Final = session
         self.outbox: Final = outbox
+        self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = AnswerDTypes()
         # Set when there is something to send, or room to read on.
         self.wake: Final = asyncio.Event()
@@ -90,6 +117,11 @@ class BurnSession:
         self.progress.set()
         if self.session.error is not None:
             self.ended.set()
+
+    def submit(self, tasks: Sequence[BurnTask], size: int) -> None:
+        """Execute tasks, which came in ``size`` bytes, now or in their turn."""
+        runner = self._runner
+        self.session.submit_work(partial(runner.run, tasks), partial(runner.estimate, tasks), size)
 
     def attach(self, route: str) -> None:
         """Note that one of the sockets is there. Raises ``ProtocolViolation`` for a second one."""
@@ -125,6 +157,7 @@ class BurnSessions:
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, burn_domain(called), grant
             )
+            session.counters.failures = outbox.failures
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:
             # The ids are numbers that clients draw: who guesses one must not get its answers.

@@ -6,7 +6,7 @@ for a socket; what must be sent, fetched or told goes to its ``Outbox``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from burn_remote_protocol.dialects.native import SLOW_TASKS, Batch, decode_task
@@ -34,14 +34,13 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
-from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.interpreter import Interpreter
 from burn_remote_server.plans import memory_bytes
 from burn_remote_server.slots import InFlight, Uploading
 from burn_remote_server.transfers import Exposed, ExposeLimits, Transfers, transfer_key
 
-__all__ = ["Engine", "Outbox"]
+__all__ = ["TASK_COST", "Engine", "Outbox"]
 
 # What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
 # one operation, about a nanosecond): dispatch in Python takes about a microsecond.
@@ -89,7 +88,6 @@ class Engine:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
-            Operation: interpreter.execute,
             Drop: lambda task: interpreter.drop(task.tensors),
             Upload: self._upload,
             BeginUpload: self._begin_upload,
@@ -119,30 +117,6 @@ class Engine:
                 invoke(plan, task[1:])
             else:
                 raise plan.wrong_tensors(task[1:])
-
-    def run_tasks(self, tasks: Sequence[Task | Operation]) -> None:
-        """Execute tasks that came one by one."""
-        for task in tasks:
-            self._handlers[type(task)](task)
-
-    def estimate_tasks(self, tasks: Sequence[Task | Operation]) -> int | None:
-        """Estimate what such tasks cost; ``None`` where it cannot be told beforehand."""
-        if self._interpreter.has_slots():
-            return None
-        total = 0
-        for task in tasks:
-            if isinstance(task, Execute | Operation):
-                operation = task if isinstance(task, Operation) else task.operation
-                plan = self._interpreter.known_plan(operation.signature)
-                if plan is None:
-                    return None
-                total += plan.cost
-            elif isinstance(task, Fetch):
-                return None
-            elif isinstance(task, Upload):
-                total += len(task.data.bytes)
-            total += TASK_COST
-        return total
 
     def handle(self, task: Task) -> None:
         """Execute one task."""

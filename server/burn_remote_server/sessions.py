@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
@@ -79,28 +79,22 @@ class Session:
 
     def submit_batch(self, batch: Batch, size: int = 0) -> None:
         """Execute a batch, which came in ``size`` bytes, now or in its turn."""
-        self.spent += FRAME_COST
-        if not self._worker.queued:
-            cost = self.engine.estimate(batch)
-            if cost is not None and cost <= self._inline_cost:
-                self.spent += cost
-                self._context.run(self._run, partial(self.engine.run, batch))
-                self.notify()
-                return
-        self._worker.submit(partial(self._run, partial(self.engine.run, batch)), size)
+        engine = self.engine
+        self.submit_work(partial(engine.run, batch), partial(engine.estimate, batch), size)
 
-    def submit_tasks(self, tasks: Sequence[Any], size: int) -> None:
-        """Execute tasks that came one by one, in ``size`` bytes, now or in their turn."""
+    def submit_work(
+        self, run: Callable[[], None], estimate: Callable[[], int | None], size: int
+    ) -> None:
+        """Execute what came in ``size`` bytes, now if it costs little, or in its turn."""
         self.spent += FRAME_COST
-        call = partial(self.engine.run_tasks, tasks)
         if not self._worker.queued:
-            cost = self.engine.estimate_tasks(tasks)
+            cost = estimate()
             if cost is not None and cost <= self._inline_cost:
                 self.spent += cost
-                self._context.run(self._run, call)
+                self._context.run(self._run, run)
                 self.notify()
                 return
-        self._worker.submit(partial(self._run, call), size)
+        self._worker.submit(partial(self._run, run), size)
 
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a piece of an upload, now or in its turn."""

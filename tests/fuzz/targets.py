@@ -124,7 +124,11 @@ def burn_session(data: bytes) -> None:
     )
     try:
         for frame in split(data):
-            engine.run_tasks([t for t in decode_tasks(frame) if not isinstance(t, Close)])
+            for task in decode_tasks(frame):
+                if isinstance(task, Operation):
+                    interpreter.execute(task)
+                elif not isinstance(task, Close):
+                    engine.handle(task)
     except ProtocolViolation:
         pass
     finally:

@@ -15,10 +15,19 @@ from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_answers import decode_answer, encode_data_request
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed
-from burn_remote_protocol.messages import Expose, Read, Upload
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload
+from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import open_backends
-from burn_remote_server.burn_pump import serve_data, serve_request, serve_response
+from burn_remote_server.burn_pump import (
+    FRAMES_TOGETHER,
+    serve_data,
+    serve_request,
+    serve_response,
+)
 from burn_remote_server.configuration import Settings
 from burn_remote_server.frame_writer import MAX_WAITING_REPLIES
 from burn_remote_server.host import Host
@@ -126,7 +135,7 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
 
 
 async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> None:
-    request = scripted([INIT, *upload_and_read(20_000)])
+    request = scripted([INIT, *upload_and_read(30_000)])
     response = scripted([INIT])
     response.hold()
     serving = [
@@ -136,9 +145,11 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> No
     await response.wait_held()
     for _ in range(2000):
         await asyncio.sleep(0)
-    assert len(request.frames) > 20_000 - 2 * MAX_WAITING_REPLIES
+    # Answers that wait, and batches that wait for the worker.
+    batches = host.settings.session_queue_batches * FRAMES_TOGETHER
+    assert len(request.frames) > 30_000 - 2 * MAX_WAITING_REPLIES - batches
     response.let_go()
-    await response.wait_sent(20_000)
+    await response.wait_sent(30_000)
     assert not request.frames
     for link in (request, response):
         link.end()
@@ -165,6 +176,58 @@ async def test_answers_that_would_hold_more_than_the_session_may_are_refused() -
         for link in (request, response):
             link.end()
         await asyncio.gather(*serving)
+
+
+async def test_garbage_is_answered_and_closes_nothing(host: Host) -> None:
+    request = scripted([INIT, b"\xc1 no task", *upload_and_read(2), encode_tasks([Sync(9)], 9)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(3)
+    answers = [decode_answer(frame).value for frame in response.sent]
+    assert all("not MessagePack" in str(value) for value in answers)
+    assert not any(task.done() for task in serving)
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_sync_tells_of_a_failure_that_no_read_has_told(host: Host) -> None:
+    use = TensorUse(SPEC, TensorStatus.READ_ONLY)
+    out = use._replace(status=TensorStatus.NOT_INIT)
+    add = Execute(Operation(sign(numeric.ADD, use, use, out), (5, 5, 6)))
+    failing = encode_tasks([add], 0)
+    first = [failing, encode_tasks([Sync(1)], 1), encode_tasks([Read(2, 6, SPEC)], 2)]
+    second = [failing, encode_tasks([Read(3, 6, SPEC)], 3), encode_tasks([Sync(4)], 4)]
+    request = scripted([INIT, *first, *second])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(4)
+    answers = {answer.request: answer.value for answer in map(decode_answer, response.sent)}
+    assert [isinstance(answers[number], OperationFailed) for number in (1, 2, 3)] == [True] * 3
+    assert answers[4] is None
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_server_that_shuts_down_answers_what_was_asked(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read(5)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(1)
+    host.draining.set()
+    await asyncio.gather(*serving)
+    assert len(response.sent) == 5
+    assert len(host.sessions) == 0
 
 
 async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waiting(
