@@ -266,6 +266,8 @@ class Connection:
 
 def fresh(error: BurnRemoteError) -> BurnRemoteError:
     """Return an error like this one: each raise gets a traceback of its own."""
-    again = type(error)(*error.args)
+    # Not by calling the class: some take keywords that are no arguments of the exception.
+    again = error.__class__.__new__(error.__class__, *error.args)
+    again.__dict__.update(error.__dict__)
     again.__cause__ = error.__cause__
     return again

@@ -60,7 +60,7 @@ class Receiver:
         with self._counting:
             self._waiters += 1
         try:
-            while not pending.done():
+            while not pending.done() and not self._closed:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     return

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
-import numpy as np
 
+from burn_remote.answers import Answers
 from burn_remote.connection import Connection, Dial, fresh
 from burn_remote.locations import Locations
 from burn_remote.pending import Pending
@@ -35,25 +35,18 @@ from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
-    OperationFailed,
-    ProtocolViolation,
-    shown,
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
-    Chunk,
     Cleanup,
-    Closing,
     Define,
     Drop,
     Execute,
     Expose,
-    Failed,
     Fetch,
     QueryDType,
     Read,
-    Reply,
     Seed,
     Sync,
     Task,
@@ -71,18 +64,6 @@ __all__ = ["NativeSession"]
 # A signature whose definition is longer than this is sent in full each time: it is a list of many
 # tensors, which hardly repeats, and would hold the server's memory.
 MAX_DEFINITION_BYTES: Final = 2048
-
-
-class _Request:
-    """An answer that is awaited."""
-
-    __slots__ = ("buffer", "pending", "read", "received")
-
-    def __init__(self, pending: Pending[Any], read: TensorSpec | None = None) -> None:
-        self.pending = pending
-        self.read = read
-        self.buffer = memoryview(b"")
-        self.received = 0
 
 
 class NativeSession:
@@ -111,11 +92,9 @@ class NativeSession:
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
         self._flush_scheduled = False
-        # What is awaited.
-        self._requests: dict[int, _Request] = {}
-        self._unreported: deque[OperationFailed] = deque(maxlen=64)
+        self._answers: Final = Answers(self._locations)
         self._connection: Final = Connection(
-            dial, token, timeout_seconds, self._handle, self._fail_requests
+            dial, token, timeout_seconds, self._handle, self._answers.fail
         )
         self._connection.receiver.start()
         watch(self)
@@ -236,8 +215,11 @@ class NativeSession:
             self._raise_error()
             request = self._next_request
             self._next_request += 1
-            self._requests[request] = _Request(pending, read)
+            self._answers.expect(request, pending, read)
             self._append(encode_task(question(request)))
+        # The connection fails what is expected when it ends; this may have come a moment later.
+        if self._connection.error is not None:
+            self._answers.fail(self._connection.error)
         return pending
 
     # -- statements ---------------------------------------------------------------------------
@@ -343,83 +325,12 @@ class NativeSession:
             self._connection.note_acknowledged(message.received)
             return
         self._connection.note_received()
-        _HANDLERS.get(type(message), NativeSession._refuse)(self, message)
+        self._answers.take(message)
         if self._connection.acknowledgement_due and not self._flush_scheduled:
             self._flush_scheduled = True
             schedule_flush(self)
 
-    def _take_reply(self, reply: Reply) -> None:
-        request = self._requests.get(reply.request)
-        if request is None:
-            raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
-        value = reply.value
-        if isinstance(value, BurnRemoteError):
-            del self._requests[reply.request]
-            request.pending.fail(self._explained(value))
-        elif isinstance(value, TensorSpec):
-            self._begin_download(request, value)
-        else:
-            del self._requests[reply.request]
-            self._complete(request, value)
-
-    def _complete(self, request: _Request, value: bytes | int | None) -> None:
-        spec = request.read
-        if spec is not None:
-            if type(value) is not bytes or len(value) != spec.nbytes:
-                raise ProtocolViolation(f"the answer to a read of {spec} is {shown(value)}")
-            request.pending.complete(TensorData(value, spec.shape, spec.dtype))
-        elif isinstance(value, int):
-            request.pending.complete(DTypeUsage(value))
-        elif self._unreported:
-            # A sync: failures of operations that nobody read come first.
-            request.pending.fail(self._explained(self._unreported.popleft()))
-            self._unreported.clear()
-        else:
-            request.pending.complete(None)
-
-    def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
-        # Memory is taken for what was asked, never for what an answer claims.
-        if request.read is None or spec != request.read:
-            raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
-        request.buffer = np.empty(spec.nbytes, np.uint8).data
-
-    def _take_chunk(self, chunk: Chunk) -> None:
-        request = self._requests.get(chunk.payload)
-        end = chunk.offset + len(chunk.data)
-        if request is None or chunk.offset != request.received or end > len(request.buffer):
-            raise ProtocolViolation(f"a chunk of payload {chunk.payload} that nobody expects")
-        request.buffer[chunk.offset : end] = chunk.data
-        request.received = end
-        if end == len(request.buffer):
-            del self._requests[chunk.payload]
-            assert request.read is not None  # only reads have buffers
-            request.pending.complete(
-                TensorData(request.buffer, request.read.shape, request.read.dtype)
-            )
-
-    def _take_failed(self, failed: Failed) -> None:
-        self._unreported.append(failed.error)
-
-    def _take_closing(self, closing: Closing) -> None:
-        raise closing.error
-
-    def _refuse(self, message: object) -> None:
-        raise ProtocolViolation(f"a server does not send {type(message).__name__}")
-
-    def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
-        if isinstance(error, OperationFailed):
-            error.location = self._locations.find(error.tensor)
-            for known in [*self._unreported]:
-                if known.tensor == error.tensor:
-                    self._unreported.remove(known)
-        return error
-
     # -- the end ------------------------------------------------------------------------------
-
-    def _fail_requests(self, error: BurnRemoteError) -> None:
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
-            request.pending.fail(fresh(error))
 
     def _raise_error(self) -> None:
         error = self._connection.error
@@ -446,11 +357,3 @@ class NativeSession:
                 "open a RemoteDevice after the fork, or start processes by spawn"
             )
         )
-
-
-_HANDLERS: Final[dict[type[Any], Callable[[NativeSession, Any], None]]] = {
-    Reply: NativeSession._take_reply,
-    Chunk: NativeSession._take_chunk,
-    Failed: NativeSession._take_failed,
-    Closing: NativeSession._take_closing,
-}
