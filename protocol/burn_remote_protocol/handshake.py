@@ -12,7 +12,7 @@ __all__ = ["CHECKSUM", "CHECKSUM_SETTING", "accepted", "agreed_version"]
 
 # The hint in ``Hello.settings`` by which a server asks for checksums on the chunks it fetches.
 CHECKSUM_SETTING: Final = "chunk_checksum"
-CHECKSUM: Final = "crc32"
+CHECKSUM: Final = "xxh3"
 
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:

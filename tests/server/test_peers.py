@@ -73,7 +73,7 @@ def whole(request: int) -> list[bytes]:
 async def test_a_tensor_arrives_and_checksums_were_asked_for(peers: Peers) -> None:
     source = Source(whole)
     assert await fetched(peers, source) == GOOD
-    assert source.greetings[0].settings == {"chunk_checksum": "crc32"}
+    assert source.greetings[0].settings == {"chunk_checksum": "xxh3"}
 
 
 async def test_checksums_are_not_asked_for_where_the_operator_says_so() -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import msgpack
+from xxhash import xxh3_64_intdigest
 
 from burn_remote_protocol.dialects.messagepack import (
     MAX_LIST_LENGTH,
@@ -97,7 +97,8 @@ _HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLO
     range(1, 11)
 )
 
-# The flag of a chunk whose header has a checksum: CRC-32 as zlib computes it.
+# The flag of a chunk whose header has a checksum: the low half of XXH3, 64 bits. CRC-32 takes 95 µs
+# for 512 KiB on the event loops of both sides, this 5.
 _HAS_CHECKSUM: Final = 1
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
@@ -254,6 +255,10 @@ def encode_frame(message: Any) -> bytes:
     return bytes((kind,)) + _pack(to_wire(message))
 
 
+def _checksum(data: memoryview) -> int:
+    return xxh3_64_intdigest(data) & 0xFFFFFFFF
+
+
 def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> bytes:
     """Return the header of a chunk; the raw bytes follow it in the same frame.
 
@@ -261,7 +266,7 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
     """
     if checked is None:
         return _CHUNK_HEAD.pack(_CHUNK, 0, 0, 0, payload, offset)
-    return _CHUNK_HEAD.pack(_CHUNK, _HAS_CHECKSUM, 0, crc32(checked), payload, offset)
+    return _CHUNK_HEAD.pack(_CHUNK, _HAS_CHECKSUM, 0, _checksum(checked), payload, offset)
 
 
 def decode_frame(frame: bytes) -> Any:
@@ -308,6 +313,6 @@ def _decode_chunk(frame: bytes) -> Chunk:
     data = memoryview(frame)[_CHUNK_HEAD.size :]
     if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):
         raise ProtocolViolation("version 1 knows no flag of a chunk but that of its checksum")
-    if flags and crc32(data) != checksum:
+    if flags and _checksum(data) != checksum:
         raise GarbledBytes(f"bytes {offset:,} and on of payload {payload} were garbled")
     return Chunk(payload, offset, data)
