@@ -212,6 +212,14 @@ async def _listen(link: WebSocketLink) -> None:
         await link.receive()
 
 
+async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> int:
+    try:
+        async with asyncio.timeout(seconds):
+            return await requests.get()
+    except TimeoutError:
+        raise HandshakeRefused(f"nothing was asked for within {seconds:g} seconds") from None
+
+
 async def serve_data(
     link: WebSocketLink, device: Device, token: str | None, called: str = ""
 ) -> None:
@@ -222,12 +230,13 @@ async def serve_data(
     host = device.host
     knows = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
     requests: asyncio.Queue[int] = asyncio.Queue(MAX_WAITING_REQUESTS)
+    seconds = host.settings.handshake_timeout_seconds
     try:
         async with asyncio.TaskGroup() as tasks:
             # While a request waits for its tensor, only reading tells that the peer has gone.
             tasks.create_task(_receive_requests(link, requests))
             while True:
-                transfer = await requests.get()
+                transfer = await _next_request(requests, None if knows else seconds)
                 if not knows and not is_secret(transfer):
                     raise HandshakeRefused("this server does not know you; see --peer")
                 await _answer_request(

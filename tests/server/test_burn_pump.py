@@ -250,3 +250,14 @@ async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waitin
     for link in (busy, request, response):
         link.end()
     await asyncio.gather(*serving)
+
+
+async def test_an_unknown_peer_that_asks_for_nothing_is_not_kept() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings_ = settings(handshake_timeout_seconds=0.01)
+        host = Host(settings_, open_backends("numpy", 1), tasks)
+        host.peer_rules = PeerRules((), lambda _: False)  # type: ignore[misc]
+        link = scripted([])
+        link.peer_host = "192.0.2.7"
+        await serve_data(link, host.devices[0], None)
+        assert "within 0.01 seconds" in link.closed_with[1]
