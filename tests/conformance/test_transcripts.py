@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends import Backend, open_backends
 from support.recorded import recordings, sessions
 from support.replay import replay
@@ -12,9 +13,12 @@ from support.replay import replay
 OTHER_USAGE = "tensor_ndarray.msgpack.xz"
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    (opened,) = open_backends("numpy", 1)
+@pytest.fixture(scope="module", params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    try:
+        (opened,) = open_backends(request.param, 1)
+    except UsageError as error:
+        pytest.skip(str(error))
     return opened
 
 
@@ -30,7 +34,7 @@ def test_every_recorded_answer_is_given_again(recording: str, backend: Backend) 
 
     # What `make conformance` shows.
     print(  # noqa: T201
-        f"{recording}: {compared:,} answers of {len(recorded):,} sessions compared, "
+        f"{backend.name} {recording}: {compared:,} answers of {len(recorded):,} sessions compared, "
         f"{len(problems)} sessions differ"
     )
     assert not problems

@@ -17,8 +17,27 @@ def _open_numpy(count: int) -> list[Backend]:
     return [NumpyBackend() for _ in range(count)]
 
 
+def _open_cupy(count: int) -> list[Backend]:
+    try:
+        from burn_remote_server.backends.cupy import CupyBackend
+
+        first = CupyBackend()
+    except ImportError as error:
+        raise UsageError(
+            "the backend 'cupy' needs CuPy: install burn-remote[cuda13] or burn-remote[cuda12]"
+        ) from error
+    except Exception as error:  # whatever the driver says: CuPy's errors cannot be imported here
+        raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error
+    if count > first.device_count:
+        raise UsageError(f"{count} devices were asked for; this machine has {first.device_count}")
+    return [first, *(CupyBackend(index) for index in range(1, count))]
+
+
 # Imported only when asked for: a server needs no library that it does not compute with.
-_OPENERS: Final[dict[str, Callable[[int], list[Backend]]]] = {"numpy": _open_numpy}
+_OPENERS: Final[dict[str, Callable[[int], list[Backend]]]] = {
+    "cupy": _open_cupy,
+    "numpy": _open_numpy,
+}
 
 
 def open_backends(name: str, device_count: int) -> list[Backend]:

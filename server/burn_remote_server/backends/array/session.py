@@ -15,6 +15,7 @@ from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.kernels import (
     Kernel,
     KernelFamily,
+    Parameters,
     PreparedKernel,
     Run,
     Seen,
@@ -62,7 +63,7 @@ class ArraySession(BackendSession):
         parameters = signature.call.parameters
         widens = not low_precision and any(item.dtype in LOW_PRECISION for item in seen)
         if isinstance(kernel, PreparedKernel):
-            widens = widens and not kernel.keeps_precision(seen[0], parameters)
+            widens = widens and not self._keeps_precision(kernel, seen[0], parameters)
             first = widened(seen[0]) if widens else seen[0]
             run = kernel.prepare(first, out, parameters)
         else:
@@ -71,6 +72,9 @@ class ArraySession(BackendSession):
             run = in_float32(run, results)
         # No operation of several outputs has one without dimensions.
         return self._as_array(run) if type(out) is TensorSpec and not out.shape else run
+
+    def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
+        return kernel.keeps_precision(first, parameters)
 
     def _found(self, signature: Signature) -> tuple[Kernel, bool]:
         row = signature.row

@@ -1,0 +1,1 @@
+"""What is particular to CuPy: its missing functions, random numbers and matrix products."""

@@ -1,0 +1,44 @@
+"""How does a GPU draw the random numbers of a session?"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import cupy
+import numpy as np
+
+__all__ = ["CudaRandomStream"]
+
+
+class CudaRandomStream:
+    """A Philox generator of CuPy's; other numbers than NumPy's for the same seed."""
+
+    def __init__(self) -> None:
+        self.seed(int.from_bytes(os.urandom(8), "little"))
+
+    def seed(self, seed: int) -> None:
+        """Start anew."""
+        self._generator = cupy.random.Generator(cupy.random.Philox4x3210(seed % 2**64))
+
+    def uniform(self, shape: tuple[int, ...]) -> Any:
+        """Draw ``float64`` numbers of [0, 1)."""
+        drawn = self._generator.random(shape)
+        # CuRAND's intervals exclude 0 and include 1; Burn's are the other way round.
+        return cupy.where(drawn >= 1.0, 0.0, drawn)
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        return self._generator.standard_normal(shape)
+
+    def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Draw integers of [low, above)."""
+        high, rest = (
+            self._generator.integers(0, 2**32, shape, dtype=np.uint32).astype(np.uint64)
+            for _ in range(2)
+        )
+        bits = (high << np.uint64(32)) | rest
+        span = above - low
+        # The remainder favours small numbers by less than span / 2**64.
+        chosen = bits if span >= 2**64 else bits % np.uint64(span)
+        return (chosen + np.uint64(low % 2**64)).astype(dtype)
