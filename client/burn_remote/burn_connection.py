@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from burn_remote.connection import fresh
 from burn_remote.receiving import Receiver
 from burn_remote.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init
@@ -87,17 +88,16 @@ class BurnConnection:
 
     def raise_error(self) -> None:
         """Raise what ended the session, if anything did."""
-        error = self.error
-        if error is not None:
-            raise type(error)(*error.args) from error.__cause__
+        if self.error is not None:
+            raise fresh(self.error)
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
         if not isinstance(error, ConnectionLost):
             self.end(error)
             return
         lost = ConnectionLost(
-            f"{error}; Burn 0.21 closes a socket when an operation panics, and gives no reason"
-            f"{self._explain()}"
+            f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in this "
+            f"session or in one before, and must then be started anew{self._explain()}"
         )
         lost.__cause__ = error
         self.end(lost)

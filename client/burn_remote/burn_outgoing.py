@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote.arrays import array_from, data_from
+from burn_remote.burn_facts import MAX_MESSAGE_BYTES
 from burn_remote_protocol.dialects.burn_0_21 import (
     drop_frame,
     encode_identity,
@@ -21,10 +23,11 @@ from burn_remote_protocol.dialects.burn_0_21 import (
 )
 from burn_remote_protocol.dialects.burn_operations import OperationTemplate
 from burn_remote_protocol.dtypes import BOOL, DType
-from burn_remote_protocol.messages import Drop, Expose, Read, Task
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.messages import Drop, Expose, Read, Task, Upload
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.values import TensorUse
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Outgoing"]
 
@@ -113,6 +116,23 @@ class Outgoing:
         self._waiting.append(encode_tasks([task], request))
         if made is not None:
             self._live.add(made)
+
+    def upload(self, tensor: int, data: TensorData) -> None:
+        """Add an upload. Raises ``UsageError`` where its message would end the session."""
+        stored = self.stored(data.spec)
+        if stored != data.spec:
+            data = data_from(array_from(data), stored.dtype)
+        request = self.next_request()
+        empty = Upload(tensor, TensorData(b"", data.shape, data.dtype))
+        rest = len(encode_tasks([empty], request)) + 4  # the length is in front of the elements
+        size = rest + memoryview(data.bytes).nbytes
+        if size > MAX_MESSAGE_BYTES:
+            raise UsageError(
+                "a Burn 0.21 server takes a tensor in one message, of at most "
+                f"{MAX_MESSAGE_BYTES:,} bytes, and ends the session at more; {data.spec} needs "
+                f"{size:,}: upload parts of it and concatenate them there"
+            )
+        self.task(Upload(tensor, data), request, made=tensor)
 
     def next_request(self) -> int:
         """Return a request id: the position of the next task."""

@@ -12,26 +12,21 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.arrays import array_from, data_from, numpy_dtype
 from burn_remote.burn_connection import BurnConnection, DialRoute
+from burn_remote.burn_facts import facts, find_bool_store
 from burn_remote.burn_outgoing import Outgoing
+from burn_remote.burn_replies import BurnReplies
 from burn_remote.locations import Locations
 from burn_remote.pending import Pending
 from burn_remote.runner import TensorHandle
 from burn_remote.runtime import schedule_flush, watch
 from burn_remote.traffic import Traffic
 from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
-from burn_remote_protocol.dialects.burn_0_21 import encode_tasks
 from burn_remote_protocol.dialects.burn_answers import decode_answer
-from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
+from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
-    ConnectionFailed,
-    OperationFailed,
-    ProtocolViolation,
-    UsageError,
-    shown,
 )
 from burn_remote_protocol.messages import (
     Expose,
@@ -40,8 +35,6 @@ from burn_remote_protocol.messages import (
     Read,
     Seed,
     Sync,
-    Upload,
-    Welcome,
 )
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -49,29 +42,11 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 if TYPE_CHECKING:
     from burn_remote.device import Device
 
-__all__ = ["FRAGMENT_BYTES", "BurnSession"]
-
-# Burn's server takes WebSocket frames of up to 16 MiB and messages of up to 64 MiB. Smaller
-# fragments: more headers. Larger: other traffic waits longer; over 16 MiB the session ends.
-FRAGMENT_BYTES: Final = 2**20
-MAX_MESSAGE_BYTES: Final = 64 * 2**20
+__all__ = ["BurnSession"]
 
 # Up to this size an upload waits for company like an operation. Larger: more memory is held twice.
 # Smaller: small tensors leave one by one.
 SMALL_UPLOAD_BYTES: Final = 16 * 2**10
-
-_GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
-
-
-class _Request:
-    """An answer that is awaited; ``read`` is the tensor, where it is asked for."""
-
-    __slots__ = ("pending", "read")
-
-    def __init__(self, pending: Pending[Any], read: TensorHandle | None = None) -> None:
-        self.pending = pending
-        # Not the handle: holding it would keep the tensor on the server.
-        self.read = None if read is None else (read.spec, read.id)
 
 
 class BurnSession:
@@ -84,15 +59,7 @@ class BurnSession:
         ``ConnectionLost``.
         """
         self.device: Device
-        self.welcome: Final = Welcome(
-            version=0,
-            session=0,
-            secret=b"",
-            lease_seconds=0.0,
-            device={"dialect": "burn-0.21"},
-            limits={"message_bytes": MAX_MESSAGE_BYTES},
-            peer_address=address,
-        )
+        self.welcome: Final = facts(address)
         self._lock = threading.Lock()
         self._locations: Final = Locations()
         self._outgoing: Final = Outgoing()
@@ -102,33 +69,18 @@ class BurnSession:
         self._undropped_bytes = 0
         self._last_operation: tuple[Signature, int] | None = None
         self._flush_scheduled = False
-        self._requests: dict[int, _Request] = {}
+        self._replies: Final = BurnReplies(self._locations)
         self._connection: Final = BurnConnection(
-            dial, self._handle, self._fail_requests, self._explain
+            dial, self._handle, self._replies.fail, self._explain
         )
         self._connection.start()
         try:
-            self._outgoing.bool_store = self._find_bool_store(timeout_seconds)
+            store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
+            self._outgoing.bool_store = store
         except BaseException:
             self._connection.end(ClosedDevice(f"{address} did not open a session"))
             raise
         watch(self)
-
-    def _find_bool_store(self, timeout_seconds: float) -> DType:
-        """Ask how the server stores truth values, as Burn's own client does when it connects."""
-        stores = (BOOL, BOOL_U8, BOOL_U32)
-        answers = [self.dtype_usage(store) for store in stores]
-        try:
-            usages = [answer.result(timeout_seconds) for answer in answers]
-        except TimeoutError:
-            raise ConnectionFailed(
-                f"{self._connection.address} opened a session and answers nothing; a Burn 0.21 "
-                "server is like this for good once an operation has panicked: start it anew"
-            ) from None
-        for store, usage in zip(stores, usages, strict=True):
-            if usage & _GENERAL == _GENERAL:
-                return store
-        return BOOL
 
     @property
     def traffic(self) -> Traffic:
@@ -164,14 +116,11 @@ class BurnSession:
         Raises ``UsageError`` for more than a Burn server takes in one message, which is how this
         dialect sends a tensor.
         """
-        stored = self._as_stored(data)
         with self._lock:
             tensor = self._take_id()
             self._locations.note(tensor)
-            upload = Upload(tensor, stored)
-            _check_size(upload, data.spec)
-            self._outgoing.task(upload, made=tensor)
-            if memoryview(stored.bytes).nbytes > SMALL_UPLOAD_BYTES:
+            self._outgoing.upload(tensor, data)
+            if memoryview(data.bytes).nbytes > SMALL_UPLOAD_BYTES:
                 self._flush()
             else:
                 self._added()
@@ -198,8 +147,9 @@ class BurnSession:
         with self._lock:
             self._connection.raise_error()
             request = self._outgoing.question(lambda request: Read(request, handle.id, stored))
-            self._requests[request] = _Request(pending, handle)
+            self._replies.expect(request, pending, handle)
             self._added()
+        self._fail_late()
         return pending
 
     def sync(self) -> Pending[None]:
@@ -218,10 +168,16 @@ class BurnSession:
         with self._lock:
             self._connection.raise_error()
             request = self._outgoing.next_request()
-            self._requests[request] = _Request(pending)
+            self._replies.expect(request, pending)
             self._outgoing.task(question(request), request)
             self._added()
+        self._fail_late()
         return pending
+
+    def _fail_late(self) -> None:
+        # The connection fails what is expected when it ends; this may have come a moment later.
+        if self._connection.error is not None:
+            self._replies.fail(self._connection.error)
 
     # -- statements ---------------------------------------------------------------------------
 
@@ -240,11 +196,13 @@ class BurnSession:
 
         The dialect says nothing of how long.
         """
-        number = _number(transfer)
+        assert isinstance(transfer, int)  # the router knows what this dialect can say
         stored = self._outgoing.stored(handle.spec)
         with self._lock:
             self._connection.raise_error()
-            self._outgoing.question(lambda _: Expose(handle.id, stored, 1, number, expires_seconds))
+            self._outgoing.question(
+                lambda _: Expose(handle.id, stored, 1, transfer, expires_seconds)
+            )
             self._flush()
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
@@ -252,7 +210,7 @@ class BurnSession:
         with self._lock:
             tensor = self._take_id()
             self._locations.note(tensor)
-            self._outgoing.task(Fetch(_number(transfer), address, tensor, None), made=tensor)
+            self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)
             self._added()
         return TensorHandle(self, tensor, spec)
 
@@ -307,19 +265,7 @@ class BurnSession:
     def _handle(self, frame: bytes) -> None:
         self.traffic.frames_received += 1
         self.traffic.bytes_received += len(frame)
-        answer = decode_answer(frame)
-        request = self._requests.pop(answer.request, None)
-        if request is None:
-            raise ProtocolViolation(f"an answer to {answer.request:#x}, which was not asked")
-        value = answer.value
-        if isinstance(value, OperationFailed):
-            if request.read is not None:
-                value.location = self._locations.find(request.read[1])
-            request.pending.fail(value)
-        elif request.read is not None:
-            request.pending.complete(_as_declared(value, request.read[0]))
-        else:
-            request.pending.complete(DTypeUsage(value) if type(value) is int else None)
+        self._replies.take(decode_answer(frame))
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -332,11 +278,6 @@ class BurnSession:
             f"; the last operation sent was {signature.row}({signature.describe()}), "
             f"issued at {self._locations.find(tensor)}"
         )
-
-    def _fail_requests(self, error: BurnRemoteError) -> None:
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
-            request.pending.fail(type(error)(*error.args))
 
     @property
     def closed(self) -> bool:
@@ -358,40 +299,3 @@ class BurnSession:
                 "open a RemoteDevice after the fork, or start processes by spawn"
             )
         )
-
-    def _as_stored(self, data: TensorData) -> TensorData:
-        spec = self._outgoing.stored(data.spec)
-        if spec.dtype is data.dtype:
-            return data
-        return data_from(array_from(data), spec.dtype)
-
-
-def _as_declared(data: object, spec: TensorSpec) -> TensorData:
-    """Return what was read as the program knows it.
-
-    The real server answers some reads in another dtype: positions of extremes of integers as int64,
-    truth values that were gathered as bytes.
-    """
-    if not isinstance(data, TensorData) or data.shape != spec.shape:
-        raise ProtocolViolation(f"the answer to a read of {spec} is {shown(data)}")
-    if data.dtype is spec.dtype:
-        return data
-    return data_from(array_from(data).astype(numpy_dtype(spec.dtype)), spec.dtype)
-
-
-def _check_size(upload: Upload, spec: TensorSpec) -> None:
-    empty = TensorData(b"", upload.data.shape, upload.data.dtype)
-    rest = len(encode_tasks([Upload(upload.tensor, empty)], 2**64 - 1)) + 4
-    size = rest + memoryview(upload.data.bytes).nbytes
-    if size > MAX_MESSAGE_BYTES:
-        raise UsageError(
-            "a Burn 0.21 server takes a tensor in one message, of at most "
-            f"{MAX_MESSAGE_BYTES:,} bytes, and ends the session at more; {spec} needs {size:,}: "
-            "upload parts of it and concatenate them there"
-        )
-
-
-def _number(transfer: bytes | int) -> int:
-    if not isinstance(transfer, int):
-        raise UsageError("Burn 0.21 names transfers by numbers")
-    return transfer

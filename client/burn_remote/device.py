@@ -17,7 +17,8 @@ from burn_remote.addresses import (
     normal_address,
     with_token,
 )
-from burn_remote.burn_session import FRAGMENT_BYTES, BurnSession
+from burn_remote.burn_facts import FRAGMENT_BYTES
+from burn_remote.burn_session import BurnSession
 from burn_remote.runner import RunnerClient
 from burn_remote.session import NativeSession
 from burn_remote.traffic import Traffic

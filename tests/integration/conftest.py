@@ -22,16 +22,27 @@ def second_server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(params=["memory", "websocket"])
+@pytest.fixture(params=["memory", "websocket", "burn"])
 def device(request: pytest.FixtureRequest) -> Iterator[br.Device]:
-    """A fresh session, over each kind of link."""
+    """A fresh session, over each kind of link and in each dialect."""
+    with open_device(request) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", "websocket"])
+def native_device(request: pytest.FixtureRequest) -> Iterator[br.Device]:
+    """A fresh session of the native dialect, for what Burn's cannot say."""
+    with open_device(request) as opened:
+        yield opened
+
+
+def open_device(request: pytest.FixtureRequest) -> br.Device:
+    """Open the device that a fixture's parameter names."""
     if request.param == "memory":
-        with br.LocalDevice() as local:
-            yield local
-        return
+        return br.LocalDevice()
     running: RunningServer = request.getfixturevalue("first_server")
-    with br.RemoteDevice(running.address) as remote:
-        yield remote
+    dialect = "burn-0.21" if request.param == "burn" else "native"
+    return br.RemoteDevice(running.address, dialect=dialect)
 
 
 @pytest.fixture

@@ -34,25 +34,25 @@ def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
     assert x.numpy()[0, 0] == 10
 
 
-def test_a_burst_of_operations_leaves_in_few_frames(device: br.Device) -> None:
-    x = br.zeros((16, 16), device=device)
-    device.sync()
-    before = device.traffic
+def test_a_burst_of_operations_leaves_in_few_frames(native_device: br.Device) -> None:
+    x = br.zeros((16, 16), device=native_device)
+    native_device.sync()
+    before = native_device.traffic
     for _ in range(1000):
         x = x + 1
-    device.sync()
-    traffic = device.traffic - before
+    native_device.sync()
+    traffic = native_device.traffic - before
     assert traffic.operations == 1000
     assert traffic.frames_sent <= 8
 
 
-def test_many_tensors_are_read_in_one_round_trip(device: br.Device) -> None:
-    tensors = [br.full((2,), i, dtype=br.int64, device=device) for i in range(20)]
-    device.sync()
-    before = device.traffic
+def test_many_tensors_are_read_in_one_round_trip(native_device: br.Device) -> None:
+    tensors = [br.full((2,), i, dtype=br.int64, device=native_device) for i in range(20)]
+    native_device.sync()
+    before = native_device.traffic
     arrays = br.read(tensors)
     assert [int(array[0]) for array in arrays] == list(range(20))
-    assert (device.traffic - before).frames_sent == 1
+    assert (native_device.traffic - before).frames_sent == 1
 
 
 @pytest.mark.parametrize("count", [1, 4096, 5000, 1_000_003])

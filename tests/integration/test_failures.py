@@ -22,9 +22,9 @@ def failing(device: br.Device) -> br.Tensor:
 
 
 def test_a_read_of_a_failed_tensor_names_operation_shapes_reason_and_line(
-    device: br.Device,
+    native_device: br.Device,
 ) -> None:
-    tensor = failing(device)
+    tensor = failing(native_device)
     with pytest.raises(br.OperationFailed) as caught:
         (tensor + 1).numpy()
     error = caught.value

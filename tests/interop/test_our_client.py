@@ -1,21 +1,34 @@
-"""Our client drives servers that are built from the real crates."""
+"""This project's client drives servers built from the real crates as it drives its own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import burn_remote as br
+import burn_remote.functional as F
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8
 from support.burn_programs import burn_server
 from support.servers import RunningServer, server
 
 pytestmark = pytest.mark.interop
 
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((6, 4)).astype(np.float32)
+Y = RNG.standard_normal((6, 4)).astype(np.float32)
 
-@pytest.fixture
-def theirs() -> Iterator[str]:
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[str]:
+    with burn_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def another_real() -> Iterator[str]:
     with burn_server() as address:
         yield address
 
@@ -26,68 +39,220 @@ def ours() -> Iterator[RunningServer]:
         yield running
 
 
-def test_a_real_server_is_found_out_by_itself(theirs: str) -> None:
-    with br.RemoteDevice(theirs) as device:
-        assert device.info["dialect"] == "burn-0.21"
-        assert br.arange(5, device=device).tolist() == [0, 1, 2, 3, 4]
+@pytest.fixture
+def theirs(real: str) -> Iterator[br.Device]:
+    """A session on a real server, whose dialect is found out."""
+    with br.RemoteDevice(real) as device:
+        yield device
 
 
-def test_a_network_computes_what_numpy_computes(theirs: str) -> None:
-    rng = np.random.default_rng(0)
-    x, w, b = (rng.standard_normal(shape, np.float32) for shape in ((64, 20), (20, 5), (5,)))
-    with br.RemoteDevice(theirs, dialect="burn-0.21") as device:
-        on_device = [br.tensor(array, device=device) for array in (x, w, b)]
-        y = (on_device[0] @ on_device[1] + on_device[2]).relu().softmax(axis=-1)
-        seen = y.numpy()
-        positive = (on_device[0] > 0).numpy()
-    expected = np.exp(np.maximum(x @ w + b, 0))
-    expected /= expected.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(seen, expected, rtol=1e-5)
-    np.testing.assert_array_equal(positive, x > 0)
+@pytest.fixture
+def doomed() -> Iterator[br.Device]:
+    """A session on a real server of its own, which will not survive."""
+    with burn_server() as address, br.RemoteDevice(address) as device:
+        yield device
 
 
-def test_twenty_thousand_operations_run_in_order(theirs: str) -> None:
-    with br.RemoteDevice(theirs) as device:
-        x = br.zeros((16, 16), device=device)
-        for _ in range(20_000):
+def test_the_dialect_is_found_out(theirs: br.Device, ours: RunningServer) -> None:
+    assert theirs.info == {"dialect": "burn-0.21"}
+    with br.RemoteDevice(ours.address) as native:
+        assert "dialect" not in native.info
+
+
+@pytest.mark.parametrize("dialect", ["native", "klingon"])
+def test_a_dialect_that_is_not_spoken_is_an_error_that_says_so(dialect: str, real: str) -> None:
+    with pytest.raises(br.BurnRemoteError, match=r"404|klingon"):
+        br.RemoteDevice(real, dialect=dialect)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, y: x + y * 2 - x / y,
+        lambda x, y: x @ y.mT,
+        lambda x, y: (x > y) & (x > 0),
+        lambda x, y: x.argmax(axis=1),
+        lambda x, y: x.max(axis=0),
+        lambda x, y: x.sum() + y.mean(axis=1, keepdims=True),
+        lambda x, y: x.softmax(axis=-1).log(),
+        lambda x, y: br.where(x > y, x, y),
+        lambda x, y: x[1:5:2, [0, 2]],
+        lambda x, y: br.concat([x, y], axis=1),
+        lambda x, y: x.reshape((3, 8)).mT,
+        lambda x, y: F.layer_norm(x, (4,)),
+        lambda x, y: x.astype(br.float16).astype(br.float32),
+        lambda x, y: x.cumulative_sum(axis=0),
+        lambda x, y: x + br.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
+    ],
+)
+def test_results_are_those_of_our_own_server(
+    compute: object, theirs: br.Device, ours: RunningServer
+) -> None:
+    with br.RemoteDevice(ours.address) as native:
+        results = []
+        for device in (theirs, native):
+            tensors = br.tensor(X, device=device), br.tensor(Y, device=device)
+            results.append(compute(*tensors).numpy())  # type: ignore[operator]
+    there, here = results
+    assert there.dtype == here.dtype
+    np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)
+
+
+def train(device: br.Device, steps: int = 30) -> list[float]:
+    """Fit a line by gradients written out by hand; return the losses."""
+    x = br.tensor(X, device=device)
+    target = br.tensor(X @ np.array([[1.0], [-2.0], [3.0], [0.5]], np.float32), device=device)
+    weights = br.zeros((4, 1), device=device)
+    losses = []
+    for _ in range(steps):
+        error = x @ weights - target
+        losses.append((error * error).mean())
+        weights = weights - 0.2 * (x.mT @ error) / len(X)
+    return [float(loss) for loss in losses]
+
+
+def test_training_gives_the_same_losses_on_a_real_server_and_on_ours(
+    theirs: br.Device, ours: RunningServer
+) -> None:
+    with br.RemoteDevice(ours.address, dialect="burn-0.21") as spoken:
+        there, here = (train(device) for device in (theirs, spoken))
+    np.testing.assert_allclose(there, here, rtol=1e-4)
+    assert there[-1] < 0.1 * there[0]
+
+
+def test_a_burst_of_operations_is_one_frame_each_and_frees_what_it_made(theirs: br.Device) -> None:
+    x = br.zeros((16, 16), device=theirs)
+    one = br.ones((16, 16), device=theirs)
+    theirs.sync()
+    before = theirs.traffic
+    for _ in range(2000):
+        x = x + one
+    theirs.sync()
+    sent = (theirs.traffic - before).frames_sent
+    # A tensor dropped while its last use waits to leave costs no frame of its own.
+    assert sent < 2000 * 1.1
+    assert x.numpy()[0, 0] == 2000
+
+
+@pytest.mark.parametrize("megabytes", [1, 16, 63])
+def test_uploads_of_up_to_64_mib_arrive(megabytes: int, theirs: br.Device) -> None:
+    array = RNG.integers(0, 255, megabytes * 2**18, dtype=np.int32)
+    np.testing.assert_array_equal(br.tensor(array, device=theirs).numpy(), array)
+
+
+def test_a_larger_upload_is_refused_with_the_reason_and_the_session_goes_on(
+    theirs: br.Device,
+) -> None:
+    with pytest.raises(br.UsageError, match="67,108,864"):
+        br.tensor(np.zeros(2**24, np.float32), device=theirs)
+    assert br.ones((2,), device=theirs).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [br.float64, br.float32, br.int64, br.int32, br.bool])
+def test_elements_come_back_as_they_were_sent(dtype: br.DType, theirs: br.Device) -> None:
+    tensor = br.tensor([[0, 1], [2, 3]], dtype=dtype, device=theirs)
+    assert (
+        tensor.numpy().tolist() == np.array([[0, 1], [2, 3]]).astype(tensor.numpy().dtype).tolist()
+    )
+
+
+def test_truth_values_have_a_store_that_the_server_has(theirs: br.Device) -> None:
+    usages = [theirs.dtype_usage(store) for store in (BOOL, BOOL_U8)]
+    assert any(usage == 3 for usage in usages)
+
+
+def test_threads_of_one_session_keep_their_order(theirs: br.Device) -> None:
+    # On one stream: the real server orders nothing across streams.
+    shared = br.zeros((4,), device=theirs)
+    wrong: list[object] = []
+
+    def work() -> None:
+        x = shared
+        for _ in range(100):
             x = x + 1
-        assert x.numpy()[0, 0] == 20_000
+        if x.tolist() != [100] * 4:
+            wrong.append(x.tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
-def test_an_upload_beyond_the_server_s_limit_is_refused_with_the_reason(theirs: str) -> None:
-    with br.RemoteDevice(theirs) as device:
-        with pytest.raises(br.UsageError, match="67,108,864"):
-            br.tensor(np.zeros(20 * 2**20, np.float32), device=device)
-        array = np.arange(12 * 2**20, dtype=np.float32)  # 48 MiB, in fragments
-        np.testing.assert_array_equal(br.tensor(array, device=device).numpy(), array)
+def test_two_programs_on_one_real_server_do_not_meet_each_other_s_tensors(real: str) -> None:
+    # All sessions of the original share one table of tensors; ours draw where they count from.
+    with br.RemoteDevice(real) as first:
+        a = br.full((3,), 1.0, device=first)
+        second = br.RemoteDevice(f"{real}/")
+        b = br.full((3,), 2.0, device=second)
+        assert (a.tolist(), b.tolist()) == ([1] * 3, [2] * 3)
 
 
-def test_tensors_move_between_a_real_server_and_ours_both_ways(
-    theirs: str, ours: RunningServer
+@pytest.mark.parametrize(
+    "route",
+    [
+        ("real", "native"),
+        ("native", "real"),
+        ("real", "burn"),
+        ("burn", "real"),
+        ("burn", "native"),
+        ("native", "burn"),
+        ("real", "other real"),
+        ("native", "real", "burn", "other real", "native"),
+    ],
+    ids=" to ".join,
+)
+@pytest.mark.parametrize("dtype", [br.float32, br.int64, br.bool])
+def test_tensors_move_between_servers(
+    route: tuple[str, ...], dtype: br.DType, real: str, another_real: str, ours: RunningServer
 ) -> None:
-    array = np.arange(12, dtype=np.float32)
-    with br.RemoteDevice(theirs) as real, br.RemoteDevice(ours.address) as own:
-        moved = br.tensor(array, device=real).to(own)
-        back = (moved * 2).to(real)
-        np.testing.assert_array_equal(moved.numpy(), array)
-        np.testing.assert_array_equal(back.numpy(), array * 2)
+    opened = {
+        "real": br.RemoteDevice(real),
+        "other real": br.RemoteDevice(another_real),
+        "native": br.RemoteDevice(ours.address),
+        "burn": br.RemoteDevice(ours.address, dialect="burn-0.21"),
+    }
+    expected = np.arange(6).reshape(2, 3) % 2
+    tensor = br.tensor(expected, dtype=dtype, device=opened[route[0]])
+    for name in route[1:]:
+        tensor = tensor.to(opened[name])
+    assert tensor.dtype == dtype
+    np.testing.assert_array_equal(tensor.numpy(), expected.astype(tensor.numpy().dtype))
 
 
-def test_our_client_speaks_burn_to_our_server_too(ours: RunningServer) -> None:
-    with br.RemoteDevice(ours.address, dialect="burn-0.21") as device:
-        assert (br.ones((2, 2), device=device) * 3).tolist() == [[3, 3], [3, 3]]
-        with pytest.raises(br.OperationFailed, match="99"):
-            br.arange(4, device=device).take(br.tensor([99], device=device), axis=0).numpy()
-        assert br.ones((1,), device=device).tolist() == [1]
+def test_many_moves_at_once_arrive_in_their_places(theirs: br.Device, ours: RunningServer) -> None:
+    with br.RemoteDevice(ours.address) as native:
+        there = [br.full((50,), i, dtype=br.int64, device=theirs).to(native) for i in range(20)]
+        back = [tensor.to(theirs) for tensor in there]
+        assert [int(array[0]) for array in br.read(back)] == [*range(20)]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int64"])
-def test_integers_that_the_original_loses_or_panics_on_work_on_ours(
-    dtype: str, ours: RunningServer
+def test_a_move_of_a_failed_tensor_is_an_error_and_no_hang(
+    theirs: br.Device, ours: RunningServer
 ) -> None:
-    array = np.array([0, 1, 100], dtype)
-    with br.RemoteDevice(ours.address, dialect="burn-0.21") as device:
-        tensor = br.tensor(array, device=device)
-        np.testing.assert_array_equal(tensor.numpy(), array)
-        cast = tensor.astype(br.int32)
-        np.testing.assert_array_equal(cast.numpy(), array.astype(np.int32))
+    with br.RemoteDevice(ours.address) as native:
+        failed = br.zeros((3,), device=native).take(br.tensor([7], device=native))
+        with pytest.raises(br.BurnRemoteError):
+            failed.to(br.RemoteDevice(ours.address, dialect="burn-0.21")).numpy()
+
+
+def test_a_panic_of_the_server_is_a_lost_connection_with_what_is_known(doomed: br.Device) -> None:
+    # The original panics on casts between integers.
+    tensor = br.tensor([1, 2], device=doomed).astype(br.int32)
+    with pytest.raises(br.ConnectionLost, match=r"panic.*Base\.Cast.*test_our_client\.py"):
+        tensor.numpy()
+    with pytest.raises(br.ConnectionLost):
+        br.ones((2,), device=doomed)
+
+
+def test_a_server_that_serves_nobody_any_more_is_a_lost_connection_too(doomed: br.Device) -> None:
+    with pytest.raises(br.ConnectionLost):
+        br.tensor([1, 2], device=doomed).astype(br.int32).numpy()
+    # The panic poisoned the original's only lock: sessions open, and end when they are used.
+    with (
+        br.RemoteDevice(str(doomed), dialect="burn-0.21") as later,
+        pytest.raises(br.ConnectionLost, match="in one before"),
+    ):
+        br.ones((2,), device=later).numpy()
