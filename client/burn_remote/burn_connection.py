@@ -96,8 +96,8 @@ class BurnConnection:
             self.end(error)
             return
         lost = ConnectionLost(
-            f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in this "
-            f"session or in one before, and must then be started anew{self._explain()}"
+            f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in "
+            f"this session or in one before, and must then be started anew{self._explain()}"
         )
         lost.__cause__ = error
         self.end(lost)

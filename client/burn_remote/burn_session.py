@@ -200,9 +200,8 @@ class BurnSession:
         stored = self._outgoing.stored(handle.spec)
         with self._lock:
             self._connection.raise_error()
-            self._outgoing.question(
-                lambda _: Expose(handle.id, stored, 1, transfer, expires_seconds)
-            )
+            expose = Expose(handle.id, stored, 1, transfer, expires_seconds)
+            self._outgoing.question(lambda _: expose)
             self._flush()
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
