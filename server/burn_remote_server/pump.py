@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.native import (
@@ -47,15 +48,26 @@ logger = get_logger(__name__)
 TURN_COST: Final = 200_000
 
 
-async def serve_session(link: AsyncLink, device: Device, token: str | None = None) -> None:
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+async def serve_session(
+    link: AsyncLink,
+    device: Device,
+    token: str | None = None,
+    admitted: Callable[[], None] = _nothing,
+) -> None:
     """Serve one client until it goes, misbehaves, or the server drains.
 
-    ``token`` is what stood in the path, for a client that says none in its ``Hello``.
+    ``token`` is what stood in the path, for a client that says none in its ``Hello``. ``admitted``
+    is called when the client may go on.
     """
     host = device.host
     try:
         hello, version = await greeting(link, host)
         grant = host.access.admit(token if hello.token is None else hello.token)
+        admitted()
         if hello.resume is not None:
             attachment = await host.attachments.resume(hello.resume)
         else:

@@ -17,6 +17,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
 from burn_remote_server import backends
 from burn_remote_server.access import token_in_path
@@ -45,10 +46,34 @@ _PATH: Final = re.compile(
 
 Serve = Callable[[WebSocketLink, Device, str | None, str], Awaitable[None]]
 
+# What one message may hold before its sender is admitted: a Hello has a few hundred bytes. Larger:
+# whoever reaches the port makes the server hold more. Smaller: long tokens and hints do not fit.
+OPENING_BYTES: Final = 64 * 1024
+
+
+def _serve_session(
+    link: WebSocketLink, device: Device, token: str | None, _: str
+) -> Awaitable[None]:
+    def admitted() -> None:
+        link.limit_messages(device.host.settings.max_message_bytes)
+
+    return serve_session(link, device, token, admitted)
+
+
+def _serve_request(
+    link: WebSocketLink, device: Device, token: str | None, called: str
+) -> Awaitable[None]:
+    # Burn's client sends its first tensors right behind its opening.
+    with contextlib.suppress(HandshakeRefused):
+        device.host.access.admit(token)
+        link.limit_messages(device.host.settings.max_message_bytes)
+    return serve_request(link, device, token, called)
+
+
 _ROUTES: Final[dict[str, Serve]] = {
-    "session": lambda link, device, token, _: serve_session(link, device, token),
+    "session": _serve_session,
     "transfer": lambda link, device, token, _: serve_peer(link, device.host, token),
-    "request": serve_request,
+    "request": _serve_request,
     "response": serve_response,
     "data": serve_data,
 }
@@ -94,13 +119,13 @@ class _Service:
         settings = self._host.settings
         seconds = settings.handshake_timeout_seconds
         context = self._host.tls.context
-        options = server_options(max_message_bytes=settings.max_message_bytes)
+        options = server_options(max_message_bytes=OPENING_BYTES)
         if context is not None:
             options["ssl_handshake_timeout"] = seconds
         options["create_connection"] = partial(
             CountedConnection,
             limits=self._limits,
-            max_message_bytes=settings.max_message_bytes,
+            max_message_bytes=OPENING_BYTES,
         )
         listening: contextlib.AbstractAsyncContextManager[Server] = websocket_server.serve(
             self._handle,

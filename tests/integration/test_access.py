@@ -462,3 +462,16 @@ def test_a_token_in_an_address_stays_out_of_the_servers_log(tmp_path: Path) -> N
     text = (tmp_path / "log").read_text()
     assert "session opened" in text
     assert ALICE not in text
+
+
+@pytest.mark.parametrize("route", ["session", "transfer", "request", "response", "data"])
+def test_nobody_sends_large_messages_before_being_admitted(
+    guarded: RunningServer, route: str
+) -> None:
+    with connect(f"{guarded.address}/{route}") as socket_:
+        with pytest.raises(ConnectionClosed) as caught:
+            socket_.send(bytes(2**20))
+            while True:
+                socket_.recv(5)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code in (1008, 1009)
