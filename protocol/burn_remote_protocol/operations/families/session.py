@@ -24,4 +24,9 @@ ALL_REDUCE: Final = Row(
     "Distributed", "AllReduce", (tensor_in("tensor"), tensor_out("out")), same(NUMBERS)
 )
 
+# Operations that no server can carry out, and why.
+IMPOSSIBLE: Final = {
+    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced",
+}
+
 ROWS: Final = (INIT, DROP, CUSTOM, ALL_REDUCE)

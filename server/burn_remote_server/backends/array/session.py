@@ -8,6 +8,7 @@ from typing import Any
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.operations.families.session import IMPOSSIBLE
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
@@ -80,7 +81,10 @@ class ArraySession(BackendSession):
         row = signature.row
         found = self._table.get((row.family, row.name))
         if found is None:
-            raise Unsupported(f"this server has no implementation of {row}")
+            reason = IMPOSSIBLE.get(row)
+            raise Unsupported(
+                f"this server has no implementation of {row}" + (f": {reason}" if reason else "")
+            )
         return found
 
     def _as_array(self, run: Run) -> Run:
