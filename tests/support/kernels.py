@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
@@ -18,7 +19,7 @@ from burn_remote_protocol.operations.parameters import ScalarKind
 from burn_remote_protocol.operations.row import Call, Signature
 from burn_remote_protocol.operations.table import TABLE, sign
 from burn_remote_protocol.operations.values import Scalar, TensorUse
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import Backend, BackendSession, open_backends
 from burn_remote_server.backends.array.dtypes import array_dtype
 
@@ -38,10 +39,29 @@ def spec_of(array: Array) -> TensorSpec:
     return TensorSpec(array.shape, _DTYPES[array.dtype])
 
 
+# `make test-gpu` runs the same tests on a GPU.
+_NAME: Final = os.environ.get("BURN_REMOTE_TEST_BACKEND", "numpy")
+
+
 @cache
 def _backend() -> Backend:
-    (backend,) = open_backends("numpy", 1)
+    (backend,) = open_backends(_NAME, 1)
     return backend
+
+
+def _sent(tensor: Any) -> Any:
+    if type(tensor) is list:
+        return [_sent(item) for item in tensor]
+    spec = spec_of(tensor)
+    return _backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
+
+
+def _received(result: Any) -> Any:
+    if type(result) is tuple:
+        return tuple([_received(item) for item in result])
+    dtype = np.dtype(result.dtype)
+    elements = _backend().to_bytes(result, _DTYPES[dtype])
+    return np.frombuffer(elements, dtype).reshape(result.shape)
 
 
 def new_session() -> BackendSession:
@@ -104,7 +124,11 @@ def compute(
     # As in the thread of a session, infinities and NaN arise in silence; warnings are errors here.
     context = contextvars.copy_context()
     context.run(_backend().prepare_thread)
-    result = context.run((session or _session()).bind(signed), *tensors)
+    bound = (session or _session()).bind(signed)
+    if _NAME == "numpy":
+        result = context.run(bound, *tensors)
+    else:
+        result = _received(context.run(bound, *[_sent(tensor) for tensor in tensors]))
     assert before == [array.tobytes() for array in arrays]
     results = result if type(result) is tuple else (result,)
     for array, spec in zip(results, signed.outputs, strict=True):
