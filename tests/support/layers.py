@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.module_kernels import normal
 
-__all__ = ["Convolution", "convolutions", "convolve", "reads", "spread"]
+__all__ = ["Convolution", "Pooling", "convolutions", "convolve", "poolings", "reads", "spread"]
 
 Array = np.ndarray[Any, Any]
 
@@ -69,6 +69,53 @@ def convolutions(draw: st.DrawFn, transposed: bool = False) -> Convolution:
         draw(st.sampled_from([None, normal(seed + 2, filters)])),
         options,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """A random pooling of ``x``; ``geometry`` is kernel, stride, padding, dilation, per axis."""
+
+    x: Array
+    geometry: tuple[tuple[int, ...], ...]
+    ceil_mode: bool
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return self.x.ndim - 2
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The number of windows along each axis, as Burn counts them."""
+        return tuple(
+            (size + 2 * p - d * (k - 1) - 1 + (s - 1 if self.ceil_mode else 0)) // s + 1
+            for size, k, s, p, d in zip(self.x.shape[2:], *self.geometry, strict=True)
+        )
+
+    def options(self, *, dilated: bool = False) -> dict[str, Any]:
+        """Return the parameters of a kernel: numbers for one axis, tuples for two."""
+        names = ("kernel_size", "stride", "padding", "dilation")[: 4 if dilated else 3]
+        values = self.geometry if self.rank == 2 else [value for (value,) in self.geometry]
+        return {**dict(zip(names, values, strict=False)), "ceil_mode": self.ceil_mode}
+
+
+@st.composite
+def poolings(draw: st.DrawFn, dilated: bool = True) -> Pooling:
+    """Draw small poolings of one and two dimensions, with many equal elements."""
+    rank = draw(st.integers(1, 2))
+
+    def per_axis(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(rank))
+
+    kernel, stride, padding = per_axis(1, 3), per_axis(1, 4), per_axis(0, 2)
+    dilation = per_axis(1, 3 if dilated else 1)
+    sizes = tuple(
+        draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 7))
+        for k, p, d in zip(kernel, padding, dilation, strict=True)
+    )
+    batch = draw(st.integers(0, 2))
+    x = np.round(normal(draw(st.integers(0, 2**32)), batch, 2, *sizes) * 2)
+    return Pooling(x, (kernel, stride, padding, dilation), draw(st.booleans()))
 
 
 def reads(

@@ -1,0 +1,68 @@
+"""Means are those of the definition, and the gradients are theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burn_remote_protocol.errors import ShapeMismatch
+from support.gradients import numeric_gradient
+from support.layers import Pooling, poolings
+from support.module_kernels import Array, call_kernel, normal, run
+
+
+def means(layer: Pooling, include_padding: bool) -> Array:
+    """Average by definition, element by element of each window."""
+    y = np.zeros((*layer.x.shape[:2], *layer.outputs))
+    sizes = layer.x.shape[2:]
+    kernel, stride, padding, _ = layer.geometry
+    for window in np.ndindex(*layer.outputs):
+        count = 0
+        for tap in np.ndindex(*kernel):
+            place = tuple(
+                o * s + k - p for o, s, k, p in zip(window, stride, tap, padding, strict=True)
+            )
+            inside = all(0 <= at < n for at, n in zip(place, sizes, strict=True))
+            padded = all(-p <= at < n + p for at, n, p in zip(place, sizes, padding, strict=True))
+            count += padded if include_padding else inside
+            if inside:
+                y[(..., *window)] += layer.x[(..., *place)]
+        y[(..., *window)] /= max(count, 1)
+    return y
+
+
+@given(poolings(dilated=False), st.booleans())
+@settings(deadline=None)
+def test_means_are_what_their_definition_says(layer: Pooling, include_padding: bool) -> None:
+    options = layer.options() | {"count_include_pad": include_padding}
+    found = run(f"AvgPool{layer.rank}d", layer.x, **options)
+    np.testing.assert_allclose(found, means(layer, include_padding), rtol=1e-12, atol=1e-12)
+
+
+@given(poolings(dilated=False), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_gradients_are_those_found_by_differences(layer: Pooling, include_padding: bool) -> None:
+    name = f"AvgPool{layer.rank}d"
+    options = layer.options() | {"count_include_pad": include_padding}
+    grad = normal(1, *layer.x.shape[:2], *layer.outputs)
+    found = run(f"{name}Backward", layer.x, grad, **options)
+    expected = numeric_gradient(lambda x: run(name, x, **options), layer.x, grad, step=1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_infinities_stay_in_their_windows() -> None:
+    x = np.array([[[np.inf, 0, 2, 4]]], np.float32)
+    options: dict[str, Any] = {"kernel_size": 2, "stride": 2, "padding": 0}
+    options |= {"count_include_pad": True, "ceil_mode": False}
+    np.testing.assert_array_equal(run("AvgPool1d", x, **options), [[[np.inf, 3]]])
+
+
+def test_a_gradient_of_another_shape_is_refused() -> None:
+    options: dict[str, Any] = {"kernel_size": 2, "stride": 2, "padding": 0}
+    options |= {"count_include_pad": True, "ceil_mode": False}
+    with pytest.raises(ShapeMismatch, match=r"AvgPool1dBackward: shape of grad .* \[1, 1, 2\]"):
+        call_kernel("AvgPool1dBackward", np.zeros((1, 1, 4)), np.zeros((1, 1, 3)), **options)
