@@ -18,13 +18,14 @@ SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9)), min_size=1, ma
 
 def means(x: Array, outputs: tuple[int, ...]) -> Array:
     y = np.zeros((*x.shape[:2], *outputs))
+    everywhere = (slice(None), slice(None))
     for window in np.ndindex(*outputs):
         ranges = [
             slice(math.floor(o * size / n), math.ceil((o + 1) * size / n))
             for o, size, n in zip(window, x.shape[2:], outputs, strict=True)
         ]
         axes = tuple(range(2, x.ndim))
-        y[(..., *window)] = x[(..., *ranges)].mean(axis=axes)
+        y[(..., *window)] = x[(*everywhere, *ranges)].mean(axis=axes)
     return y
 
 

@@ -44,7 +44,8 @@ def attend(
         scores = scores + bias
     top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-1e300), -1e300)
     powers = np.exp(scores - top)
-    return powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300) @ value
+    result: Array = powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-300) @ value
+    return result
 
 
 @given(st.data())
@@ -69,7 +70,7 @@ def test_attention_is_what_its_definition_says_in_blocks_of_any_size(data: st.Da
         mask,
         bias,
     )
-    options = {
+    options: dict[str, Any] = {
         "scale": draw(st.sampled_from([None, 0.5])),
         "softcap": draw(st.sampled_from([None, 1.5])),
         "is_causal": draw(st.booleans()),
@@ -114,7 +115,8 @@ def test_no_more_scores_are_held_than_the_workspace_takes() -> None:
 def test_low_precision_is_rounded_once(dtype: Any) -> None:
     tensors = [normal(seed, 1, 2, 5, 4, dtype=dtype) for seed in range(3)]
     found = run("Attention", *tensors, None, None, **PLAIN)
-    exact = attend(*[tensor.astype(np.float64) for tensor in tensors], None, None, **PLAIN)
+    query, key, value = (tensor.astype(np.float64) for tensor in tensors)
+    exact = attend(query, key, value, None, None, **PLAIN)
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=2**-8, atol=2**-10)
 
 
@@ -133,7 +135,13 @@ def test_low_precision_is_rounded_once(dtype: Any) -> None:
 def test_tensors_that_do_not_fit_are_refused_by_name(
     position: int, shape: tuple[int, ...], words: str
 ) -> None:
-    shapes = [(1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 7), (1, 1, 3, 5), (1, 2, 1, 5)]
+    shapes: list[tuple[int, ...]] = [
+        (1, 2, 3, 4),
+        (1, 2, 5, 4),
+        (1, 2, 5, 7),
+        (1, 1, 3, 5),
+        (1, 2, 1, 5),
+    ]
     shapes[position] = shape
     tensors = [np.zeros(shape, bool if i == 3 else float) for i, shape in enumerate(shapes)]
     with pytest.raises(ShapeMismatch, match=f"^Attention: {words}"):

@@ -95,17 +95,17 @@ def convolve(layer: Layer) -> Array:
 @given(layers(), st.sampled_from([1, WORKSPACE_BYTES]))
 @settings(deadline=None, max_examples=60)
 def test_a_deformable_convolution_is_what_its_definition_says(layer: Layer, limit: int) -> None:
-    limits = {"workspace_bytes": limit}
-    found = run("DeformableConv2d", *layer.tensors, **layer.options, settings=limits)
+    limits: dict[str, Any] = {"settings": {"workspace_bytes": limit}}
+    found = run("DeformableConv2d", *layer.tensors, **layer.options, **limits)
     np.testing.assert_allclose(found, convolve(layer), rtol=1e-9, atol=1e-9)
 
 
 @given(layers(), st.sampled_from([1, WORKSPACE_BYTES]))
 @settings(deadline=None, max_examples=25)
 def test_gradients_are_those_found_by_differences(layer: Layer, limit: int) -> None:
-    limits = {"workspace_bytes": limit}
+    limits: dict[str, Any] = {"settings": {"workspace_bytes": limit}}
     grad = normal(9, layer.x.shape[0], layer.weight.shape[0], *layer.offset.shape[2:])
-    found = run("DeformableConv2dBackward", *layer.tensors, grad, **layer.options, settings=limits)
+    found = run("DeformableConv2dBackward", *layer.tensors, grad, **layer.options, **limits)
     for position, (tensor, gradient) in enumerate(zip(layer.tensors, found, strict=True)):
         if tensor is None:
             assert gradient is None
@@ -125,7 +125,7 @@ def test_without_offsets_it_is_a_convolution() -> None:
     geometry: dict[str, Any] = {"stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
     plain = run("Conv2d", x, weight, None, **geometry, groups=2)
     offset = np.zeros((2, 12, *plain.shape[2:]))
-    groups = {"weight_groups": 2, "offset_groups": 1}
+    groups: dict[str, Any] = {"weight_groups": 2, "offset_groups": 1}
     found = run("DeformableConv2d", x, offset, weight, None, None, **geometry, **groups)
     np.testing.assert_allclose(found, plain, rtol=1e-10, atol=1e-10)
 
@@ -163,7 +163,7 @@ OPTIONS: dict[str, Any] = {
 def test_tensors_that_do_not_fit_are_refused_by_name(
     position: int, shape: tuple[int, ...], words: str
 ) -> None:
-    shapes = [(1, 2, 5, 5), (1, 8, 4, 4), (3, 2, 2, 2), (1, 4, 4, 4), (3,)]
+    shapes: list[tuple[int, ...]] = [(1, 2, 5, 5), (1, 8, 4, 4), (3, 2, 2, 2), (1, 4, 4, 4), (3,)]
     shapes[position] = shape
     with pytest.raises(ShapeMismatch, match=f"^DeformableConv2d: {words}"):
         call_kernel("DeformableConv2d", *[np.zeros(shape) for shape in shapes], **OPTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_images_and_gradients_are_what_their_definition_says(
     sizes: tuple[int, int, int, int], mode: str, aligned: bool
 ) -> None:
     x, outputs = normal(1, 2, 1, *sizes[:2]), sizes[2:]
-    options = {"output_size": outputs, "mode": mode, "align_corners": aligned}
+    options: dict[str, Any] = {"output_size": outputs, "mode": mode, "align_corners": aligned}
     found = run("Interpolate", x, **options)
     np.testing.assert_allclose(found, resize(x, outputs, mode, aligned), rtol=1e-9, atol=1e-9)
     grad = normal(2, *found.shape)
@@ -83,18 +84,18 @@ def test_images_and_gradients_are_what_their_definition_says(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_constant_image_stays_constant(mode: str) -> None:
-    options = {"output_size": (5, 9), "mode": mode, "align_corners": False}
+    options: dict[str, Any] = {"output_size": (5, 9), "mode": mode, "align_corners": False}
     found = run("Interpolate", np.full((1, 2, 4, 3), 2.5), **options)
     np.testing.assert_allclose(found, 2.5, rtol=1e-12)
 
 
 def test_an_empty_batch_has_no_images() -> None:
-    options = {"output_size": (5, 9), "mode": "Bicubic", "align_corners": True}
+    options: dict[str, Any] = {"output_size": (5, 9), "mode": "Bicubic", "align_corners": True}
     assert run("Interpolate", np.zeros((0, 2, 4, 3)), **options).shape == (0, 2, 5, 9)
 
 
 def test_unknown_modes_and_empty_images_are_refused() -> None:
-    options = {"output_size": (2, 2), "mode": "Bicubic", "align_corners": True}
+    options: dict[str, Any] = {"output_size": (2, 2), "mode": "Bicubic", "align_corners": True}
     with pytest.raises(OperationFailed, match="mode is 'Fancy', expected one of Nearest, Bilinear"):
         call_kernel("Interpolate", np.zeros((1, 1, 2, 2)), **(options | {"mode": "Fancy"}))
     with pytest.raises(ShapeMismatch, match=r"spatial size of x is \[0, 2\]"):

@@ -13,7 +13,8 @@ LEADING = [(), (3,), (2, 3), (2, 1, 3), (0, 3)]
 
 
 def forward(x: Array, weight: Array, bias: Array | None) -> Array:
-    return np.einsum("...i,io->...o", x, weight) + (0 if bias is None else bias)
+    y: Array = np.einsum("...i,io->...o", x, weight)
+    return y if bias is None else y + bias
 
 
 @pytest.mark.parametrize("leading", LEADING)

@@ -56,7 +56,8 @@ def test_gradients_are_those_found_by_differences(layer: Pooling) -> None:
     found = run(f"{name}WithIndicesBackward", x, grad, indices, **options)
 
     def finite(x: Array) -> Array:
-        return np.nan_to_num(run(name, x, **options), neginf=0.0)
+        found: Array = np.nan_to_num(run(name, x, **options), neginf=0.0)
+        return found
 
     np.testing.assert_allclose(found, numeric_gradient(finite, x, grad, 0.25), atol=1e-9)
 
