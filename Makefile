@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ORACLE := .venv-oracle
 
-.PHONY: help setup demo test lint types fuzz bench conformance interop test-oracle test-gpu clean
+.PHONY: help setup demo test lint types fuzz endurance bench bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## Say what there is
@@ -44,6 +45,9 @@ fuzz: $(READY)   ## Fuzz the decoders and live sessions, FUZZ_SECONDS each (inst
 		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
 	done
 
+endurance: $(READY)  ## Kill clients and servers 200 times, open thousands of sessions, soak for 30 min
+	@for run in kills load soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
+
 bench: $(READY)  ## Measure the engine beside its rivals
 	@$(BIN)/python benchmarks/engine.py
 
@@ -55,11 +59,30 @@ interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test a
 	@$(BIN)/python -m pytest tests/interop -m interop
 
 test-gpu: $(READY)  ## Test the GPU backend (needs a CUDA device and CuPy)
-	@$(BIN)/python -m pytest -m gpu
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu/run.sh
 
-test-oracle: $(READY)  ## Compare with PyTorch and SciPy (installs them)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group oracle
-	@$(BIN)/python -m pytest -m oracle
+# PyTorch brings some 5 GB of CUDA libraries, which no other target needs: an environment of its own.
+$(ORACLE)/.ready: pyproject.toml
+	@echo "setting up $(ORACLE) (2 to 3 GB to download, 6 GB on disk)"
+	@test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
+	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[server]" --group test --group oracle
+	@touch $@
+
+test-oracle: $(ORACLE)/.ready  ## Compare with PyTorch and SciPy (in an environment of their own)
+	@$(ORACLE)/bin/python -m pytest -m oracle tests/oracle
+
+bench-modules: $(ORACLE)/.ready  ## Measure functions of networks beside NumPy by hand and PyTorch
+	@$(ORACLE)/bin/python benchmarks/modules.py
+
+docker-demo: $(READY)    ## Three servers and a client in containers; the client tells the story (needs Docker)
+	@$(BIN)/python docker/containers.py demo
+
+docker-faults: $(READY)  ## Slow, cut, kill and pause containers while they work (needs Docker)
+	@$(BIN)/python -m pytest tests/docker -m docker -rA --timeout 300
+
+docker-clean:    ## Remove the containers, networks, volumes and images that these two made
+	@$(PYTHON) docker/containers.py clean
 
 clean:           ## Remove what make made
-	@rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(ORACLE) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist

@@ -22,10 +22,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from servers import running_servers
 from sklearn.datasets import load_digits
 
 import burn_remote as br
+from servers import running_servers
 
 CLASSES = 10
 HIDDEN = 64

@@ -1,57 +1,12 @@
 """Hold tensors on other machines, compute on them, and move them from machine to machine."""
 
-from burn_remote import functional, gradients, random
-from burn_remote.accumulation import (
-    cummax,
-    cummin,
-    cumulative_prod,
-    cumulative_sum,
-)
+from burn_remote import functional, gradients, init, random
 from burn_remote.addresses import (
     DeviceId,
     address_to_id,
     id_to_address,
 )
-from burn_remote.arithmetic import (
-    add,
-    atan2,
-    divide,
-    floor_divide,
-    multiply,
-    negative,
-    pow,
-    reciprocal,
-    remainder,
-    subtract,
-    trunc_divide,
-)
-from burn_remote.casting import (
-    astype,
-)
-from burn_remote.comparison import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-)
-from burn_remote.creation import (
-    arange,
-    asarray,
-    empty,
-    empty_like,
-    eye,
-    full,
-    full_like,
-    linspace,
-    meshgrid,
-    ones,
-    ones_like,
-    tensor,
-    zeros,
-    zeros_like,
-)
+from burn_remote.custom import custom
 from burn_remote.device import (
     Device,
     LocalDevice,
@@ -74,7 +29,54 @@ from burn_remote.dtypes import (
     uint32,
     uint64,
 )
-from burn_remote.elementwise import (
+from burn_remote.functions.accumulation import (
+    cummax,
+    cummin,
+    cumulative_prod,
+    cumulative_sum,
+)
+from burn_remote.functions.arithmetic import (
+    add,
+    atan2,
+    divide,
+    floor_divide,
+    multiply,
+    negative,
+    pow,
+    reciprocal,
+    remainder,
+    subtract,
+    trunc_divide,
+)
+from burn_remote.functions.casting import (
+    astype,
+    dequantize,
+)
+from burn_remote.functions.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    not_equal,
+)
+from burn_remote.functions.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from burn_remote.functions.elementwise import (
     abs,
     acos,
     acosh,
@@ -110,7 +112,7 @@ from burn_remote.elementwise import (
     tanh,
     trunc,
 )
-from burn_remote.gathering import (
+from burn_remote.functions.gathering import (
     gather,
     gather_nd,
     scatter,
@@ -119,7 +121,7 @@ from burn_remote.gathering import (
     take_along_axis,
     update_along,
 )
-from burn_remote.linear_algebra import (
+from burn_remote.functions.linear_algebra import (
     cross,
     matmul,
     outer,
@@ -127,7 +129,7 @@ from burn_remote.linear_algebra import (
     vecdot,
     vector_norm,
 )
-from burn_remote.logic import (
+from burn_remote.functions.logic import (
     bitwise_and,
     bitwise_invert,
     bitwise_left_shift,
@@ -139,7 +141,7 @@ from burn_remote.logic import (
     logical_or,
     logical_xor,
 )
-from burn_remote.manipulation import (
+from burn_remote.functions.manipulation import (
     broadcast_arrays,
     broadcast_to,
     concat,
@@ -158,15 +160,17 @@ from burn_remote.manipulation import (
     unfold,
     unstack,
 )
-from burn_remote.padding import pad
-from burn_remote.pending import (
-    Pending,
+from burn_remote.functions.padding import pad
+from burn_remote.functions.quantization import (
+    quant_scheme,
+    quantize,
 )
-from burn_remote.quantization import dequantize, quantize
-from burn_remote.reading import (
-    read,
+from burn_remote.functions.quantized_data import (
+    QuantizedArray,
+    quantized_tensor,
+    read_quantized,
 )
-from burn_remote.repetition import (
+from burn_remote.functions.repetition import (
     diff,
     repeat,
     roll,
@@ -174,11 +178,7 @@ from burn_remote.repetition import (
     tril,
     triu,
 )
-from burn_remote.runner import (
-    RunnerClient,
-    TensorHandle,
-)
-from burn_remote.searching import (
+from burn_remote.functions.searching import (
     argmax,
     argmin,
     argsort,
@@ -188,14 +188,14 @@ from burn_remote.searching import (
     sort,
     topk,
 )
-from burn_remote.selection import (
+from burn_remote.functions.selection import (
     clip,
     mask_fill,
     maximum,
     minimum,
     where,
 )
-from burn_remote.statistics import (
+from burn_remote.functions.statistics import (
     all,
     any,
     count_nonzero,
@@ -208,11 +208,21 @@ from burn_remote.statistics import (
     sum,
     var,
 )
+from burn_remote.runner import (
+    RunnerClient,
+    TensorHandle,
+)
+from burn_remote.sessions.pending import (
+    Pending,
+)
+from burn_remote.sessions.traffic import (
+    Traffic,
+)
 from burn_remote.tensor import (
     Tensor,
 )
-from burn_remote.traffic import (
-    Traffic,
+from burn_remote.tensors.reading import (
+    read,
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage, QuantScheme
 from burn_remote_protocol.errors import (
@@ -242,28 +252,28 @@ __all__ = [
     "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost", "DType",
     "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceMismatch", "HandshakeRefused",
     "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
-    "ProtocolViolation", "QuantScheme", "QuotaExceeded", "RemoteDevice", "RunnerClient",
-    "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle", "TensorSpec",
-    "Traffic", "TransferFailed", "UnknownTensor", "Unsupported", "UsageError",
+    "ProtocolViolation", "QuantScheme", "QuantizedArray", "QuotaExceeded", "RemoteDevice",
+    "RunnerClient", "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle",
+    "TensorSpec", "Traffic", "TransferFailed", "UnknownTensor", "Unsupported", "UsageError",
     "VersionMismatch", "abs", "acos", "acosh", "add", "address_to_id", "all", "any", "arange",
-    "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype", "atan",
-    "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
-    "broadcast_to", "ceil", "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax",
-    "cummin", "cumulative_prod", "cumulative_sum", "default_device", "dequantize", "diff",
-    "divide", "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1",
-    "eye", "flatten", "flex32", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "full", "full_like", "functional", "gather", "gather_nd", "gradients",
-    "greater", "greater_equal", "id_to_address", "int8", "int16", "int32", "int64", "isfinite",
-    "isinf", "isnan", "less", "less_equal", "linspace", "log", "log1p", "log2", "log10",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "mask_fill", "matmul",
-    "matrix_transpose", "max", "max_abs", "max_with_indices", "maximum", "mean", "meshgrid",
-    "min", "min_with_indices", "minimum", "moveaxis", "multiply", "negative", "not_equal",
-    "ones", "ones_like", "outer", "pad", "permute_dims", "positive", "pow", "prod", "quantize",
-    "random", "read", "reciprocal", "remainder", "repeat", "reshape", "roll", "round", "rsqrt",
-    "scatter", "scatter_nd", "sign", "signbit", "sin", "sinh", "sort", "split", "sqrt",
-    "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take",
-    "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile", "topk", "transpose",
-    "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16", "uint32", "uint64", "unfold",
-    "unstack", "update_along", "var", "vecdot", "vector_norm", "where", "zeros", "zeros_like",
+    "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype", "atan", "atan2",
+    "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "ceil",
+    "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
+    "cumulative_prod", "cumulative_sum", "custom", "default_device", "dequantize", "diff", "divide",
+    "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten",
+    "flex32", "flip", "float16", "float32", "float64", "floor", "floor_divide", "full", "full_like",
+    "functional", "gather", "gather_nd", "gradients", "greater", "greater_equal", "id_to_address",
+    "init", "int8", "int16", "int32", "int64", "isfinite", "isinf", "isnan", "less", "less_equal",
+    "linspace", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs", "max_with_indices",
+    "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum", "moveaxis", "multiply",
+    "negative", "not_equal", "ones", "ones_like", "outer", "pad", "permute_dims", "positive", "pow",
+    "prod", "quant_scheme", "quantize", "quantized_tensor", "random", "read", "read_quantized",
+    "reciprocal", "remainder", "repeat", "reshape", "roll", "round", "rsqrt", "scatter",
+    "scatter_nd", "sign", "signbit", "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
+    "tensor", "tensordot", "tile", "topk", "transpose", "tril", "triu", "trunc", "trunc_divide",
+    "uint8", "uint16", "uint32", "uint64", "unfold", "unstack", "update_along", "var", "vecdot",
+    "vector_norm", "where", "zeros", "zeros_like",
 ]  # fmt: skip

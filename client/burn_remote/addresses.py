@@ -53,6 +53,8 @@ def normal_address(address: str) -> str:
     ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what
     is wrong in anything that is no such address.
     """
+    if not isinstance(address, str):
+        raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
     text = address.strip()
     if "://" not in text:
         text = f"ws://{text}"

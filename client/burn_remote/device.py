@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -17,11 +18,11 @@ from burn_remote.addresses import (
     normal_address,
     with_token,
 )
-from burn_remote.burn_facts import FRAGMENT_BYTES
-from burn_remote.burn_session import BurnSession
 from burn_remote.runner import RunnerClient
-from burn_remote.session import NativeSession
-from burn_remote.traffic import Traffic
+from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
+from burn_remote.sessions.burn_session import BurnSession
+from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
@@ -31,7 +32,7 @@ from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
 
-__all__ = ["Device", "LocalDevice", "RemoteDevice", "default_device"]
+__all__ = ["Device", "LocalDevice", "RemoteDevice", "checked_device", "default_device"]
 
 TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
@@ -75,7 +76,7 @@ class Device:
 
     def tensor(self, data: Any, dtype: DType | None = None) -> Tensor:
         """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
-        from burn_remote.creation import tensor  # creation builds on devices
+        from burn_remote.functions.creation import tensor  # creation builds on devices
 
         return tensor(data, dtype=dtype, device=self)
 
@@ -167,7 +168,7 @@ class RemoteDevice(Device):
     ) -> None:
         if dialect not in (None, NATIVE, BURN):
             raise UsageError(f"dialect is {dialect!r}; there are {NATIVE!r} and {BURN!r}")
-        self.address: Final = normal_address(address or default_address())
+        self.address: Final = normal_address(default_address() if address is None else address)
         token = token or os.environ.get(TOKEN_VARIABLE) or None
         key = self.address, token, dialect
         with self._opening:
@@ -199,10 +200,11 @@ class RemoteDevice(Device):
         try:
             return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
         except ConnectionFailed as error:
-            # A server built with Burn has no such route; whatever else has none fails again.
+            # A server built with Burn has no such route; whatever else has none fails again. It
+            # knows no tokens: one in its path would be a secret told to a stranger, and a 404.
             if dialect is not None or error.http_status != NOT_FOUND:
                 raise
-            return self._connect_burn(token, tls, timeout_seconds)
+            return self._connect_burn(None, tls, timeout_seconds)
 
     def _connect_burn(
         self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
@@ -256,11 +258,13 @@ class LocalDevice(Device):
     """A device inside this process: the same session and operations, with no server.
 
     ``backend`` names who offers it: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
+    ``custom_operations`` are those that ``custom`` can call, made by
+    ``burn_remote_server.custom.custom_operation``.
     """
 
     transfer_domain = "local"
 
-    def __init__(self, backend: str = "numpy") -> None:
+    def __init__(self, backend: str = "numpy", *, custom_operations: Iterable[object] = ()) -> None:
         self.backend: Final = backend
         found = entry_points(group="burn_remote.local", name=backend)
         if not found:
@@ -275,9 +279,10 @@ class LocalDevice(Device):
                 f"the local device {backend!r} lacks {error.name}; "
                 'install what it needs with pip install "burn-remote[server]"'
             ) from error
+        wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
         self._adopt(
             NativeSession(
-                lambda _: open_link(), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS
+                lambda _: open_link(**wanted), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS
             )
         )
 
@@ -286,6 +291,17 @@ class LocalDevice(Device):
 
     def __str__(self) -> str:
         return f"local:{self.backend}"
+
+
+def checked_device(device: Device) -> Device:
+    """Return a device. Raises ``UsageError`` for what is none, such as its address."""
+    if isinstance(device, Device):
+        return device
+    advice = ""
+    if isinstance(device, str):
+        is_address = ":" in device or "." in device
+        advice = f"; write RemoteDevice({device!r})" if is_address else "; write LocalDevice()"
+    raise UsageError(f"a device is a RemoteDevice or a LocalDevice, not {device!r}{advice}")
 
 
 _default: Device | None = None

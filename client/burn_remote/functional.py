@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from burn_remote import activations
-from burn_remote.activations import (
+from burn_remote.functions.elementwise import tanh
+from burn_remote.functions.padding import pad
+from burn_remote.networks import activations
+from burn_remote.networks.activations import (
     celu,
     elu,
     gelu,
@@ -28,7 +30,8 @@ from burn_remote.activations import (
     tanhshrink,
     threshold,
 )
-from burn_remote.convolution import (
+from burn_remote.networks.blocks import fold, pixel_shuffle, pixel_unshuffle, unfold
+from burn_remote.networks.convolution import (
     conv1d,
     conv2d,
     conv3d,
@@ -37,15 +40,15 @@ from burn_remote.convolution import (
     conv_transpose3d,
     deform_conv2d,
 )
-from burn_remote.elementwise import tanh
-from burn_remote.layers import (
+from burn_remote.networks.layers import (
     dropout,
     embedding,
     linear,
     one_hot,
     scaled_dot_product_attention,
 )
-from burn_remote.losses import (
+from burn_remote.networks.likelihoods import gaussian_nll_loss, poisson_nll_loss
+from burn_remote.networks.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -57,7 +60,15 @@ from burn_remote.losses import (
     nll_loss,
     smooth_l1_loss,
 )
-from burn_remote.normalization import (
+from burn_remote.networks.margin_losses import (
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    pairwise_distance,
+    soft_margin_loss,
+    triplet_margin_loss,
+)
+from burn_remote.networks.normalization import (
     batch_norm,
     cosine_similarity,
     group_norm,
@@ -66,8 +77,7 @@ from burn_remote.normalization import (
     normalize,
     rms_norm,
 )
-from burn_remote.padding import pad
-from burn_remote.pooling import (
+from burn_remote.networks.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     avg_pool1d,
@@ -77,7 +87,7 @@ from burn_remote.pooling import (
     max_pool2d,
     max_pool2d_with_indices,
 )
-from burn_remote.sampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.networks.sampling import grid_sample, interpolate, irfft, rfft
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -97,6 +107,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "ctc_loss",
@@ -104,6 +115,8 @@ __all__ = [
     "dropout",
     "elu",
     "embedding",
+    "fold",
+    "gaussian_nll_loss",
     "gelu",
     "glu",
     "grid_sample",
@@ -112,6 +125,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
     "interpolate",
@@ -123,6 +137,7 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
+    "margin_ranking_loss",
     "max_pool1d",
     "max_pool1d_with_indices",
     "max_pool2d",
@@ -133,6 +148,10 @@ __all__ = [
     "normalize",
     "one_hot",
     "pad",
+    "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -143,6 +162,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",
@@ -151,6 +171,8 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "triplet_margin_loss",
+    "unfold",
 ]
 
 

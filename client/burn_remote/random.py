@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.arrays import AnyDType, as_dtype
-from burn_remote.axes import normal_shape
-from burn_remote.casting import astype
-from burn_remote.device import default_device
-from burn_remote.operators import Operator
-from burn_remote.searching import argsort
+from burn_remote.device import checked_device, default_device
+from burn_remote.functions.casting import astype
+from burn_remote.functions.searching import argsort
 from burn_remote.tensor import Tensor
+from burn_remote.tensors.arrays import AnyDType, as_dtype
+from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
@@ -94,5 +94,5 @@ def _drawn(
     shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: Device | None
 ) -> Tensor:
     operator = INT_RANDOM if dtype.is_integer else RANDOM
-    client = (default_device() if device is None else device).client
+    client = (default_device() if device is None else checked_device(device)).client
     return Tensor(operator.create(client, TensorSpec(normal_shape(shape), dtype), (distribution,)))

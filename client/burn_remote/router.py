@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.device import checked_device
 from burn_remote.runner import TensorHandle
-from burn_remote.session import NativeSession
+from burn_remote.sessions.burn_session import BurnSession
+from burn_remote.sessions.native_session import NativeSession
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 
@@ -25,12 +27,13 @@ _moving = threading.Lock()
 
 
 def move(handle: TensorHandle, target: Device) -> TensorHandle:
-    """Return a handle of the same tensor on another device; nothing waits between servers.
+    """Return a handle of the same tensor on another device; nothing waits between servers, but
+    where the source speaks Burn's dialect until the tensor is there.
 
     Both devices on servers: the target's server fetches from the source's, and this process sees
     none of the elements. One of them local: the elements pass through this process, which waits.
     """
-    source = handle.client.device
+    source, target = handle.client.device, checked_device(target)
     if source is target or handle.client is target.client:
         return handle
     source_session, target_session = source.session, target.session
@@ -43,6 +46,10 @@ def move(handle: TensorHandle, target: Device) -> TensorHandle:
         target_session, NativeSession
     )
     transfer = new_transfer_id() if both_native else new_transfer_number()
+    if isinstance(source_session, BurnSession):
+        # The tensor is there when this returns: the fetch waits for nobody, in whatever order.
+        source_session.expose(handle, transfer, EXPIRES_SECONDS)
+        return target_session.fetch(transfer, address, handle.spec)
     with _moving:
         source_session.expose(handle, transfer, EXPIRES_SECONDS)
         return target_session.fetch(transfer, address, handle.spec)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
-from burn_remote import (
+from burn_remote.functions import (
     accumulation,
-    activations,
     arithmetic,
     casting,
     comparison,
@@ -17,14 +16,16 @@ from burn_remote import (
     linear_algebra,
     logic,
     manipulation,
+    quantization,
     repetition,
     searching,
     selection,
     statistics,
 )
+from burn_remote.networks import activations
 from burn_remote.router import move
-from burn_remote.scalars import is_number
-from burn_remote.tensor_value import TensorValue, is_tensor
+from burn_remote.tensors.scalars import is_number
+from burn_remote.tensors.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Tensor(TensorValue):
         return self.to(device)
 
     astype = casting.astype
+    dequantize = casting.dequantize
+    quantize = quantization.quantize
 
     abs = elementwise.abs
     acos = elementwise.acos

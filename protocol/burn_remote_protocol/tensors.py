@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, shown
+from burn_remote_protocol.quantization import stored_bytes
 
 __all__ = [
     "MAX_ELEMENTS",
@@ -56,8 +57,11 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements as they cross the wire; 0 for quantized dtypes (see the scheme)."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of the elements as they cross the wire, with the scales of quantized ones."""
+        itemsize = self.dtype.itemsize
+        if not itemsize and self.dtype.scheme is not None:
+            return stored_bytes(self.shape, self.dtype.scheme)
+        return math.prod(self.shape) * itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"

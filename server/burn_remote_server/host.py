@@ -13,30 +13,30 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.messages import Fetch
-from burn_remote_protocol.tensors import TensorData
-from burn_remote_server.access import NOBODY, Access, Grant
-from burn_remote_server.attachments import Attachments
+from burn_remote_server.access.admission import NOBODY, Access, Grant
+from burn_remote_server.access.peer_rules import PeerRules
+from burn_remote_server.access.quota import Pool, Quota
+from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.burn_peers import is_expected
-from burn_remote_server.burn_sessions import BurnSessions
-from burn_remote_server.configuration import Settings
-from burn_remote_server.counters import Counters, Tally
-from burn_remote_server.engine import Engine, Outbox
-from burn_remote_server.interpreter import Interpreter
-from burn_remote_server.peer_rules import PeerRules
-from burn_remote_server.peers import Peers
-from burn_remote_server.quota import Pool, Quota
-from burn_remote_server.sessions import Session, Sessions
-from burn_remote_server.slots import InFlight
-from burn_remote_server.telemetry import get_logger
-from burn_remote_server.tls import ServerTls
-from burn_remote_server.transfers import (
+from burn_remote_server.burn.peers import is_expected
+from burn_remote_server.burn.sessions import BurnSessions
+from burn_remote_server.connections.attachments import Attachments
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.execution.engine import Engine, Outbox
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.sessions import Session, Sessions
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.telemetry.counters import Counters, Tally
+from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.transfers.exposed import (
     Exposed,
     ExposeLimits,
     Transfers,
     burn_domain,
     transfer_key,
 )
+from burn_remote_server.transfers.peers import Peers
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 
@@ -51,7 +51,11 @@ EXPIRE_EVERY_SECONDS: Final = 1.0
 
 
 def new_interpreter(
-    backend: Backend, settings: Settings, outbox: Outbox, pool: Pool | None = None
+    backend: Backend,
+    settings: Settings,
+    outbox: Outbox,
+    pool: Pool | None = None,
+    custom: CustomOperations = NO_OPERATIONS,
 ) -> Interpreter:
     """Return an interpreter within the quota that the settings give a session."""
     memory = backend.memory_bytes()
@@ -65,8 +69,10 @@ def new_interpreter(
         backend,
         quota,
         outbox.failed,
+        max_operation_cost=settings.max_operation_cost,
         max_operation_seconds=settings.max_operation_seconds,
         max_fetches=settings.max_session_transfers,
+        custom=custom,
     )
 
 
@@ -84,9 +90,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         if exposed.backend is backend:
             slot.complete(exposed.array)
         else:
-            data = exposed.backend.to_bytes(exposed.array, exposed.spec.dtype)
-            spec = exposed.spec
-            slot.complete(backend.to_device(TensorData(data, spec.shape, spec.dtype)))
+            slot.complete(backend.brought(exposed.array, exposed.spec, exposed.backend))
     except OperationFailed as error:
         slot.fail(error)
     except MemoryError:
@@ -116,7 +120,7 @@ class Device:
     ) -> Session:
         """Open a session whose engine speaks to ``outbox``, within the limits of its token."""
         settings = self.host.settings.limited(grant.limits)
-        interpreter = new_interpreter(self.backend, settings, outbox, self.pool)
+        interpreter = new_interpreter(self.backend, settings, outbox, self.pool, self.host.custom)
         if settings.seed is not None:
             interpreter.seed(settings.seed)
         engine = Engine(
@@ -149,9 +153,14 @@ class Host:
     """Everything that the connections of one process share. Belongs to the event loop's thread."""
 
     def __init__(
-        self, settings: Settings, backends: list[Backend], tasks: asyncio.TaskGroup
+        self,
+        settings: Settings,
+        backends: list[Backend],
+        tasks: asyncio.TaskGroup,
+        custom: CustomOperations = NO_OPERATIONS,
     ) -> None:
         self.settings: Final = settings
+        self.custom: Final = custom
         self.tally: Final = Tally()
         self.counters: Final = self.tally.open()
         self.transfers: Final = Transfers()
@@ -166,6 +175,9 @@ class Host:
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]
         self.draining: Final = asyncio.Event()
+        # Set when draining has ended the last session: what peers have begun to fetch is all that
+        # is left to do.
+        self.deserted: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
@@ -213,6 +225,7 @@ class Host:
         """Return what has been counted so far, by all sessions."""
         for session in self.sessions:
             session.count()
+        self.counters.transfers_open = len(self.transfers)
         self.counters.transfers_exposed = self.transfers.exposed
         self.counters.transfers_served = self.transfers.served
         self.counters.transfers_expired = self.transfers.expired

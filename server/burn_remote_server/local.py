@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import (
@@ -34,12 +34,13 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.configuration import Settings
-from burn_remote_server.engine import Engine
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import hand_over, new_interpreter
-from burn_remote_server.outbox import NativeOutbox
-from burn_remote_server.slots import InFlight
-from burn_remote_server.transfers import Exposed, Key, Transfers
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.transfers.exposed import Exposed, Key, Transfers
 
 __all__ = ["LocalLink", "open_numpy"]
 
@@ -49,12 +50,16 @@ _backends: dict[str, Backend] = {}
 _opening: Final = threading.Lock()
 
 
-def open_numpy() -> BlockingLink:
-    """Open a session on this process's own NumPy device."""
+def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
+    """Open a session on this process's own NumPy device, with operations of the program's own.
+
+    Raises ``UsageError`` for what was not made by ``custom_operation``.
+    """
+    custom = CustomOperations(custom_operations)
     with _opening:
         if "numpy" not in _backends:
             (_backends["numpy"],) = open_backends("numpy", 1)
-    return LocalLink(_backends["numpy"], Settings())
+    return LocalLink(_backends["numpy"], Settings(), custom)
 
 
 class LocalLink:
@@ -62,11 +67,13 @@ class LocalLink:
 
     address: Final = "the local device"
 
-    def __init__(self, backend: Backend, settings: Settings) -> None:
+    def __init__(
+        self, backend: Backend, settings: Settings, custom: CustomOperations = NO_OPERATIONS
+    ) -> None:
         self._backend = backend
         self._settings = settings
         self._outbox = NativeOutbox(self._fetch)
-        self._interpreter = new_interpreter(backend, settings, self._outbox)
+        self._interpreter = new_interpreter(backend, settings, self._outbox, custom=custom)
         self._engine = Engine(
             self._interpreter,
             _transfers,
@@ -118,6 +125,9 @@ class LocalLink:
             self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)
             self._interrupted = False
             return self._readable()
+
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Do nothing: the server lives and dies with this process."""
 
     def interrupt(self) -> None:
         """Make a ``wait_readable`` of another thread return."""

@@ -36,6 +36,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     "no matrix; see mT": lambda: f(2, 3, 4).T,
     "2 axes cannot move to 1": lambda: f(2, 3).moveaxis((0, 1), 0),
     r"does not expand to shape \[2, 4\]": lambda: f(2, 3).broadcast_to((2, 4)),
+    r"\[4, 3\], \[2\] do not broadcast: axis -1 has 3 and 2": lambda: f(4, 3) + f(2),
     "do not broadcast": lambda: br.broadcast_arrays(f(2), f(3)),
     "at least one tensor": lambda: br.concat([]),
     r"tensor 1 is float32\[2, 4\]": lambda: br.concat([f(2, 3), f(2, 4)]),
@@ -64,6 +65,34 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"does not end in the axes \[4\]": lambda: F.layer_norm(f(2, 3), (4,)),
     "no channels for 2 equal groups": lambda: F.group_norm(f(2, 3), 2),
     "no channels; it needs": lambda: F.batch_norm(f(2), None, None),
+    r"weight is float32\[1\], must have shape \[3\]": lambda: F.layer_norm(f(2, 3), (3,), f(1)),
+    r"bias is float32\[1\]": lambda: F.group_norm(f(2, 4), 2, f(4), f(1)),
+    r"running_var is float32\[1\]": lambda: F.batch_norm(f(2, 3), f(3), f(1)),
+    r"weight is float32\[2\]": lambda: F.rms_norm(f(2, 3), (3,), f(2)),
+    "must have 1 or 3 elements": lambda: F.prelu(f(2, 3, 4), f(2)),
+    r"weight float32\[4\] must have shape \[3\]": lambda: F.cross_entropy(f(2, 3), i(2), f(4)),
+    "does not fit an axis of 2 with padding 0": lambda: F.conv2d(f(1, 1, 2, 2), f(1, 1, 3, 3)),
+    "a kernel of 5": lambda: F.max_pool2d(f(1, 1, 2, 2), 5),
+    "2 divide 3": lambda: F.conv2d(f(1, 4, 5, 5), f(3, 2, 3, 3), groups=2),
+    "0 groups": lambda: F.conv1d(f(1, 4, 5), f(4, 4, 3), groups=0),
+    "stride -1": lambda: F.conv1d(f(1, 1, 5), f(1, 1, 3), stride=-1),
+    "stride -2": lambda: F.conv_transpose1d(f(1, 1, 5), f(1, 1, 3), stride=-2),
+    "dilation 0": lambda: F.max_pool1d(f(1, 1, 5), 2, dilation=0),
+    "padding 9 takes more": lambda: F.conv_transpose1d(f(1, 1, 2), f(1, 1, 3), padding=9),
+    r"\[1, 1, 4, 4\], \[1, 1, 4, 5\] do not broadcast": lambda: F.scaled_dot_product_attention(
+        f(1, 1, 4, 2), f(1, 1, 5, 2), f(1, 1, 5, 2), f(4, 4) > 0
+    ),
+    r"mask is bool\[1, 1, 1, 4, 5\]": lambda: F.scaled_dot_product_attention(
+        f(1, 1, 4, 2), f(1, 1, 5, 2), f(1, 1, 5, 2), f(1, 1, 1, 4, 5) > 0
+    ),
+    r"\[2, 3\], \[3, 2\] do not broadcast": lambda: f(2, 3).mask_fill(f(3, 2) > 0, 0),
+    "blank=5 is none of the 3 classes": lambda: F.ctc_loss(
+        f(4, 2, 3), i(2, 2), [4, 4], [2, 2], blank=5
+    ),
+    "AdaptiveAvgPool2d.*non-negative integer, not -1": lambda: F.adaptive_avg_pool2d(
+        f(1, 1, 4, 4), -1
+    ),
+    "Interpolate.*non-negative integer, not -1": lambda: F.interpolate(f(1, 1, 4, 4), size=-1),
     "1 to 3 spatial axes": lambda: G.conv_x_backward(f(2, 3), f(2, 3), f(2, 3)),
 }
 
@@ -78,12 +107,36 @@ def test_shapes(text: str) -> None:
 
 USES: dict[str, Callable[[], object]] = {
     "update='divide'": lambda: f(2).scatter(0, i(1), f(1), update="divide"),  # type: ignore[arg-type]
+    r"write RemoteDevice\('ws://a:1'\)": lambda: f(2).to("ws://a:1"),  # type: ignore[arg-type]
+    r"'cpu'; write LocalDevice\(\)": lambda: f(2).to("cpu"),  # type: ignore[arg-type]
+    r"a scheme is one of quant_scheme\(…\), not 'Q8S'": lambda: br.quantize(f(2), "Q8S"),  # type: ignore[arg-type]
+    "a RemoteDevice or a LocalDevice, not 3": lambda: br.zeros(2, device=3),  # type: ignore[arg-type]
+    "an address is text such as ws://127.0.0.1:3000, not 3000": lambda: br.RemoteDevice(3000),  # type: ignore[arg-type]
+    r"Conv2d\(.*\): padding: .*saw .*-1": lambda: F.conv2d(
+        f(1, 1, 5, 5), f(1, 1, 3, 3), padding=-1
+    ),
+    r"ConvTranspose1d\(.*\): padding_out: .* saw .*-2": lambda: F.conv_transpose1d(
+        f(1, 1, 5), f(1, 1, 3), output_padding=-2
+    ),
+    r"groups: .* saw 1\.0": lambda: F.conv1d(f(1, 1, 5), f(2, 1, 3), groups=1.0),  # type: ignore[arg-type]
+    "1.5 is neither a whole number": lambda: F.conv1d(f(1, 1, 5), f(1, 1, 3), stride=1.5),  # type: ignore[arg-type]
+    "'a' is neither a whole number": lambda: F.max_pool1d(f(1, 1, 5), "a"),  # type: ignore[arg-type]
+    r"Unfold\(float32\[4\]\): step: .* saw -1": lambda: f(4).unfold(0, 2, -1),
+    r"CtcLoss\(.*\): blank: .* saw -1": lambda: F.ctc_loss(
+        f(4, 2, 3), i(2, 2), [4, 4], [2, 2], blank=-1
+    ),
+    "scale_factor=nan": lambda: F.interpolate(f(1, 1, 4, 4), scale_factor=float("nan")),
+    "scale_factor=-1": lambda: F.interpolate(f(1, 1, 4, 4), scale_factor=-1),
+    "softcap=0": lambda: F.scaled_dot_product_attention(
+        f(1, 1, 4, 2), f(1, 1, 5, 2), f(1, 1, 5, 2), softcap=0
+    ),
+    "p=0 must be above 0": lambda: F.normalize(f(2, 3), p=0),
+    r"x is float32\[2\], but classes are integers": lambda: F.one_hot(f(2), 3),
     "probability": lambda: F.dropout(f(2), 1.5),
     "mode='wrap'": lambda: F.pad(f(3), (1, 1), mode="wrap"),
     "mode='cubic'": lambda: F.interpolate(f(1, 1, 2, 2), size=4, mode="cubic"),
     "mode='linear3'": lambda: F.grid_sample(f(1, 1, 2, 2), f(1, 2, 2, 2), mode="linear3"),
     "padding_mode='wrap'": lambda: F.grid_sample(f(1, 1, 2, 2), f(1, 2, 2, 2), padding_mode="wrap"),
-    "label_smoothing": lambda: F.cross_entropy(f(2, 3), i(2), f(3), label_smoothing=0.1),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import re
 import threading
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.tensors.other_names import NUMPY_OR_TORCH
 from burn_remote_protocol.dtypes import BOOL_U8, BOOL_U32
 from support.runners import RecordingDevice
 
@@ -111,6 +113,45 @@ def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -
     assert device.runner.reads == []
 
 
+def test_a_function_of_numpy_that_a_tensor_has_itself_says_where_it_would_compute(
+    device: RecordingDevice,
+) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(TypeError, match=r"write x\.sum\(…\)"):
+        np.sum(x)
+    assert device.runner.reads == []
+
+
+def test_other_functions_of_numpy_read_the_tensors_in_their_arguments(
+    device: RecordingDevice,
+) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    assert np.concatenate([x, np.array([3], np.float32)]).tolist() == [1, 2, 3]
+    thread.join(5)
+
+
+def test_assigning_to_elements_says_what_makes_another_tensor(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(TypeError, match=r"x\.set\(index, value\)"):
+        x[0] = 1
+
+
+def test_the_name_that_numpy_or_torch_has_leads_to_ours(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(AttributeError, match=r"'cumsum'; here: x\.cumulative_sum"):
+        x.cumsum  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
+        x.unheard_of  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(("typed", "written"), NUMPY_OR_TORCH.items())
+def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
+    assert not hasattr(br.Tensor, typed)
+    for owner, name in re.findall(r"\b(x|burn_remote)\.(\w+)", written):
+        assert hasattr(br.Tensor if owner == "x" else br, name), f"{owner}.{name}"
+
+
 @pytest.mark.parametrize("convert", [bool, int, float, complex])
 def test_one_element_becomes_a_python_number(
     device: RecordingDevice, convert: type[complex]
@@ -178,8 +219,8 @@ def test_a_read_that_takes_too_long_times_out(device: RecordingDevice) -> None:
 
 def test_a_quantized_tensor_cannot_be_read_as_numbers(device: RecordingDevice) -> None:
     scheme = br.QuantScheme("Q8S", "F32", "Native", None, "Symmetric")
-    x = br.quantize(br.zeros((4, 32), device=device), br.ones((1,), device=device), scheme)
-    with pytest.raises(br.DTypeMismatch, match="dequantize"):
+    x = br.quantize(br.zeros((4, 32), device=device), scheme)
+    with pytest.raises(br.DTypeMismatch, match=r"x\.dequantize\(\)\.numpy\(\)"):
         x.numpy()
     assert device.runner.reads == []
 

@@ -65,12 +65,12 @@ from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.configuration import Settings
-from burn_remote_server.engine import Engine
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import new_interpreter
 from burn_remote_server.local import LocalLink
-from burn_remote_server.slots import InFlight
-from burn_remote_server.transfers import Transfers
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.transfers.exposed import Transfers
 from support.recorded import golden
 
 __all__ = ["SEEDS", "TARGETS"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -393,6 +396,19 @@ def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
                 each.close()
         with br.RemoteDevice(running.address) as device:
             device.sync()
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended_in_time() -> None:
+    with (
+        server("--handshake-timeout-seconds", "0.2") as running,
+        socket.create_connection(("127.0.0.1", running.port), 5) as dripping,
+    ):
+        dripping.sendall(b"GET /session HTTP/1.1\r\nX-Slow: ")
+        deadline = time.monotonic() + 5
+        with contextlib.suppress(ConnectionError):
+            while not select.select([dripping], [], [], 0.01)[0]:
+                assert time.monotonic() < deadline, "the server listens on"
+                dripping.sendall(b"x")
 
 
 def test_a_socket_without_a_hello_is_closed_in_time() -> None:

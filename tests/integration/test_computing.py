@@ -46,6 +46,16 @@ def test_a_burst_of_operations_leaves_in_few_frames(native_device: br.Device) ->
     assert traffic.frames_sent <= 8
 
 
+def test_a_session_counts_what_it_asked(device: br.Device) -> None:
+    before = device.traffic
+    x = br.zeros((2,), device=device) + 1
+    assert (device.traffic - before).requests == 0
+    x.numpy()
+    device.sync()
+    device.supports_dtype(br.float32)
+    assert (device.traffic - before).requests == 3
+
+
 def test_many_tensors_are_read_in_one_round_trip(native_device: br.Device) -> None:
     tensors = [br.full((2,), i, dtype=br.int64, device=native_device) for i in range(20)]
     native_device.sync()
@@ -120,3 +130,8 @@ def test_dropped_tensors_leave_the_server(first_server: RunningServer) -> None:
 def test_a_device_answers_what_it_can_do_with_a_dtype(device: br.Device) -> None:
     assert device.supports_dtype(br.float32)
     assert br.DTypeUsage.STORAGE in device.dtype_usage(br.int8)
+
+
+def test_more_tensors_are_joined_than_one_message_can_list(device: br.Device) -> None:
+    ones = [br.full((1,), place, dtype=br.int64, device=device) for place in range(5000)]
+    assert br.concat(ones).tolist() == [*range(5000)]

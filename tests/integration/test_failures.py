@@ -193,3 +193,22 @@ def test_a_draining_server_finishes_what_is_queued_and_says_goodbye() -> None:
         with pytest.raises(br.SessionLost, match="shutting down"):
             device.sync()
         device.close()
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_peers_that_keep_their_connection_do_not_keep_a_server_from_stopping(
+    dialect: str, first_server: RunningServer
+) -> None:
+    # It would wait an hour for whoever does not end; the test waits a few seconds for it.
+    with server("--drain-seconds", "3600") as running, br.RemoteDevice(first_server.address) as to:
+        device = br.RemoteDevice(running.address, dialect=dialect)
+        assert br.ones((2,), device=device).to(to).tolist() == [1, 1]
+        assert running.stop() == 0
+        device.close()
+
+
+def test_an_address_of_a_device_that_is_not_there_says_which_are(
+    second_server: RunningServer,
+) -> None:
+    with pytest.raises(br.ConnectionFailed, match=r"HTTP 421: there is no device /7 here, only /0"):
+        br.RemoteDevice(f"{second_server.address}/7")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.session import NativeSession
+from burn_remote.sessions.native_session import NativeSession
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import server
@@ -69,6 +69,18 @@ def test_a_session_over_its_tensors_is_refused_by_name() -> None:
             more = [br.ones((2,), device=device) for _ in range(3)]
             br.read(more)
         del kept
+
+
+def test_an_operation_over_its_cost_is_refused_before_it_starts() -> None:
+    with limited("--max-operation-cost", "2000000") as device:
+        x = br.ones((101, 100), device=device)
+        with pytest.raises(
+            br.QuotaExceeded, match=r"estimated 2,040,200 .*, 2,000,000 are allowed"
+        ) as caught:
+            (x @ x.T).numpy()
+        assert "Matmul" in caught.value.operation
+        y = x[:100]
+        assert (y @ y.T)[0, 0].item() == 100  # 2,000,000
 
 
 def test_an_operation_over_its_time_has_failed_and_says_so() -> None:

@@ -59,6 +59,11 @@ def test_the_dialect_is_found_out(theirs: br.Device, ours: RunningServer) -> Non
         assert "dialect" not in native.info
 
 
+def test_a_token_for_servers_that_want_one_does_not_disturb_a_real_server(real: str) -> None:
+    with br.RemoteDevice(real, token="x" * 32) as device:
+        assert br.ones((3,), device=device).sum().item() == 3
+
+
 @pytest.mark.parametrize("dialect", ["native", "klingon"])
 def test_a_dialect_that_is_not_spoken_is_an_error_that_says_so(dialect: str, real: str) -> None:
     with pytest.raises(br.BurnRemoteError, match=r"404|klingon"):

@@ -78,7 +78,18 @@ def test_a_device_behind_a_path_prefix_is_another_device(ours: RunningServer) ->
     assert moved["sequential"]["outcome"] == "value"
 
 
-@pytest.mark.parametrize("pattern", ["sequential", "overlapping", "threads"])
+def test_tensors_that_four_threads_move_at_once_all_arrive_and_none_twice(
+    ours: RunningServer, second: RunningServer
+) -> None:
+    # The client gives all four moves one transfer id. Whose expose is first on the one socket and
+    # whose fetch on the other is up to its threads, so each may get another's tensor.
+    moved = burn_client("move", ours.address, second.address, "--pattern", "threads")["threads"]
+    assert moved["outcome"] == "value", moved
+    sent, arrived = zip(*moved["value"]["pairs"], strict=True)
+    assert sorted(arrived) == sorted(sent)
+
+
+@pytest.mark.parametrize("pattern", ["sequential", "overlapping"])
 def test_moves_between_two_servers_arrive_also_where_the_original_hangs(
     pattern: str, ours: RunningServer, second: RunningServer
 ) -> None:

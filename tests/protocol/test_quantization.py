@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from burn_remote_protocol.dtypes import QuantScheme
-from burn_remote_protocol.quantization import VALUE_BITS, byte_lengths, scales_shape
-from burn_remote_protocol.tensors import Shape
+from burn_remote_protocol.dtypes import DType, QuantScheme
+from burn_remote_protocol.quantization import (
+    VALUE_BITS,
+    byte_lengths,
+    scales_shape,
+    stored_bytes,
+)
+from burn_remote_protocol.tensors import Shape, TensorSpec
 
 
 def scheme(
@@ -53,3 +58,19 @@ def test_values_travel_a_byte_each_or_packed_into_words(
     shape: Shape, of: QuantScheme, expected: tuple[int, ...]
 ) -> None:
     assert byte_lengths(shape, of) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "of", "expected"),
+    [
+        ((3,), scheme(packed=True), 7),
+        ((3,), scheme("Q4S"), 7),
+        ((3,), scheme("Q4S", packed=True), 8),
+        ((2, 16), scheme("Q2S", packed=True, level=(16,)), 16),
+    ],
+)
+def test_values_are_stored_packed_only_where_that_is_shorter(
+    shape: Shape, of: QuantScheme, expected: int
+) -> None:
+    assert stored_bytes(shape, of) == expected
+    assert TensorSpec(shape, DType.quantized(of)).nbytes == expected

@@ -14,10 +14,10 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.messages import Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.configuration import Settings
+from burn_remote_server.connections.pump import TURN_COST, serve_session
+from burn_remote_server.execution.sessions import FRAME_COST
 from burn_remote_server.host import Host
-from burn_remote_server.pump import TURN_COST, serve_session
-from burn_remote_server.sessions import FRAME_COST
+from burn_remote_server.process.configuration import Settings
 from support.scripted import ScriptedLink
 
 HELLO = encode_frame(Hello((1,)))

@@ -1,12 +1,14 @@
-"""A TCP proxy that does what networks do: it cuts connections, at a byte that the test chooses."""
+"""A TCP proxy that does what networks do: it cuts, delays, splits, stalls, where the test says."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 __all__ = ["FaultyProxy", "faulty_proxy"]
 
@@ -15,16 +17,31 @@ Plan = Callable[[], int | None]
 
 
 class FaultyProxy:
-    """Pass bytes on until a connection's plan says to cut it. Counts the cuts."""
+    """Pass bytes on until a connection's plan says to cut it. Counts connections and cuts.
 
-    def __init__(self, target_port: int, plan: Plan) -> None:
+    ``piece_bytes`` is how many are passed on at once. A cut is the end of the stream to both ends,
+    or a reset with ``resets``.
+    """
+
+    def __init__(
+        self, target_port: int, plan: Plan, *, piece_bytes: int = 65_536, resets: bool = False
+    ) -> None:
+        self.connections = 0
         self.cuts = 0
+        # Cleared: connections stay, what they carry waits here.
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._piece_bytes = piece_bytes
+        self._resets = resets
+        # Called at each cut, before the connection is closed: here a test kills who is at its end.
+        self.at_cut: Callable[[], None] = lambda: None
         # Cleared: connections are taken and nothing is passed on, as by a network that is down.
         self.open = threading.Event()
         self.open.set()
         self._plan = plan
         self._target_port = target_port
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._pairs: dict[tuple[socket.socket, socket.socket], _Budget] = {}
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"ws://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -38,12 +55,20 @@ class FaultyProxy:
         for pair in pairs:
             self._cut(pair)
 
+    def stall_all(self) -> None:
+        """Pass nothing more on, over any connection that there is, not even its end."""
+        with self._lock:
+            for budget in self._pairs.values():
+                budget.stalled = True
+
     def close(self) -> None:
         """Stop listening and cut what is left."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.open.set()
+        self.flowing.set()
+        self._closed.set()
         self.cut_all()
         self._accepting.join(5)
 
@@ -51,16 +76,21 @@ class FaultyProxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                self.open.wait()
-                far = socket.create_connection(("127.0.0.1", self._target_port))
             except OSError:
                 return
+            self.open.wait()
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target_port))
+            except OSError:
+                near.close()
+                continue
             for each in (near, far):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = (near, far)
-            with self._lock:
-                self._pairs.add(pair)
             budget = _Budget(self._plan())
+            self.connections += 1
+            with self._lock:
+                self._pairs[pair] = budget
             for source, sink in (pair, pair[::-1]):
                 threading.Thread(
                     target=self._pass_on, args=(source, sink, pair, budget), daemon=True
@@ -74,22 +104,29 @@ class FaultyProxy:
         budget: _Budget,
     ) -> None:
         try:
-            while data := source.recv(65_536):
+            while (data := source.recv(self._piece_bytes)) and not budget.stalled:
+                self.flowing.wait()
                 allowed = budget.take(len(data))
                 sink.sendall(data[:allowed])
                 if allowed < len(data):
                     self.cuts += 1
+                    self.at_cut()
                     break
         except OSError:
             pass
+        if budget.stalled:
+            self._closed.wait()
         self._cut(pair)
 
     def _cut(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
-            self._pairs.discard(pair)
+            self._pairs.pop(pair, None)
         for each in pair:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                if self._resets:
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                else:
+                    each.shutdown(socket.SHUT_RDWR)
             each.close()
 
 
@@ -97,6 +134,7 @@ class _Budget:
     """The bytes that a connection may still carry."""
 
     def __init__(self, total: int | None) -> None:
+        self.stalled = False
         self._left = total
         self._lock = threading.Lock()
 
@@ -111,9 +149,11 @@ class _Budget:
 
 
 @contextlib.contextmanager
-def faulty_proxy(target_port: int, plan: Plan = lambda: None) -> Iterator[FaultyProxy]:
-    """Run a proxy in front of a server's port."""
-    proxy = FaultyProxy(target_port, plan)
+def faulty_proxy(
+    target_port: int, plan: Plan = lambda: None, **options: Any
+) -> Iterator[FaultyProxy]:
+    """Run a proxy in front of a server's port; ``options`` are those of ``FaultyProxy``."""
+    proxy = FaultyProxy(target_port, plan, **options)
     try:
         yield proxy
     finally:

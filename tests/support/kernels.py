@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from burn_remote_protocol.dtypes import ALL_DTYPES, DType
+from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.inference import infer
 from burn_remote_protocol.operations.kinds import StructKind
@@ -23,7 +25,18 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import Backend, BackendSession, open_backends
 from burn_remote_server.backends.array.dtypes import array_dtype
 
-__all__ = ["BFLOAT16", "Array", "compute", "new_session", "signature", "spec_of"]
+__all__ = [
+    "BACKEND_NAME",
+    "BFLOAT16",
+    "Array",
+    "compute",
+    "new_session",
+    "on_host",
+    "received",
+    "sent",
+    "signature",
+    "spec_of",
+]
 
 Array = np.ndarray[Any, Any]
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -34,31 +47,46 @@ _DTYPES: Final[dict[Any, DType]] = {array_dtype(dtype): dtype for dtype in rever
 }
 
 
+# `make test-gpu` runs the same tests on a GPU.
+BACKEND_NAME: Final = os.environ.get("BURN_REMOTE_TEST_BACKEND", "numpy")
+
+# For tests that compare the memory of results with that of arguments.
+on_host: Final = pytest.mark.skipif(
+    BACKEND_NAME != "numpy", reason="asks whether NumPy's arrays share memory"
+)
+
+
 def spec_of(array: Array) -> TensorSpec:
     """Return what the protocol would say of an array."""
     return TensorSpec(array.shape, _DTYPES[array.dtype])
 
 
-# `make test-gpu` runs the same tests on a GPU.
-_NAME: Final = os.environ.get("BURN_REMOTE_TEST_BACKEND", "numpy")
-
-
 @cache
 def _backend() -> Backend:
-    (backend,) = open_backends(_NAME, 1)
+    try:
+        (backend,) = open_backends(BACKEND_NAME, 1)
+    except UsageError as error:
+        pytest.skip(str(error))
     return backend
 
 
-def _sent(tensor: Any) -> Any:
-    if type(tensor) is list:
-        return [_sent(item) for item in tensor]
+def sent(tensor: Any) -> Any:
+    """Return arrays of NumPy's, in lists or alone, as arrays of the tested backend."""
+    if BACKEND_NAME == "numpy" or tensor is None:
+        return tensor
+    if isinstance(tensor, list | tuple):
+        return [sent(item) for item in tensor]
     spec = spec_of(tensor)
-    return _backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
+    shared = _backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
+    return _session().adopt(shared)
 
 
-def _received(result: Any) -> Any:
+def received(result: Any) -> Any:
+    """Return arrays of the tested backend, in a tuple or alone, as arrays of NumPy's."""
+    if BACKEND_NAME == "numpy" or result is None:
+        return result
     if type(result) is tuple:
-        return tuple([_received(item) for item in result])
+        return tuple([received(item) for item in result])
     dtype = np.dtype(result.dtype)
     elements = _backend().to_bytes(result, _DTYPES[dtype])
     return np.frombuffer(elements, dtype).reshape(result.shape)
@@ -97,6 +125,8 @@ def _argument(
         return TensorUse(next(outputs), TensorStatus.NOT_INIT)
     if field.role is Role.INPUT:
         specs = next(inputs)
+        if specs is None:
+            return None
         if type(specs) is tuple:
             return tuple([TensorUse(spec, TensorStatus.READ_ONLY) for spec in specs])
         return TensorUse(specs, TensorStatus.READ_ONLY)
@@ -125,10 +155,7 @@ def compute(
     context = contextvars.copy_context()
     context.run(_backend().prepare_thread)
     bound = (session or _session()).bind(signed)
-    if _NAME == "numpy":
-        result = context.run(bound, *tensors)
-    else:
-        result = _received(context.run(bound, *[_sent(tensor) for tensor in tensors]))
+    result = received(context.run(bound, *sent(tensors)))
     assert before == [array.tobytes() for array in arrays]
     results = result if type(result) is tuple else (result,)
     for array, spec in zip(results, signed.outputs, strict=True):

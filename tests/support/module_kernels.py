@@ -16,6 +16,7 @@ from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.module import module_families
 from burn_remote_server.backends.array.module.subject import Subject
 from burn_remote_server.backends.array.precision import in_float32
+from support.kernels import BACKEND_NAME, new_session, received, sent
 
 __all__ = ["BFLOAT16", "Array", "call_kernel", "normal", "run", "spec_of"]
 
@@ -38,8 +39,21 @@ def normal(seed: int, *shape: int, dtype: Any = np.float64) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+def _families() -> list[Any]:
+    if BACKEND_NAME == "numpy":
+        return [*module_families(np)]
+    new_session()  # skips where there is no GPU
+    from burn_remote_server.backends.cuda.families import cuda_families
+    from burn_remote_server.backends.cuda.library import CUPY
+
+    return [*cuda_families(), *module_families(CUPY)]
+
+
 def _family(name: str, **settings: Any) -> Subject:
-    (family,) = [family for family in module_families(np) if name in family.table()]
+    # Of several, the first: what is particular to a device takes the place of what all share.
+    family: Subject = next(
+        family for family in _families() if family.family == "Module" and name in family.table()
+    )
     for attribute, value in settings.items():
         setattr(family, attribute, value)
     return family
@@ -48,7 +62,7 @@ def _family(name: str, **settings: Any) -> Subject:
 def call_kernel(name: str, *tensors: Array | None, out: Any = None, **parameters: Any) -> Any:
     """Call a kernel as it is: what it refuses here, no rule of the table has refused before."""
     with np.errstate(all="ignore"):
-        return _family(name).table()[name](*tensors, **parameters, out=out)
+        return received(_family(name).table()[name](*sent(tensors), **parameters, out=out))
 
 
 def run(
@@ -79,7 +93,7 @@ def run(
         dtypes = [array_dtype(spec.dtype) for spec in outputs]
         kernel = in_float32(kernel, tuple(dtypes) if name in _SEVERAL else dtypes[0])
     with np.errstate(all="ignore"):
-        result = kernel(*tensors)
+        result = received(kernel(*sent(tensors)))
     assert before == [None if tensor is None else tensor.tobytes() for tensor in tensors]
     results = [
         item for item in (result if type(result) is tuple else (result,)) if item is not None

@@ -23,9 +23,9 @@ from burn_remote_protocol.operations.encoding import decode_operation, decode_te
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.values import decode_tensor
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.interpreter import Interpreter
-from burn_remote_server.quota import Quota
+from burn_remote_server.execution.interpreter import Interpreter
 
 __all__ = ["RANDOM", "Outcome", "difference", "replay"]
 
@@ -105,6 +105,7 @@ class _Replay:
         name, body = (task, None) if type(task) is str else task[0]
         key = f"{number} {identity}"
         interpreter = server.interpreter
+        interpreter.session.activate()
         match name:
             case "RegisterOperation":
                 operation = decode_operation(body)
@@ -112,7 +113,8 @@ class _Replay:
                 interpreter.execute(operation)
             case "RegisterTensor":
                 (identifier,), data = body
-                interpreter.store(identifier, server.backend.to_device(decode_tensor_data(data)))
+                shared = server.backend.to_device(decode_tensor_data(data))
+                interpreter.store_shared(identifier, shared)
                 self.random.discard((number, identifier))
             case "ReadTensor":
                 server.answers[key] = server.read(body)
@@ -127,10 +129,11 @@ class _Replay:
             case "ExposeTensorRemote":
                 tensor, _, transfer = body
                 identifier, use = decode_tensor(tensor)
-                self.exposed[transfer] = interpreter.read(identifier, use.spec)
+                array = interpreter.read(identifier, use.spec)
+                self.exposed[transfer] = interpreter.session.share(array)
             case "RegisterTensorRemote":
                 (transfer, _), (identifier,) = body
-                interpreter.store(identifier, self.exposed[transfer])
+                interpreter.store_shared(identifier, self.exposed[transfer])
 
     def _mark_random(self, number: int, operation: Operation) -> None:
         signature, tensors = operation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from burn_remote.device import Device
-from burn_remote.pending import Pending
 from burn_remote.runner import TensorHandle
+from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec

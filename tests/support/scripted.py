@@ -81,7 +81,10 @@ class ScriptedLink:
             self._on_send(frame)
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
-        await self.send(head + payload)
+        await self.send_pieces((head, payload))
+
+    async def send_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
+        await self.send(b"".join(pieces))
 
     async def receive(self) -> bytes:
         while not self.frames:

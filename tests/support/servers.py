@@ -40,14 +40,33 @@ class RunningServer:
         """The port it listens on."""
         return int(self.address.rsplit(":", 1)[1])
 
-    def metric(self, name: str) -> float:
-        """Return what /metrics says of a metric without labels."""
+    @property
+    def descriptors(self) -> int:
+        """How many files and sockets the process has open."""
+        return psutil.Process(self.process.pid).num_fds()
+
+    @property
+    def threads(self) -> int:
+        """How many threads the process has."""
+        return psutil.Process(self.process.pid).num_threads()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """How long the process has computed."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what /metrics says, by name and labels."""
         url = f"http://127.0.0.1:{self.port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.split(" ")[0] == name:
-                    return float(line.split(" ")[1])
-        raise LookupError(name)
+            lines = answer.read().decode().splitlines()
+        samples = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return {name: float(value) for name, value in samples}
+
+    def metric(self, name: str) -> float:
+        """Return what /metrics says of one metric, without labels."""
+        return self.metrics()[name]
 
     def kill(self) -> None:
         """End it without a word, as a crash would."""

@@ -134,13 +134,15 @@ def _unsigned(value: Any, what: str) -> int:
 # -- tasks ------------------------------------------------------------------------------------
 
 
-def decode_tasks(frame: bytes) -> tuple[Task | Operation | Close, ...]:
+def decode_tasks(
+    frame: bytes, recognize: Callable[[bytes], Operation | None] = recognize_operation
+) -> tuple[Task | Operation | Close, ...]:
     """Return what a frame on ``/request`` asks for; operations that are known stand for themselves.
 
-    A read or an expose that is a tensor's last use is followed by its ``Drop``. Raises
-    ``ProtocolViolation``.
+    A read or an expose that is a tensor's last use is followed by its ``Drop``. ``recognize`` finds
+    the operations that came before. Raises ``ProtocolViolation``.
     """
-    operation = recognize_operation(frame)
+    operation = recognize(frame)
     if operation is not None:
         return (operation,)
     kind, body = variant(unpack_frozen(frame), "a task")

@@ -19,7 +19,14 @@ from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation, Signature
 
-__all__ = ["OperationTemplate", "recognize_operation"]
+__all__ = [
+    "BEFORE_ID",
+    "BEFORE_POSITION",
+    "OperationTemplate",
+    "Split",
+    "recognize_operation",
+    "split_operation",
+]
 
 # Frames that are known by their bytes. More: a peer that never repeats itself fills more memory, up
 # to 1 KiB each. Fewer: long programs are decoded in full again and again.
@@ -28,6 +35,8 @@ FRAMES_KEPT: Final = 4096
 # found again.
 KEY_BYTES_KEPT: Final = 1024
 
+BEFORE_ID: Final = b"\x94\x91"
+BEFORE_POSITION: Final = b"\x92"
 _UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
 # A tensor begins with an array of four, whose first is an array of one, the id, and whose second is
 # an array of one, the shape. The frame ends with the position and the stream of the task.
@@ -53,25 +62,42 @@ def recognize_operation(frame: bytes) -> Operation | None:
 
     Never raises: what is malformed is not recognized either.
     """
+    found = split_operation(frame)
+    if found is None:
+        return None
+    return Operation(
+        found.signature,
+        tuple(
+            [
+                number[0] if len(number) == 1 else int.from_bytes(number[1:], "big")
+                for number in found.ids
+            ]
+        ),
+    )
+
+
+class Split(NamedTuple):
+    """A frame that registers an operation, cut before and after the numbers that vary.
+
+    Each id follows its literal and ``BEFORE_ID``. After the last literal come ``BEFORE_POSITION``
+    and ``tail``: the position, a byte, and the stream.
+    """
+
+    signature: Signature
+    literals: tuple[bytes, ...]
+    ids: list[bytes]
+    tail: bytes
+
+
+def split_operation(frame: bytes) -> Split | None:
+    """Cut a frame that registers an operation; ``None`` where it must be decoded in full."""
     if len(frame) > 2 * KEY_BYTES_KEPT:
         return None  # an upload, whose elements are not to be searched
     # Literal, id, nothing; …; literal, nothing, position and stream; and nothing at the end.
     pieces = _VARIABLE.split(frame)
     key = tuple(pieces[::3])
-    signature = _KNOWN.get(key)
-    if signature is None:
-        signature = _learn(key, pieces)
-        if signature is None:
-            return None
-    return Operation(
-        signature,
-        tuple(
-            [
-                piece[0] if len(piece) == 1 else int.from_bytes(piece[1:], "big")
-                for piece in pieces[1:-3:3]
-            ]
-        ),
-    )
+    signature = _KNOWN.get(key) or _learn(key, pieces)
+    return None if signature is None else Split(signature, key[:-1], pieces[1:-3:3], pieces[-2])
 
 
 def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
@@ -104,7 +130,7 @@ def _with_unused_ids(key: tuple[bytes, ...]) -> bytes:
     *literals, last_literal, _ = key
     parts = []
     for index, literal in enumerate(literals):
-        parts += [literal, b"\x94\x91", msgpack.packb(_UNUSED + index)]
+        parts += [literal, BEFORE_ID, msgpack.packb(_UNUSED + index)]
     position, stream = (_UNUSED + len(literals), _UNUSED + len(literals) + 1)
     parts += [last_literal, msgpack.packb([position, [stream]])]
     return b"".join(parts)

@@ -27,6 +27,7 @@ from burn_remote_protocol.dialects.native_tasks import (
     MAX_SIGNATURES,
     SLOW_TASKS,
     decode_task,
+    dropped_next,
     encode_task,
 )
 from burn_remote_protocol.dialects.native_values import (
@@ -74,6 +75,7 @@ __all__ = [
     "chunk_head",
     "decode_frame",
     "decode_task",
+    "dropped_next",
     "encode_batch",
     "encode_frame",
     "encode_task",

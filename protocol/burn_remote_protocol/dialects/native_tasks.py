@@ -6,7 +6,7 @@ its number is used as it was unpacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -45,7 +45,7 @@ from burn_remote_protocol.operations.encoding import (
 )
 from burn_remote_protocol.operations.row import Operation
 
-__all__ = ["MAX_SIGNATURES", "SLOW_TASKS", "decode_task", "encode_task"]
+__all__ = ["MAX_SIGNATURES", "SLOW_TASKS", "decode_task", "dropped_next", "encode_task"]
 
 # Signatures that a session may have numbered. Larger: an idle session may hold more memory on the
 # server (about 2 KiB each). Smaller: programs with many different operations send them in full.
@@ -137,3 +137,16 @@ def decode_task(wire: Any) -> Task:
         raise
     except (KeyError, TypeError, ValueError, IndexError):
         raise ProtocolViolation(f"not a task: {shown(wire)}") from None
+
+
+def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
+    """Return what a batch's undecoded tasks drop before any of them after ``place`` uses a tensor.
+
+    Never raises: what is no task drops nothing.
+    """
+    for task in tasks[place + 1 : place + 3]:
+        if type(task) is tuple and len(task) == 2 and task[0] == _DROP:
+            return task[1] if type(task[1]) is tuple else ()
+        if type(task) is not tuple or not task or task[0] != _DEFINE:
+            return ()
+    return ()

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from typing import Final, Protocol
@@ -52,8 +53,12 @@ class Channel(Protocol):
         """Wait for up to ``size`` bytes and append them; ``b""`` is the end of the stream.
 
         More than ``READ_BYTES`` may only be asked for when they are known to come. ``False``: the
-        time is over. Raises ``OSError``.
+        time is over, or ``bound_silence``'s. Raises ``OSError``.
         """
+        ...
+
+    def bound_silence(self, seconds: float) -> None:
+        """Have a ``read`` without a time return ``False`` when nothing comes for so long."""
         ...
 
     def watch(self, timeout_seconds: float | None) -> Seen:
@@ -133,8 +138,17 @@ class PlainChannel:
             flags = 0
         else:
             return False
-        arrived.extend(map(self._socket.recv, (size,), (flags,)))
+        try:
+            arrived.extend(map(self._socket.recv, (size,), (flags,)))
+        except BlockingIOError:
+            return False
         return True
+
+    def bound_silence(self, seconds: float) -> None:
+        # The system keeps the time: a poll before each read would cost a round trip 1 µs.
+        whole, part = divmod(seconds, 1)
+        bound = struct.pack("ll", int(whole), int(part * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
 
     def watch(self, timeout_seconds: float | None) -> Seen:
         return self._bell.watch(timeout_seconds)
@@ -180,8 +194,11 @@ class TlsChannel:
         self._socket = sock
         self._lock = threading.Lock()
         self._bell = _Bell(sock)
+        self._silence_seconds: float | None = None
 
     def read(self, arrived: list[bytes], size: int, timeout_seconds: float | None) -> bool:
+        if timeout_seconds is None:
+            timeout_seconds = self._silence_seconds
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             try:
@@ -194,6 +211,9 @@ class TlsChannel:
                 event = select.POLLOUT
             if not _ready_for(self._socket, event, _until(deadline)):
                 return False
+
+    def bound_silence(self, seconds: float) -> None:
+        self._silence_seconds = seconds
 
     def watch(self, timeout_seconds: float | None) -> Seen:
         # What OpenSSL has decrypted already does not show on the socket.

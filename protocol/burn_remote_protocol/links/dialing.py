@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from websockets.client import ClientProtocol
 from websockets.datastructures import Headers
-from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed
@@ -32,7 +32,7 @@ KEEPALIVE_PROBES: Final = 3
 
 _HEADERS_END: Final = b"\r\n\r\n"
 # Any status but 101. Its body is of no interest; HTTP/1.0 servers are not websockets' business.
-_REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b")
+_REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})")
 
 
 def dial(address: Address, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
@@ -83,7 +83,7 @@ def upgrade(
 def connection_failure(address: Address, error: Exception) -> ConnectionFailed:
     """Say in one sentence why a connection could not be opened and what to check."""
     if isinstance(error, InvalidStatus):
-        return _status_failure(address, error.response.status_code)
+        return _status_failure(address, error.response.status_code, error.response.reason_phrase)
     return ConnectionFailed(_explanation(address, error))
 
 
@@ -115,7 +115,7 @@ def _explanation(address: Address, error: Exception) -> str:
             return _hung_up(address)
         case InvalidHandshake():
             return f"{address} is no WebSocket server ({error}); check the port"
-        case ConnectionError():
+        case ConnectionError() | ConnectionClosed():
             return _hung_up(address)
     return f"no connection to {address}: {error}; check the address and the network"
 
@@ -125,14 +125,16 @@ def _hung_up(address: Address) -> str:
     return f"{address} hung up before it spoke; check the port{check}"
 
 
-def _status_failure(address: Address, status: int) -> ConnectionFailed:
-    failure = ConnectionFailed(_status_explanation(address, status))
+def _status_failure(address: Address, status: int, phrase: str) -> ConnectionFailed:
+    failure = ConnectionFailed(_status_explanation(address, status, phrase))
     failure.http_status = status
     return failure
 
 
-def _status_explanation(address: Address, status: int) -> str:
+def _status_explanation(address: Address, status: int, phrase: str) -> str:
     seen = f"{address} answered HTTP {status}"
+    if status == 421:
+        return f"{seen}: {phrase:.200}"
     if status in (401, 403):
         return f"{seen}; check the token"
     if status == 429:
@@ -213,7 +215,7 @@ def _read_response(
         head, end, early = received.partition(_HEADERS_END)
         refused = _REFUSAL.match(head)
         if refused is not None and (end or not chunk):
-            raise _status_failure(address, int(refused[1]))
+            raise _status_failure(address, int(refused[1]), refused[2].decode("ascii", "replace"))
         if end:
             protocol.receive_data(head + end)
             return early

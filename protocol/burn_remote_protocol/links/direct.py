@@ -30,7 +30,7 @@ RECEIVE_QUEUE_LENGTH: Final = 8
 # What may come before the handshake is over; a peer that keeps to the protocol sends nothing.
 EARLY_BYTES: Final = 2**16
 
-# Up to this size a message is written together with its header: a copy costs less than a vector.
+# Up to this size a piece is written together with the one before: a copy costs less than a vector.
 JOINED_BYTES: Final = 2**12
 
 _HEADERS_END: Final = b"\r\n\r\n"
@@ -47,13 +47,19 @@ class DirectConnection(Connection):
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
         self.arrived_bytes = 0  # also of messages that are not whole
+        self._written_bytes = 0
         self._violation: ProtocolViolation | None = None  # to be raised once
         self._deaf = False  # what comes after it has no meaning; the library discards it
         self._closing = False  # at this end's wish
         self._receiver: asyncio.Future[None] | None = None
-        self._reading_paused = False
+        self.reading_paused = False  # there is more than was taken
         self._senders: Final[set[asyncio.Future[None]]] = set()
         self._writing_paused = False
+
+    @property
+    def departed_bytes(self) -> int:
+        """How much of what was sent the operating system has taken; pings count as not sent."""
+        return self._written_bytes - self.transport.get_write_buffer_size()
 
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
@@ -80,7 +86,7 @@ class DirectConnection(Connection):
         if not self._messages:
             return None
         message = self._messages.popleft()
-        if self._reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
+        if self.reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
             self._resume_reading()
         return message
 
@@ -88,22 +94,27 @@ class DirectConnection(Connection):
         """Take messages up to another size from now on."""
         self._cutter.max_message_bytes = max_message_bytes
 
-    async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
-        """Send one message in two parts. Raises ``ConnectionClosed``.
+    async def send_message(self, *pieces: bytes | memoryview) -> None:
+        """Send one message in pieces. Raises ``ConnectionClosed``.
 
-        The transport may hold on to ``payload`` until the peer took it.
+        The transport may hold on to large pieces until the peer took them.
         """
         if self._masks or self.state is not State.OPEN or self.transport.is_closing():
-            await super().send(head if payload is None else b"".join((head, payload)))
+            await super().send(b"".join(pieces))
             return
-        if payload is None:
-            head, payload = b"", memoryview(head)
-        header = plain_header(len(head) + len(payload))
-        if len(payload) <= JOINED_BYTES:
-            self.transport.write(b"".join((header, head, payload)))
-        else:
-            self.transport.write(header + head)
-            self.transport.write(payload)
+        size = sum(map(len, pieces))
+        header = plain_header(size)
+        self._written_bytes += len(header) + size
+        joined: list[bytes | memoryview] = [header]
+        for piece in pieces:
+            if len(piece) <= JOINED_BYTES:
+                joined.append(piece)
+                continue
+            self.transport.write(b"".join(joined))
+            self.transport.write(piece)
+            joined = []
+        if joined:
+            self.transport.write(b"".join(joined))
         if self._writing_paused:
             await self._written()
 
@@ -174,8 +185,8 @@ class DirectConnection(Connection):
             self._refuse(error)
         if self._closing:
             self._messages.clear()
-        elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self._reading_paused:
-            self._reading_paused = True
+        elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self.reading_paused:
+            self.reading_paused = True
             self.transport.pause_reading()
         self._wake_receiver()
 
@@ -189,8 +200,8 @@ class DirectConnection(Connection):
         super().data_received(b"")  # sends what there is to say
 
     def _resume_reading(self) -> None:
-        if self._reading_paused:
-            self._reading_paused = False
+        if self.reading_paused:
+            self.reading_paused = False
             self.transport.resume_reading()
 
     def _wake_receiver(self) -> None:

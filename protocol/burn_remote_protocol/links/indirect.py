@@ -58,8 +58,8 @@ class IndirectConnection:
     async def send(self, fragments: list[memoryview]) -> None:
         await self._connection.send(fragments)
 
-    async def send_message(self, head: bytes, payload: memoryview | None = None) -> None:
-        await self._connection.send(head if payload is None else b"".join((head, payload)))
+    async def send_message(self, *pieces: bytes | memoryview) -> None:
+        await self._connection.send(b"".join(pieces))
 
     async def close(self, code: int, reason: str) -> None:
         await self._connection.close(code, reason)

@@ -93,6 +93,13 @@ class BlockingLink(Protocol):
         """
         ...
 
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Ask the other end for a sign of life each interval, while a thread receives or waits.
+
+        Whatever arrives is one. Without any for two intervals the link ends, ``ConnectionLost``.
+        """
+        ...
+
     def interrupt(self) -> None:
         """Make ``wait_readable`` in another thread return; if none is in it, the next one."""
         ...

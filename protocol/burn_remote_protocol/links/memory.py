@@ -175,6 +175,9 @@ class MemoryLink(_End):
             interrupted, self._interrupted = self._interrupted, False
             return not interrupted and self._may_receive()
 
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Do nothing: both ends live and die together."""
+
     def interrupt(self) -> None:
         with self._changed:
             self._interrupted = True

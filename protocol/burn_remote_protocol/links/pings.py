@@ -37,8 +37,10 @@ class Pings:
             return Due.NOTHING
         if self._waiting:
             return Due.ANSWER
-        self._waiting = True
+        # In this order: another thread that looks in between must not take the old moment for that
+        # of the answer.
         self._due = now + self.interval_seconds
+        self._waiting = True
         return Due.PING
 
     def answered(self) -> None:

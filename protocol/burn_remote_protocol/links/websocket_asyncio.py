@@ -23,6 +23,7 @@ from burn_remote_protocol.links.direct import (
     DirectConnection,
     DirectServerConnection,
 )
+from burn_remote_protocol.links.heartbeat import Heartbeat
 from burn_remote_protocol.links.indirect import IndirectConnection
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
@@ -52,7 +53,6 @@ async def connect(
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ping_interval_seconds: float | None = None,
 ) -> WebSocketLink:
     """Open a link to ``route`` below ``address``, as ``addresses.parse_address`` reads it.
 
@@ -76,10 +76,10 @@ async def connect(
                     DirectClientConnection, max_message_bytes=max_message_bytes
                 ),
                 write_limit=WRITE_LIMIT_BYTES,
-                ping_interval=ping_interval_seconds,
+                ping_interval=None,  # see keep_alive
                 close_timeout=CLOSE_TIMEOUT_SECONDS,
             )
-    except (OSError, InvalidHandshake) as error:
+    except (OSError, InvalidHandshake, ConnectionClosed) as error:
         raise connection_failure(target, error) from error
     return WebSocketLink(connection)
 
@@ -88,17 +88,13 @@ def _destination(target: Address, numeric: str | None) -> dict[str, Any]:
     return {} if numeric is None else {"host": numeric, "port": target.port}
 
 
-def server_options(
-    *,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ping_interval_seconds: float | None = None,
-) -> dict[str, Any]:
+def server_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
     """Return what ``websockets.asyncio.server.serve`` should be given for links to be fast."""
     return {
         "compression": None,
         "create_connection": partial(DirectServerConnection, max_message_bytes=max_message_bytes),
         "write_limit": WRITE_LIMIT_BYTES,
-        "ping_interval": ping_interval_seconds,
+        "ping_interval": None,  # see keep_alive
         "close_timeout": CLOSE_TIMEOUT_SECONDS,
     }
 
@@ -113,6 +109,7 @@ class WebSocketLink:
             else IndirectConnection(connection)
         )
         self._peer = _peer_name(connection.remote_address)
+        self._silence = ""  # why it was ended, if that is the reason
 
     def __repr__(self) -> str:
         return f"<WebSocketLink {self._peer}: {self._connection.state.name.lower()}>"
@@ -134,8 +131,12 @@ class WebSocketLink:
             self._raise_lost(error)
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
+        await self.send_pieces((head, payload))
+
+    async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send one message, made of pieces that do not change. Raises ``ConnectionLost``."""
         try:
-            await self._connection.send_message(head, payload)
+            await self._connection.send_message(*pieces)
         except ConnectionClosed as error:
             self._raise_lost(error)
 
@@ -158,6 +159,15 @@ class WebSocketLink:
         """Take messages up to another size from now on."""
         self._connection.limit_messages(max_message_bytes)
 
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Ping the other end from now on; give it up when it is silent for two intervals."""
+
+        def note_silence() -> None:
+            self._silence = f"{self._peer} gave no sign of life for {interval_seconds:g} s"
+
+        if isinstance(self._connection, DirectConnection):
+            Heartbeat(self._connection, interval_seconds, note_silence)
+
     async def send_fragments(
         self, pieces: Sequence[bytes | memoryview], fragment_bytes: int
     ) -> None:
@@ -176,7 +186,9 @@ class WebSocketLink:
         await self._connection.close(code, short_reason(reason))
 
     def _raise_lost(self, error: ConnectionClosed) -> NoReturn:
-        if error.rcvd is not None and error.rcvd_then_sent is not False:
+        if self._silence:
+            text = self._silence
+        elif error.rcvd is not None and error.rcvd_then_sent is not False:
             text = f"{self._peer} closed the connection: {error.rcvd}"
         elif error.sent is not None:
             text = f"this program closed the connection to {self._peer}: {error.sent}"

@@ -54,16 +54,13 @@ def connect(
     close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     fragment_bytes: int | None = None,
-    ping_interval_seconds: float | None = None,
 ) -> BlockingWebSocket:
     """Open a link to ``route`` below ``address``, as ``addresses.parse_address`` reads it.
 
     ``timeout_seconds`` bounds all of it, name resolution included. ``tls`` replaces the default
     context of a ``wss`` address. Messages are sent in WebSocket frames of at most
-    ``fragment_bytes``. Pings are sent only where ``ping_interval_seconds`` is given, and then only
-    while a thread receives or waits; a peer that does not answer by the next is lost. ``close``
-    waits for an answer at most ``close_timeout_seconds`` (Burn 0.21 never gives one). Raises
-    ``ConnectionFailed`` with one sentence that says what to check.
+    ``fragment_bytes``. ``close`` waits for an answer at most ``close_timeout_seconds`` (Burn 0.21
+    never gives one). Raises ``ConnectionFailed`` with one sentence that says what to check.
     """
     deadline = time.monotonic() + timeout_seconds
     target = parse_address(address).joined(route)
@@ -81,7 +78,6 @@ def connect(
         FrameCutter(max_message_bytes, early),
         fragment_bytes=fragment_bytes,
         close_timeout_seconds=close_timeout_seconds,
-        ping_interval_seconds=ping_interval_seconds,
     )
 
 
@@ -97,14 +93,13 @@ class BlockingWebSocket:
         *,
         fragment_bytes: int | None,
         close_timeout_seconds: float,
-        ping_interval_seconds: float | None,
     ) -> None:
         self._address = str(address)
         self._channel = channel
         self._cutter = cutter
         self._sender = Sender(channel, fragment_bytes)
         self._close_timeout_seconds = close_timeout_seconds
-        self._pings = Pings(ping_interval_seconds)
+        self._pings = Pings(None)
         self._protocol = protocol  # answers control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
         self._receive_lock = threading.Lock()
@@ -182,6 +177,11 @@ class BlockingWebSocket:
                 return False
         return True
 
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Ping from now on, while a thread receives or waits; give up a peer that stays silent."""
+        self._pings = Pings(interval_seconds)
+        self._channel.bound_silence(interval_seconds)
+
     def interrupt(self) -> None:
         self._channel.wake()
 
@@ -212,13 +212,14 @@ class BlockingWebSocket:
         self._post()
         arrived = self._cutter.arrived
         try:
-            timeout_seconds = self._pings.seconds_until(deadline)
+            timeout_seconds = None if deadline is None else self._pings.seconds_until(deadline)
             if not self._channel.read(arrived, self._cutter.wanted(), timeout_seconds):
-                return self._ping_if_due()
+                return self._ping_if_due() or deadline is None
         except OSError as error:
             raise self._stop(self._broken(error)) from error
         if not arrived[-1]:
             raise self._stop(f"{self._address} hung up")
+        self._pings.answered()
         return True
 
     def _handle_control(self, frame: bytes) -> None:
@@ -227,7 +228,6 @@ class BlockingWebSocket:
             raise self._stop(f"{self._address} broke the protocol: {self._protocol.parser_exc}")
         if self._protocol.close_rcvd is not None:
             raise self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
-        self._pings.answered()
 
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
         """Take one step of the protocol's state machine, and send what it has to say."""

@@ -6,9 +6,10 @@ from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, kind_of
+from burn_remote_protocol.quantization import check_blocks
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["check_declared", "infer"]
+__all__ = ["check_declared", "check_whole_blocks", "infer"]
 
 
 def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
@@ -18,7 +19,9 @@ def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
     outputs larger than any tensor may be.
     """
     try:
-        return row.rule(call)
+        outputs = row.rule(call)
+        check_whole_blocks(outputs)
+        return outputs
     except ShapeMismatch as error:
         raise ShapeMismatch(f"{row}: {error}") from None
     except DTypeMismatch as error:
@@ -27,6 +30,13 @@ def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
         raise LimitExceeded(
             f"{row}: {error.limit}", seen=error.seen, allowed=error.allowed
         ) from None
+
+
+def check_whole_blocks(outputs: tuple[TensorSpec, ...]) -> None:
+    """Raise ``ShapeMismatch`` for a quantized output into which its blocks do not fit."""
+    for spec in outputs:
+        if spec.dtype.scheme is not None:
+            check_blocks(spec.shape, spec.dtype.scheme)
 
 
 def check_declared(signature: Signature) -> None:

@@ -3,71 +3,88 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import cupy
-import cupyx
 import numpy as np
 
 from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.array.families import random_families
 from burn_remote_server.backends.array.kernels import Parameters, PreparedKernel, Seen
+from burn_remote_server.backends.array.quantization import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
+from burn_remote_server.backends.cuda.device import Gpu, Shared
 from burn_remote_server.backends.cuda.families import cuda_families
+from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, pinned
 from burn_remote_server.backends.cuda.library import CUPY
 from burn_remote_server.backends.cuda.random_numbers import CudaRandomStream
-from burn_remote_server.backends.interface import Run
+from burn_remote_server.backends.interface import Backend, Deliver, Memory, array_shape
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = ["CupyBackend"]
 
-# From this size on elements cross to the host through pinned memory, at 55 instead of 10 GB/s.
-# Smaller: pinning costs more than it saves.
-PINNED_BYTES: Final = 2**16
-
 
 class CupySession(ArraySession):
-    """Kernels of one session on one GPU."""
+    """Kernels of one session, on a stream of its own."""
 
-    def __init__(self, device: Any, table: Any, seed: Any) -> None:
-        super().__init__(CUPY, table, seed)
-        self._device = device
+    def __init__(
+        self,
+        backend: CupyBackend,
+        gpu: Gpu,
+        stream: Any,
+        table: Any,
+        seed: Callable[[int], None],
+        custom: CustomOperations,
+    ) -> None:
+        super().__init__(backend, table, seed, custom)
+        self._gpu = gpu
+        self._stream = stream
+        self._reads = Reads(gpu, stream)
 
-    def bind(self, signature: Signature) -> Run:
-        with self._device:
-            run = super().bind(signature)
-        # The current device belongs to a thread, and sessions of several devices share one.
-        return _on(self._device, run) if cupy.cuda.runtime.getDeviceCount() > 1 else run
+    def activate(self) -> None:
+        # The current device and stream belong to a thread, and several sessions may share one.
+        self._gpu.device.use()
+        self._stream.use()
+        self._gpu.tidy()
 
-    def seed(self, seed: int) -> None:
-        with self._device:
-            super().seed(seed)
+    def share(self, array: Any) -> Shared:
+        return self._gpu.shared(array, self._stream)
+
+    def adopt(self, shared: Shared) -> Any:
+        return self._gpu.lent(shared, self._stream)
+
+    def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
+        return self._reads.read(_as_on_the_wire(array, dtype), later)
+
+    def synced(self, later: Callable[[], Deliver]) -> bool:
+        return self._reads.synced(later)
+
+    def bind_into(self, signature: Signature) -> None:
+        # The pool hands memory out again without asking the system; looking would cost more.
+        return None
+
+    def close(self) -> None:
+        self._gpu.give_back_stream(self._stream)
 
     def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
         # Few of CuPy's functions take bfloat16.
         return first.dtype != BFLOAT16 and kernel.keeps_precision(first, parameters)
 
 
-def _on(device: Any, run: Run) -> Run:
-    def run_on_device(*tensors: Any) -> Any:
-        with device:
-            return run(*tensors)
-
-    return run_on_device
-
-
 class CupyBackend(ArrayBackend):
-    """One GPU of this machine."""
+    """One GPU of this machine, whose arrays may take ``memory_limit`` bytes."""
 
     name: ClassVar[str] = "cupy"
 
-    def __init__(self, index: int = 0) -> None:
-        self._device = cupy.cuda.Device(index)
-        with self._device:
+    def __init__(self, index: int = 0, memory_limit: int | None = None) -> None:
+        self._gpu = Gpu(index, memory_limit)
+        with self._gpu.device:
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 
@@ -75,70 +92,118 @@ class CupyBackend(ArrayBackend):
     def device_count(self) -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
 
-    def open_session(self) -> CupySession:
-        with self._device:
-            stream = CudaRandomStream()
-            table = {**self._shared, **kernel_table(random_families(CUPY, stream))}
-            return CupySession(self._device, table, stream.seed)
+    @property
+    def array_module(self) -> Any:
+        return cupy
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> CupySession:
+        stream = self._gpu.take_stream()
+        with self._gpu.device, stream:
+            numbers = CudaRandomStream()
+            table = {**self._shared, **kernel_table(random_families(CUPY, numbers))}
+            return CupySession(self, self._gpu, stream, table, numbers.seed, custom)
 
     # -- tensors in and out -------------------------------------------------------------------
 
-    def empty(self, spec: TensorSpec) -> Any:
-        # On the host: ``finished`` sends it to the GPU when it is whole.
-        return (
-            _host_bytes(spec.size * wire_dtype(spec.dtype).itemsize)
-            .view(wire_dtype(spec.dtype))
-            .reshape(spec.shape)
-        )
+    def to_device(self, data: TensorData) -> Shared:
+        upload = self.empty(data.spec)
+        given = memoryview(data.bytes).cast("B")
+        if data.dtype.scheme is not None:
+            given = stored(np.frombuffer(given, np.uint8), data.spec).data
+        if len(given) != upload.array.nbytes:
+            raise ShapeMismatch(f"{len(given):,} bytes are not those of {data.spec}")
+        upload.write(given)
+        return self.finished(upload, data.dtype)
 
-    def finished(self, array: Any, dtype: DType) -> Any:
-        whole = super().finished(array, dtype)
-        with self._device:
-            result = cupy.empty(whole.shape, whole.dtype)
-            if whole.size:
-                flat = np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
-                result.reshape(-1).view(np.uint8).set(flat)
-                # The host's memory may be reused from here on.
-                cupy.cuda.get_current_stream().synchronize()
-        return result
+    def empty(self, spec: TensorSpec) -> Upload:
+        return Upload(self._gpu, array_shape(spec), wire_dtype(spec.dtype))
+
+    def write(self, upload: Upload, offset: int, data: memoryview | bytes) -> None:
+        upload.write(data)
+
+    def finished(self, upload: Upload, dtype: DType) -> Shared:
+        stream = self._gpu.transfers
+        with self._gpu.device, stream:
+            array = _truth(upload.array) if dtype.is_bool else upload.array
+            return self._gpu.shared(array, stream)
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        wanted = wire_dtype(dtype)
-        with self._device:
-            if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
-                array = array.astype(wanted)
-            host = _host_bytes(array.nbytes)
-            if array.size:
-                cupy.ascontiguousarray(array).reshape(-1).view(np.uint8).get(out=host)
-        return memoryview(host)
+        with self._gpu.device:
+            if not isinstance(array, Shared):
+                return _copied(array, dtype, cupy.cuda.get_current_stream())
+            with self._gpu.transfers as stream:
+                stream.wait_event(array.ready)
+                return _copied(array.array, dtype, stream)
+
+    def brought(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
+        if not isinstance(source, CupyBackend):
+            return super().brought(shared, spec, source)
+        with source._gpu.device, source._gpu.transfers as there:
+            there.wait_event(shared.ready)
+            whole = source._gpu.shared(cupy.ascontiguousarray(shared.array), there)
+        with self._gpu.device, self._gpu.transfers as here:
+            here.wait_event(whole.ready)
+            array = cupy.empty(whole.array.shape, whole.array.dtype)
+            # From one GPU's memory to the other's, directly where the machine can: CuPy asks.
+            array.data.copy_from_device_async(whole.array.data, array.nbytes, here)
+            arrived = self._gpu.shared(array, here)
+        with source._gpu.device:
+            there.wait_event(arrived.ready)
+            source._gpu.keep_until_passed(whole.array, there)
+        return arrived
 
     # -- the device ---------------------------------------------------------------------------
 
+    @property
+    def device_name(self) -> str:
+        return self._gpu.name
+
     def memory_bytes(self) -> int:
-        return int(self._device.mem_info[1])
+        return self._gpu.memory_bytes
+
+    def memory(self) -> Memory:
+        return self._gpu.memory()
 
     def prepare_thread(self) -> None:
         # Results of scalars on the host may be infinite or NaN too.
         np.seterr(all="ignore")
-        self._device.use()
+        self._gpu.device.use()
 
     def sync(self) -> None:
-        with self._device:
-            cupy.cuda.get_current_stream().synchronize()
+        self._gpu.device.synchronize()
 
     def memory_cleanup(self) -> None:
-        with self._device:
-            cupy.get_default_memory_pool().free_all_blocks()
-            cupy.get_default_pinned_memory_pool().free_all_blocks()
-
-    # CuPy's pool keeps what is in use where it is; there is no better place for what will stay.
+        self._gpu.cleanup()
 
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        return self._gpu.persistent_allocations()
 
     def staging(self, data: Iterable[TensorData]) -> None:
-        return None
+        """Have pinned memory ready for the blocks in which the data will go up."""
+        blocks = [pinned(min(BLOCK_BYTES, item.spec.nbytes)) for item in data]
+        del blocks  # back into the pool of pinned memory
 
 
-def _host_bytes(size: int) -> Any:
-    return cupyx.empty_pinned(size, np.uint8) if size >= PINNED_BYTES else np.empty(size, np.uint8)
+def _truth(array: Any) -> Any:
+    """Return truth values that are 0 or 1: any other would be a different one to each kernel."""
+    if array.itemsize != 1:
+        return array != 0
+    # Where they lie: there may be no room for as many again.
+    return cupy.not_equal(array, 0, out=array.view(np.bool_))
+
+
+def _as_on_the_wire(array: Any, dtype: DType) -> Any:
+    """Return an array in C order and in the dtype in which it was asked for."""
+    wanted = wire_dtype(dtype)
+    if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
+        array = array.astype(wanted)
+    return cupy.ascontiguousarray(array)
+
+
+def _copied(array: Any, dtype: DType, stream: Any) -> memoryview:
+    whole = _as_on_the_wire(array, dtype)
+    host = pinned(whole.nbytes)
+    if whole.size:
+        whole.data.copy_to_host_async(int(host.ctypes.data), whole.nbytes, stream)
+    stream.synchronize()
+    return memoryview(host)

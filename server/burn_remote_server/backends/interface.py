@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.tensors import Shape, TensorData, TensorSpec
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
-__all__ = ["Backend", "BackendSession", "Kernel", "Run"]
+__all__ = ["Backend", "BackendSession", "Deliver", "Kernel", "Memory", "Run", "array_shape"]
 
 # kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per
 # input field: an array, None for an absent one, a list for a list.
@@ -24,9 +25,59 @@ Kernel = Callable[..., Any]
 # run(*tensors) -> array or tuple of arrays: a kernel whose parameters and outputs are settled.
 Run = Callable[..., Any]
 
+# Takes the elements of a read, nothing for a sync, or the reason why they will not come. Any thread
+# may call it, once.
+Deliver = Callable[[memoryview | Exception | None], None]
+
+
+def array_shape(spec: TensorSpec) -> Shape:
+    """Return the shape of the array that holds a tensor: of a quantized one, that of its bytes."""
+    return spec.shape if spec.dtype.scheme is None else (spec.nbytes,)
+
+
+class Memory(NamedTuple):
+    """Bytes of a device: what it has, what arrays take now, and what is kept to be used again."""
+
+    total: int
+    used: int
+    cached: int
+
 
 class BackendSession(ABC):
-    """What one session has of a backend: kernels bound to its own random numbers."""
+    """What one session has of a backend: kernels bound to its own random numbers.
+
+    A device may work on several sessions at once, each in its own order. Between them, and between
+    a session and a transfer, arrays therefore pass *shared*: in a form of the backend's that knows
+    when they can be used. ``share`` makes it, ``adopt`` ends it.
+    """
+
+    def activate(self) -> None:
+        """Let the calling thread, from now on, work for this session."""
+        return None
+
+    def share(self, array: Any) -> Any:
+        """Return an array of this session for others to use."""
+        return array
+
+    def adopt(self, shared: Any) -> Any:
+        """Return as an array of this session what another session shared, or an upload made."""
+        return shared
+
+    @abstractmethod
+    def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
+        """Return the elements as they cross the wire, or ``None`` where that takes a while.
+
+        Then what ``later`` returned gets them. Raises ``MemoryError``.
+        """
+
+    @abstractmethod
+    def synced(self, later: Callable[[], Deliver]) -> bool:
+        """Whether everything asked of the session is done; if not, what ``later`` returned is
+        called when it is."""
+
+    def close(self) -> None:
+        """Give back what the session has of the device, its arrays aside."""
+        return None
 
     @abstractmethod
     def bind(self, signature: Signature) -> Run:
@@ -35,6 +86,11 @@ class BackendSession(ABC):
         What does not change between calls is decided here, once; what is returned may be a function
         of the array library itself. Raises ``Unsupported``.
         """
+
+    def bind_into(self, signature: Signature) -> Run | None:
+        """Return ``run(*tensors, out=array)``, which leaves the result in an array that may be one
+        of the tensors, or ``None`` where the implementation cannot do so."""
+        return None
 
     @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:
@@ -48,7 +104,8 @@ class BackendSession(ABC):
 class Backend(ABC):
     """One device: its arrays and what can be done with them.
 
-    Arrays are never changed once a kernel or an upload has made them, so they may be shared.
+    Arrays are never changed once a kernel or an upload has made them, so they may be shared. One
+    that its session alone refers to, and drops, may become the result of the operation it dies in.
     """
 
     name: ClassVar[str]
@@ -61,39 +118,65 @@ class Backend(ABC):
         return 1
 
     @abstractmethod
-    def open_session(self) -> BackendSession:
-        """Return a session with random numbers of its own."""
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> BackendSession:
+        """Return a session with random numbers of its own, and an operator's operations."""
 
     @abstractmethod
     def to_device(self, data: TensorData) -> Any:
-        """Return an array with the elements of ``data``; the data may change afterwards.
+        """Return a shared array with the elements of ``data``, which may change afterwards.
 
         Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
         """
 
     @abstractmethod
     def empty(self, spec: TensorSpec) -> Any:
-        """Return an array for an upload to fill. Raises ``MemoryError`` and ``Unsupported``."""
+        """Return what an upload fills. Raises ``MemoryError`` and ``Unsupported``."""
 
     @abstractmethod
-    def writable_bytes(self, array: Any) -> memoryview:
-        """Return the memory of an array made by ``empty``, as bytes in wire order."""
+    def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
+        """Put bytes in wire order into their place; they come from the first to the last.
+
+        Raises ``MemoryError``.
+        """
 
     @abstractmethod
-    def finished(self, array: Any, dtype: DType) -> Any:
-        """Return the tensor's array once all of ``writable_bytes`` is written."""
+    def finished(self, upload: Any, dtype: DType) -> Any:
+        """Return the shared array of an upload of which everything is written."""
 
     @abstractmethod
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        """Return the elements as they cross the wire; no copy where they are so in memory."""
+        """Return the elements, of a shared array or of the thread's own, as they cross the wire.
+
+        No copy where they are so in memory. Waits for the device.
+        """
+
+    def brought(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
+        """Return as a shared array of this device what a session of another device shared."""
+        data = source.to_bytes(shared, spec.dtype)
+        return self.to_device(TensorData(data, spec.shape, spec.dtype))
 
     @abstractmethod
     def nbytes(self, array: Any) -> int:
         """Return the logical size of an array in bytes."""
 
+    @property
+    @abstractmethod
+    def device_name(self) -> str:
+        """What the device is called."""
+
+    def owns_memory(self, array: Any) -> bool:
+        """Whether an array that nothing else refers to may be written over: it is no view, nor a
+        window on somebody else's bytes. A library whose pool gives freed memory to the next result
+        need not look."""
+        return False
+
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Return the memory of the device."""
+        """Return the memory of the device that arrays may take."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Return how the device's memory is used now. Any thread may ask."""
 
     @abstractmethod
     def dtype_usage(self, dtype: DType) -> DTypeUsage:

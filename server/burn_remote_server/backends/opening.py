@@ -11,17 +11,17 @@ from burn_remote_server.backends.interface import Backend
 __all__ = ["open_backends"]
 
 
-def _open_numpy(count: int) -> list[Backend]:
+def _open_numpy(count: int, memory_limit: int | None) -> list[Backend]:
     from burn_remote_server.backends.numpy import NumpyBackend
 
-    return [NumpyBackend() for _ in range(count)]
+    return [NumpyBackend(memory_limit) for _ in range(count)]
 
 
-def _open_cupy(count: int) -> list[Backend]:
+def _open_cupy(count: int, memory_limit: int | None) -> list[Backend]:
     try:
         from burn_remote_server.backends.cupy import CupyBackend
 
-        first = CupyBackend()
+        first = CupyBackend(0, memory_limit)
     except ImportError as error:
         raise UsageError(
             "the backend 'cupy' needs CuPy: install burn-remote[cuda13] or burn-remote[cuda12]"
@@ -30,22 +30,23 @@ def _open_cupy(count: int) -> list[Backend]:
         raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error
     if count > first.device_count:
         raise UsageError(f"{count} devices were asked for; this machine has {first.device_count}")
-    return [first, *(CupyBackend(index) for index in range(1, count))]
+    return [first, *(CupyBackend(index, memory_limit) for index in range(1, count))]
 
 
 # Imported only when asked for: a server needs no library that it does not compute with.
-_OPENERS: Final[dict[str, Callable[[int], list[Backend]]]] = {
+_OPENERS: Final[dict[str, Callable[[int, int | None], list[Backend]]]] = {
     "cupy": _open_cupy,
     "numpy": _open_numpy,
 }
 
 
-def open_backends(name: str, device_count: int) -> list[Backend]:
-    """Return the backends of a process, one per device.
+def open_backends(name: str, device_count: int, memory_limit: int | None = None) -> list[Backend]:
+    """Return the backends of a process, one per device, whose arrays may take ``memory_limit``
+    bytes of each.
 
     Raises ``UsageError`` for a library that is not known.
     """
     opener = _OPENERS.get(name)
     if opener is None:
         raise UsageError(f"unknown backend {name!r}; known are {', '.join(sorted(_OPENERS))}")
-    return opener(device_count)
+    return opener(device_count, memory_limit)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, mutually_broadcastable_shapes
 
 import burn_remote as br
-from burn_remote.arrays import as_dtype
+from burn_remote.tensors.arrays import as_dtype
 from support.values import same
 
 FLOATS: list[Any] = [np.float64, np.float32]

@@ -9,21 +9,24 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as plain_connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.client import ClientProtocol
 from websockets.frames import Opcode
 from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
+from burn_remote_protocol.links.direct import DirectClientConnection
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect, server_options
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import pattern
 from support.link_scripts import frame_bytes
-from support.link_servers import raw_server, read_to_end
+from support.link_servers import PATIENCE_SECONDS, raw_server, read_to_end
 
 
 @contextlib.asynccontextmanager
@@ -43,6 +46,23 @@ async def listening(
     async with serve(handle, "127.0.0.1", 0, **options) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"ws://127.0.0.1:{port}", accepted
+
+
+@contextlib.asynccontextmanager
+async def silent_client(
+    address: str,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Perform the handshake and then nothing, not even reading, unless the test does."""
+    uri = parse_uri(address)
+    reader, writer = await asyncio.open_connection(uri.host, uri.port)
+    client = ClientProtocol(uri)
+    client.send_request(client.connect())
+    writer.write(b"".join(client.data_to_send()))
+    await reader.readuntil(b"\r\n\r\n")
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
 
 
 class TestWebSocketLink(AsyncLinkConformance):
@@ -66,6 +86,36 @@ class TestWebSocketLink(AsyncLinkConformance):
                         tasks.create_task(server.close())
 
         return open_pair
+
+
+async def test_pieces_of_any_size_arrive_as_one_message() -> None:
+    pieces: list[bytes | memoryview] = [
+        b"head",
+        pattern(70_000),
+        b"",
+        memoryview(pattern(5_000)),
+        b"tail",
+    ]
+    async with listening() as (address, accepted):
+        client = await connect(address)
+        server = await accepted.get()
+        for near, far in ((server, client), (client, server)):
+            await near.send_pieces(pieces)
+            await near.send(b"what follows it")
+            assert [await far.receive(), await far.receive()] == [
+                b"".join(pieces), b"what follows it",
+            ]  # fmt: skip
+        await client.close()
+
+
+async def test_fragments_are_no_longer_than_was_said() -> None:
+    pieces: list[bytes | memoryview] = [b"head", memoryview(pattern(2_500)), b"tail"]
+    async with listening() as (address, accepted), plain_connect(address) as client:
+        server = await accepted.get()
+        await server.send_fragments(pieces, 1000)
+        fragments = [fragment async for fragment in client.recv_streaming()]
+        assert [len(fragment) for fragment in fragments if fragment] == [4, 1000, 1000, 500, 4]
+        assert b"".join(fragments) == b"".join(pieces)  # type: ignore[arg-type]  # it is binary
 
 
 async def test_a_text_message_is_a_violation_that_ends_the_link() -> None:
@@ -152,16 +202,57 @@ async def test_a_client_that_sends_before_it_was_let_in_is_cut_off() -> None:
         writer.close()
 
 
-async def test_pings_of_the_server_are_answered_and_keep_the_connection() -> None:
+@pytest.mark.parametrize("asking", ["client", "server"])
+async def test_an_end_that_answers_pings_is_kept(asking: str) -> None:
     async with listening() as (address, accepted):
-        client = await connect(address, ping_interval_seconds=0.01)
+        client = await connect(address)
         server = await accepted.get()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await client.receive()
-        await server.send(b"alive")
-        assert await client.receive() == b"alive"
+        asker, other = (client, server) if asking == "client" else (server, client)
+        asker.keep_alive(0.01)
+        waiting = asyncio.ensure_future(asker.receive())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            before = asker.arrived_bytes
+            while asker.arrived_bytes < before + 10:  # some answers
+                assert not waiting.done()
+                await asyncio.sleep(0)
+            await other.send(b"alive")
+            assert await waiting == b"alive"
         await client.close()
+
+
+async def test_an_end_that_does_not_answer_is_lost() -> None:
+    async with listening() as (address, accepted), silent_client(address):
+        server = await accepted.get()
+        server.keep_alive(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(ConnectionLost, match=r"gave no sign of life for 0\.01 s"):
+                await server.receive()
+
+
+async def test_an_end_that_takes_nothing_is_lost_too() -> None:
+    async with listening() as (address, accepted), silent_client(address):
+        server = await accepted.get()
+        server.keep_alive(0.05)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(ConnectionLost, match="gave no sign of life"):
+                while True:
+                    await server.send(bytes(2**20))
+
+
+async def test_an_end_that_is_not_read_from_is_not_taken_for_silent() -> None:
+    async with listening() as (address, accepted), silent_client(address) as (reader, writer):
+        server = await accepted.get()
+        frames = ClientProtocol(parse_uri(address), state=State.OPEN)
+        for _ in range(20):
+            frames.send_binary(b"kept waiting")
+        writer.write(b"".join(frames.data_to_send()))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while server.arrived_bytes < 20 * 18:  # noqa: ASYNC110 - nobody announces arrivals
+                await asyncio.sleep(0)
+            server.keep_alive(0.01)
+            # Ten pings of two bytes: it asks on, and gives up nobody.
+            await reader.readexactly(20)
+            assert await server.receive() == b"kept waiting"
 
 
 async def test_a_reset_connection_is_connection_lost() -> None:
@@ -185,6 +276,19 @@ async def test_the_peer_is_named_by_host_and_port() -> None:
 async def test_a_refused_port_is_explained() -> None:
     with pytest.raises(ConnectionFailed, match="nothing listens at ws://"):
         await connect("ws://127.0.0.1:1")
+
+
+async def test_a_server_that_dies_before_the_request_is_sent_is_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lose_connection(self: DirectClientConnection, *_: Any) -> None:
+        self.transport.abort()
+        await self.wait_closed()
+        await ClientConnection.handshake(self)
+
+    monkeypatch.setattr(DirectClientConnection, "handshake", lose_connection)
+    with raw_server(read_to_end) as port, pytest.raises(ConnectionFailed, match="hung up"):
+        await connect(f"ws://127.0.0.1:{port}")
 
 
 async def test_a_malformed_address_is_explained() -> None:

@@ -14,6 +14,7 @@ from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
+from burn_remote_protocol.links.direct import DirectServerConnection
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from burn_remote_protocol.links.websocket_blocking import connect
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
@@ -191,7 +192,8 @@ async def wait_for(answered: Any) -> None:
 
 def test_a_peer_that_answers_pings_stays_connected() -> None:
     with link_server() as server:
-        link = connect(server.address, ping_interval_seconds=0.02)
+        link = connect(server.address)
+        link.keep_alive(0.02)
         end = server.accept()
         assert link.receive(0.3) is None
         end.send(b"alive")
@@ -200,12 +202,31 @@ def test_a_peer_that_answers_pings_stays_connected() -> None:
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-def test_a_peer_that_does_not_answer_pings_is_lost(waiting: bool) -> None:
-    with scripted_link(ping_interval_seconds=0.02) as link:
+@pytest.mark.parametrize("timeout_seconds", [PATIENCE_SECONDS, None])
+def test_a_peer_that_does_not_answer_pings_is_lost(
+    waiting: bool, timeout_seconds: float | None
+) -> None:
+    with scripted_link() as link:
+        link.keep_alive(0.02)
         if waiting:
-            assert link.wait_readable(PATIENCE_SECONDS)
+            assert link.wait_readable(timeout_seconds)
         with pytest.raises(ConnectionLost, match="did not answer a ping"):
-            link.receive(PATIENCE_SECONDS)
+            link.receive(timeout_seconds)
+
+
+def test_a_reader_without_a_time_waits_on_while_pings_are_answered() -> None:
+    with link_server() as server:
+        link = connect(server.address)
+        link.keep_alive(0.01)
+        end = server.accept()
+        received = in_thread(link.receive, None)
+        connection = end.connection
+        assert isinstance(connection, DirectServerConnection)
+        while connection.arrived_bytes < 5 * len(b"\x89\x80mask"):
+            assert not received.done()
+        end.send(b"alive")
+        assert received.result(PATIENCE_SECONDS) == b"alive"
+        link.close()
 
 
 def test_messages_are_sent_in_fragments_where_asked() -> None:

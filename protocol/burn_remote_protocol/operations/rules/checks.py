@@ -89,7 +89,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         sizes = {shape[-position] for shape in shapes if len(shape) >= position} - {1}
         if len(sizes) > 1:
             listed = ", ".join(str(list(shape)) for shape in shapes)
-            refuse_shape(f"shapes {listed} do not broadcast: axis -{position} has {sorted(sizes)}")
+            seen = " and ".join(str(s[-position]) for s in shapes if len(s) >= position)
+            refuse_shape(f"shapes {listed} do not broadcast: axis -{position} has {seen}")
         broadcast.append(sizes.pop() if sizes else 1)
     return tuple(reversed(broadcast))
 

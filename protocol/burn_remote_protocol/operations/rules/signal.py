@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.rules.checks import (
     result,
     wanted,
 )
-from burn_remote_protocol.quantization import scales_shape
+from burn_remote_protocol.quantization import check_blocks, scales_shape
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["ctc_loss", "ctc_loss_backward", "dequantize", "irfft", "quantize", "rfft"]
@@ -90,6 +90,7 @@ def quantize(call: Call) -> Outputs:
     check_category("tensor", tensor, FLOATS)
     check_category("scales", scales, FLOATS)
     scheme = call.parameters["scheme"]
+    check_blocks(tensor.shape, scheme)
     expected = TensorSpec(scales_shape(tensor.shape, scheme), scales.dtype)
     if scales.size != expected.size:
         refuse_shape(f"scales is {scales}, but {tensor} has {expected.size} scales")

@@ -55,7 +55,7 @@ class NumericArithmetic(KernelFamily):
                 WithScalar(xp, self.integer_remainder, rounds_scalar=False),
             ),
             "Abs": Elementwise(xp.absolute),
-            "Clamp": Prepared(self.prepare_clamp),
+            "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp_into),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
@@ -79,6 +79,16 @@ class NumericArithmetic(KernelFamily):
 
         def run(tensor: Array) -> Array:
             return minimum(maximum(tensor, low), high)
+
+        return run
+
+    def prepare_clamp_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return the same with an argument for the result."""
+        minimum, maximum = self.xp.minimum, self.xp.maximum
+        low, high = (self._limit(parameters[name], first.dtype) for name in ("min", "max"))
+
+        def run(tensor: Array, *, out: Array) -> Array:
+            return minimum(maximum(tensor, low, out=out), high, out=out)
 
         return run
 

@@ -11,9 +11,11 @@ from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.dtypes import wire_dtype
 from burn_remote_server.backends.array.families import random_families, shared_families
+from burn_remote_server.backends.array.quantization import stored
 from burn_remote_server.backends.array.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
-from burn_remote_server.backends.interface import Backend
+from burn_remote_server.backends.interface import Backend, array_shape
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = ["ArrayBackend"]
 
@@ -29,28 +31,36 @@ class ArrayBackend(Backend):
         self.xp = xp
         self._shared = kernel_table(shared_families(xp))
 
-    def open_session(self) -> ArraySession:
+    @property
+    def array_module(self) -> Any:
+        """The array module as it is, for operations that are not ours."""
+        return self.xp
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> ArraySession:
         stream = RandomStream(self.xp)
         table = {**self._shared, **kernel_table(random_families(self.xp, stream))}
-        return ArraySession(self.xp, table, stream.seed)
+        return ArraySession(self, table, stream.seed, custom)
 
     # -- tensors in and out -------------------------------------------------------------------
 
     def to_device(self, data: TensorData) -> Any:
         elements = np.frombuffer(data.bytes, dtype=wire_dtype(data.dtype))
-        if elements.size != data.spec.size:
+        if data.dtype.scheme is not None:
+            elements = stored(elements, data.spec)
+        elif elements.size != data.spec.size:
             raise ShapeMismatch(f"{elements.nbytes:,} bytes are not those of {data.spec}")
         # Bytes never change and nothing else uses those of a message, so the array may keep them.
         owned = elements if type(data.bytes) is bytes else elements.copy()
-        return self.finished(owned.reshape(data.shape), data.dtype)
+        return self.finished(owned.reshape(array_shape(data.spec)), data.dtype)
 
     def empty(self, spec: TensorSpec) -> Any:
-        return self.xp.empty(spec.shape, wire_dtype(spec.dtype))
+        return self.xp.empty(array_shape(spec), wire_dtype(spec.dtype))
 
-    def writable_bytes(self, array: Any) -> memoryview:
-        return memoryview(array.reshape(-1).view(_BYTE))
+    def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
+        memoryview(upload.reshape(-1).view(_BYTE))[offset : offset + len(data)] = data
 
-    def finished(self, array: Any, dtype: DType) -> Any:
+    def finished(self, upload: Any, dtype: DType) -> Any:
+        array = upload
         if not dtype.is_bool:
             return array
         # A truth value that is neither 0 nor 1 would be a different one to each kernel.

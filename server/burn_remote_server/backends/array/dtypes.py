@@ -49,7 +49,12 @@ _WIRE_DTYPES: Final[dict[DType, Any]] = _ARRAY_DTYPES | {
 }  # fmt: skip
 
 
+_BYTES: Final = np.dtype("u1")
+
+
 def _found(table: dict[DType, Any], dtype: DType) -> Any:
+    if dtype.scheme is not None:
+        return _BYTES
     found = table.get(dtype)
     if found is None:
         raise Unsupported(f"tensors of dtype {dtype} cannot be held by this server")
@@ -57,7 +62,10 @@ def _found(table: dict[DType, Any], dtype: DType) -> Any:
 
 
 def array_dtype(dtype: DType) -> Any:
-    """Return the dtype of the arrays that hold such tensors. Raises ``Unsupported``."""
+    """Return the dtype of the arrays that hold such tensors: of quantized ones, their bytes.
+
+    Raises ``Unsupported``.
+    """
     return _found(_ARRAY_DTYPES, dtype)
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.error_function import erf
-from burn_remote_server.backends.array.kernels import Array, Elementwise, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels import (
+    Elementwise,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+    Seen,
+)
 
 __all__ = ["FloatFunctions"]
 
@@ -22,7 +31,7 @@ class FloatFunctions(KernelFamily):
             "Exp": Elementwise(xp.exp),
             "Log": Elementwise(xp.log),
             "Log1p": Elementwise(xp.log1p),
-            "Erf": self.erf,
+            "Erf": Prepared(self.prepare_erf, self.prepare_erf_into),
             "Sqrt": Elementwise(xp.sqrt),
             "Recip": Elementwise(xp.reciprocal),
             "Cos": Elementwise(xp.cos),
@@ -44,6 +53,10 @@ class FloatFunctions(KernelFamily):
             "Trunc": Elementwise(xp.trunc),
         }
 
-    def erf(self, input: Array, *, out: TensorSpec) -> Array:
+    def prepare_erf(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the error function."""
-        return erf(self.xp, input)
+        return partial(erf, self.xp)
+
+    def prepare_erf_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run | None:
+        """Return the same with an argument for the result."""
+        return partial(erf, self.xp)

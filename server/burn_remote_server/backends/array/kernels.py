@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.array.scalars import is_exact, scalar_array
+from burn_remote_server.backends.array.scalars import is_exact, rounded, scalar_array
 from burn_remote_server.backends.interface import Kernel, Run
 
 __all__ = [
@@ -38,6 +40,11 @@ class Seen(NamedTuple):
     dtype: Any
 
 
+def _takes_out(function: Run) -> bool:
+    # Functions of ours that are composed of several have no such argument.
+    return isinstance(function, np.ufunc)
+
+
 class KernelFamily(ABC):
     """Kernels of one family of the IR, written against an array module ``xp``.
 
@@ -64,6 +71,16 @@ class PreparedKernel(ABC):
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         """Return a function of the tensors, the first of which is like ``first``."""
 
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        """Return a function like that of ``prepare`` with an argument ``out``: an array for the
+        result, which may be one of the tensors. ``None`` where there is none."""
+        return None
+
+    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+        """Return a function of tensors that are ``wide`` where those of the session are like
+        ``first``, of low precision."""
+        return self.prepare(wide, out, parameters)
+
     def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         """Whether the kernel takes a low-precision dtype as it is and rounds only once."""
         return False
@@ -74,10 +91,18 @@ class PreparedKernel(ABC):
 
 class Prepared(PreparedKernel):
     """A kernel that is the result of a function; it gets low precision as ``float32``, unless its
-    family says otherwise."""
+    family says otherwise. ``into`` prepares the function that takes ``out``."""
 
-    def __init__(self, prepare: Callable[[Seen, Any, Parameters], Run]) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[Seen, Any, Parameters], Run],
+        into: Callable[[Seen, Any, Parameters], Run | None] | None = None,
+    ) -> None:
         self._prepare = prepare
+        self._into = into
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return None if self._into is None else self._into(first, out, parameters)
 
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         return self._prepare(first, out, parameters)
@@ -96,6 +121,9 @@ class Elementwise(PreparedKernel):
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         return self._function
 
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return self._function if _takes_out(self._function) else None
+
     def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         return True
 
@@ -112,6 +140,9 @@ class ByKind(PreparedKernel):
 
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
         return self._chosen(first).prepare(first, out, parameters)
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return self._chosen(first).prepare_into(first, out, parameters)
 
     def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         return self._chosen(first).keeps_precision(first, parameters)
@@ -137,6 +168,22 @@ class WithScalar(PreparedKernel):
             return function(lhs, number)
 
         return run
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        function = self._function
+        if not _takes_out(function):
+            return None
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
+
+        def run(lhs: Array, *, out: Array) -> Array:
+            return function(lhs, number, out=out)
+
+        return run
+
+    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+        if self._rounds_scalar:
+            parameters = {**parameters, "rhs": rounded(parameters["rhs"], first.dtype)}
+        return self.prepare(wide, out, parameters)
 
     def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
         return self._rounds_scalar or is_exact(parameters["rhs"], first.dtype)

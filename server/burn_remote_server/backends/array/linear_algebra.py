@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.blas_threads import on_one_thread, pays_for_threads
 from burn_remote_server.backends.array.kernels import (
     Array,
     Kernel,
@@ -41,7 +43,9 @@ class FloatLinearAlgebra(KernelFamily):
         """Return the matrix products over the last two axes."""
         # The array module's own function: transposed views are multiplied where they are.
         function: Run = self.xp.matmul
-        return function
+        if pays_for_threads(math.prod(first.shape[-1:] + out.shape[-2:])):
+            return function
+        return on_one_thread(function)
 
     def cross(self, lhs: Array, rhs: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return the cross products of the vectors of 3 along an axis of the result."""

@@ -26,7 +26,10 @@ class BaseMasking(KernelFamily):
     low_precision = frozenset({"MaskWhere", "MaskFill"})
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"MaskWhere": self.mask_where, "MaskFill": Prepared(self.prepare_mask_fill)}
+        return {
+            "MaskWhere": self.mask_where,
+            "MaskFill": Prepared(self.prepare_mask_fill, self.prepare_mask_fill_into),
+        }
 
     def mask_where(self, tensor: Array, mask: Array, value: Array, *, out: TensorSpec) -> Array:
         """Return the value's elements where the mask is true, the tensor's elsewhere."""
@@ -39,5 +42,22 @@ class BaseMasking(KernelFamily):
 
         def run(tensor: Array, mask: Array) -> Array:
             return where(mask, number, tensor)
+
+        return run
+
+    def prepare_mask_fill_into(
+        self, first: Seen, out: TensorSpec, parameters: Parameters
+    ) -> Run | None:
+        """Return the same for the tensor's own memory."""
+        copyto = self.xp.copyto
+        number = scalar_array(self.xp, parameters["value"], first.dtype)
+        if first.shape != out.shape:
+            return None
+
+        def run(tensor: Array, mask: Array, *, out: Array) -> Array:
+            if out is not tensor:
+                copyto(out, tensor)
+            copyto(out, number, where=mask)
+            return out
 
         return run

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_exact", "scalar_array", "wrapped"]
+__all__ = ["is_exact", "rounded", "scalar_array", "wrapped"]
 
 
 def wrapped(value: float | int | bool, dtype: Any) -> int:
@@ -35,6 +35,11 @@ def scalar_array(xp: Any, value: float | int | bool, dtype: Any) -> Any:
 
 def is_exact(value: float | int | bool, dtype: Any) -> bool:
     """Whether a floating-point dtype has exactly this number."""
+    held = rounded(value, dtype)
+    return held == value or held != held
+
+
+def rounded(value: float | int | bool, dtype: Any) -> float:
+    """Return the number that a floating-point dtype has in place of this one."""
     with np.errstate(all="ignore"):
-        rounded = float(np.float64(value).astype(dtype))
-    return rounded == value or rounded != rounded
+        return float(np.float64(value).astype(dtype))

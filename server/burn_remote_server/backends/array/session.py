@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.operations.families.session import IMPOSSIBLE
+from burn_remote_protocol.operations.families.session import CUSTOM, IMPOSSIBLE
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.custom import bind_custom
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.kernels import (
     Kernel,
@@ -22,7 +23,12 @@ from burn_remote_server.backends.array.kernels import (
     Seen,
 )
 from burn_remote_server.backends.array.precision import in_float32, widened
-from burn_remote_server.backends.interface import BackendSession
+from burn_remote_server.backends.array.quantization import bind_quantized, is_quantized
+from burn_remote_server.backends.interface import BackendSession, Deliver
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+
+if TYPE_CHECKING:
+    from burn_remote_server.backends.array.backend import ArrayBackend
 
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
 
@@ -42,20 +48,39 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
 
 
 class ArraySession(BackendSession):
-    """Kernels of one session over an array module ``xp``; ``seed`` restarts its random numbers."""
+    """Kernels of one session of a backend; ``seed`` restarts its random numbers, and ``custom`` has
+    what an operator has added."""
 
-    def __init__(self, xp: Any, table: KernelTable, seed: Callable[[int], None]) -> None:
-        self._xp = xp
+    def __init__(
+        self,
+        backend: ArrayBackend,
+        table: KernelTable,
+        seed: Callable[[int], None],
+        custom: CustomOperations = NO_OPERATIONS,
+    ) -> None:
+        self._backend = backend
+        self._xp = backend.xp
         self._table = table
         self._seed = seed
+        self._custom = custom
 
     def seed(self, seed: int) -> None:
         self._seed(seed)
+
+    def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
+        return self._backend.to_bytes(array, dtype)
+
+    def synced(self, later: Callable[[], Deliver]) -> bool:
+        return True
 
     def array_dtype(self, dtype: DType) -> Any:
         return array_dtype(dtype)
 
     def bind(self, signature: Signature) -> Run:
+        if signature.row is CUSTOM:
+            return bind_custom(self._custom, self._backend.array_module, signature)
+        if is_quantized(signature):
+            return bind_quantized(self._xp, signature, self.bind)
         kernel, low_precision = self._found(signature)
         out = _declared_outputs(signature)
         specs = [use.spec for use in signature.input_uses]
@@ -65,14 +90,31 @@ class ArraySession(BackendSession):
         widens = not low_precision and any(item.dtype in LOW_PRECISION for item in seen)
         if isinstance(kernel, PreparedKernel):
             widens = widens and not self._keeps_precision(kernel, seen[0], parameters)
-            first = widened(seen[0]) if widens else seen[0]
-            run = kernel.prepare(first, out, parameters)
+            if widens:
+                run = kernel.prepare_widened(seen[0], widened(seen[0]), out, parameters)
+            else:
+                run = kernel.prepare(seen[0], out, parameters)
         else:
             run = partial(kernel, **parameters, out=out)
         if widens:
             run = in_float32(run, results)
         # No operation of several outputs has one without dimensions.
         return self._as_array(run) if type(out) is TensorSpec and not out.shape else run
+
+    def bind_into(self, signature: Signature) -> Run | None:
+        if is_quantized(signature):
+            return None
+        kernel, low_precision = self._found(signature)
+        specs = [use.spec for use in signature.input_uses]
+        if not isinstance(kernel, PreparedKernel) or signature.output_count != 1:
+            return None
+        first = Seen(specs[0].shape, self.array_dtype(specs[0].dtype))
+        parameters = signature.call.parameters
+        if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and not (
+            low_precision or self._keeps_precision(kernel, first, parameters)
+        ):
+            return None  # it computes on other arrays, of float32
+        return kernel.prepare_into(first, _declared_outputs(signature), parameters)
 
     def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
         return kernel.keeps_precision(first, parameters)

@@ -7,6 +7,7 @@ from typing import Any
 
 import cupy
 
+from burn_remote_server.backends.cuda.products import matmul
 from burn_remote_server.backends.cuda.updates import update_in_order
 
 __all__ = ["CUPY", "Cupy"]
@@ -51,6 +52,7 @@ class Cupy:
     multiply = _Function(cupy.multiply, cupy.prod, "Mul")
     minimum = _Function(cupy.minimum, cupy.min, "Min")
     maximum = _Function(cupy.maximum, cupy.max, "Max")
+    matmul = staticmethod(matmul)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(cupy, name)

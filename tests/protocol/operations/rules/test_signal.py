@@ -79,16 +79,21 @@ def test_lengths_are_integers() -> None:
 
 @pytest.mark.parametrize(("scheme", "scales"), [(PER_TENSOR, f32(1)), (PER_BLOCK, f32(2, 2))])
 def test_a_quantized_tensor_keeps_its_shape(scheme: QuantScheme, scales: TensorSpec) -> None:
-    quantized = TensorSpec((2, 20), DType.quantized(scheme))
+    quantized = TensorSpec((2, 32), DType.quantized(scheme))
 
-    assert made(floats.QUANTIZE, f32(2, 20), scales, scheme=scheme) == (quantized,)
-    assert made(floats.DEQUANTIZE, quantized) == (f32(2, 20),)
-    assert made(floats.DEQUANTIZE, quantized, requested=(f16(2, 20),)) == (f16(2, 20),)
+    assert made(floats.QUANTIZE, f32(2, 32), scales, scheme=scheme) == (quantized,)
+    assert made(floats.DEQUANTIZE, quantized) == (f32(2, 32),)
+    assert made(floats.DEQUANTIZE, quantized, requested=(f16(2, 32),)) == (f16(2, 32),)
 
 
 def test_there_is_a_scale_for_each_block() -> None:
-    with pytest.raises(ShapeMismatch, match=r"float32\[2, 20\] has 4 scales"):
-        made(floats.QUANTIZE, f32(2, 20), f32(1), scheme=PER_BLOCK)
+    with pytest.raises(ShapeMismatch, match=r"float32\[2, 32\] has 4 scales"):
+        made(floats.QUANTIZE, f32(2, 32), f32(1), scheme=PER_BLOCK)
+
+
+def test_blocks_fit_into_their_axes() -> None:
+    with pytest.raises(ShapeMismatch, match=r"blocks of 16 do not fit into axis 1"):
+        made(floats.QUANTIZE, f32(2, 20), f32(2, 2), scheme=PER_BLOCK)
 
 
 def test_only_quantized_tensors_are_dequantized() -> None:

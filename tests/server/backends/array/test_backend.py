@@ -23,7 +23,7 @@ from burn_remote_protocol.dtypes import (
     DTypeUsage,
     QuantScheme,
 )
-from burn_remote_protocol.errors import ShapeMismatch, Unsupported, UsageError
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend, open_backends
 
@@ -40,7 +40,7 @@ def backend() -> Backend:
 def uploaded(backend: Backend, data: TensorData) -> Any:
     """Return the array of data that arrives in chunks."""
     array = backend.empty(data.spec)
-    backend.writable_bytes(array)[:] = data.bytes
+    backend.write(array, 0, memoryview(data.bytes))
     return backend.finished(array, data.dtype)
 
 
@@ -104,13 +104,12 @@ def test_bytes_of_another_shape_are_refused(backend: Backend) -> None:
         backend.to_device(TensorData(bytes(8), (3,), I32))
 
 
-def test_quantized_tensors_are_not_held(backend: Backend) -> None:
-    with pytest.raises(Unsupported, match="dtype QFloat"):
-        backend.empty(TensorSpec((2,), QUANTIZED))
-    with pytest.raises(Unsupported, match="dtype QFloat"):
-        backend.to_device(TensorData(bytes(6), (2,), QUANTIZED))
-    with pytest.raises(Unsupported, match="dtype QFloat"):
-        backend.open_session().array_dtype(QUANTIZED)
+def test_a_quantized_tensor_is_held_as_its_bytes(backend: Backend) -> None:
+    content = bytes(range(6))
+    held = backend.to_device(TensorData(content, (2,), QUANTIZED))
+    assert backend.to_bytes(held, QUANTIZED) == content
+    with pytest.raises(ShapeMismatch, match="7 bytes are not those"):
+        backend.to_device(TensorData(bytes(7), (3, 2), QUANTIZED))
 
 
 def test_dtype_usage_is_what_burns_cpu_server_answers(backend: Backend) -> None:

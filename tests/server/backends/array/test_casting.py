@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.tensors import TensorSpec
 from support.elements import BOOL, FLOATS, INTEGERS, arrays, assert_same, wrapped
-from support.kernels import Array, compute, spec_of
+from support.kernels import Array, compute, on_host, spec_of
 
 
 def like(array: Array, dtype: Any) -> TensorSpec:
@@ -91,6 +91,7 @@ def test_truth_values_become_one_and_zero(target: Any) -> None:
     assert seen.tolist() == [[1], [0]]
 
 
+@on_host
 def test_a_cast_to_the_same_dtype_shares_memory() -> None:
     tensor = np.arange(3, dtype=np.float32)
 

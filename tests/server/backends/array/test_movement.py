@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from burn_remote_protocol.tensors import TensorSpec
 from support.elements import BOOL, NUMBERS, arrays, assert_same
-from support.kernels import compute, spec_of
+from support.kernels import compute, on_host, spec_of
 
 ANY = (*NUMBERS, BOOL)
 LINES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
@@ -41,6 +41,7 @@ def test_axes_are_exchanged_permuted_and_turned_around(data: st.DataObject, dtyp
     assert_same(compute("Base.Flip", tensor, axes=turned), np.flip(tensor, turned))
 
 
+@on_host
 def test_what_can_be_a_view_is_one() -> None:
     tensor = np.arange(12, dtype=np.float16).reshape(3, 4)
     wide = TensorSpec((2, 3, 4), spec_of(tensor).dtype)

@@ -15,9 +15,10 @@ from burn_remote_server.backends.array.families import random_families, shared_f
 from burn_remote_server.backends.array.kernels import KernelFamily
 from burn_remote_server.backends.array.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import kernel_table
-from support.kernels import compute, new_session, signature, spec_of
+from support.kernels import compute, new_session, on_host, signature, spec_of
 
-# What a session does without computing, and what this server does not have.
+# What a session does without computing, what this server does not have, and what is bound by other
+# means than kernels (custom.py, quantization.py).
 WITHOUT_KERNEL = {
     ("Init", "Init"),
     ("Drop", "Drop"),
@@ -48,6 +49,7 @@ def test_an_operation_without_a_kernel_is_unsupported() -> None:
         session.bind(signature("Distributed.AllReduce", TensorSpec((2,), F32)))
 
 
+@on_host
 def test_an_addition_is_the_array_modules_own() -> None:
     spec = TensorSpec((16, 16), F32)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.tensors import Slice
 from support.elements import BOOL, NUMBERS, arrays, assert_same, shapes
-from support.kernels import compute
+from support.kernels import compute, on_host
 
 STEPS = st.integers(-3, 3).filter(bool)
 SLICES = st.builds(Slice, st.integers(-5, 5), st.none() | st.integers(-5, 5), STEPS)
@@ -40,6 +40,7 @@ def test_slices_are_taken_in_their_order_and_replaced_there(
     assert_same(compute("Base.SliceAssign", tensor, value, ranges=ranges), expected)
 
 
+@on_host
 def test_a_large_part_is_a_view() -> None:
     tensor = np.arange(300, dtype=np.int32)
 
@@ -48,6 +49,7 @@ def test_a_large_part_is_a_view() -> None:
     assert np.shares_memory(part, tensor)
 
 
+@on_host
 def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
     tensor = np.arange(1000, dtype=np.int32)
     half = compute("Base.Slice", tensor, ranges=(Slice(0, 500, 1),))
@@ -58,6 +60,7 @@ def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
     assert not np.shares_memory(part, tensor)
 
 
+@on_host
 def test_a_part_of_windows_does_not_keep_the_whole_in_memory() -> None:
     tensor = np.arange(1000, dtype=np.int32)
     windows = compute("Base.Unfold", tensor, dim=0, size=1, step=4)
@@ -68,6 +71,7 @@ def test_a_part_of_windows_does_not_keep_the_whole_in_memory() -> None:
     assert not np.shares_memory(part, tensor)
 
 
+@on_host
 def test_a_part_of_what_was_made_from_bytes() -> None:
     tensor = np.frombuffer(bytes(400), np.int32)
 

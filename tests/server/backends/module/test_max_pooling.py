@@ -98,15 +98,19 @@ def test_an_index_outside_the_channel_is_refused(index: int) -> None:
     x, grad = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 1))
     expected = rf"a value of indices is {index}, expected in -1\.\.3"
     with pytest.raises(ShapeMismatch, match=f"MaxPool2dWithIndicesBackward: {expected}"):
-        call_kernel("MaxPool2dWithIndicesBackward", x, grad, np.full((1, 1, 1, 1), index))
+        call_kernel(
+            "MaxPool2dWithIndicesBackward", x, grad, np.full((1, 1, 1, 1), index), **two_by_two()
+        )
 
 
 def test_indices_of_another_shape_or_dtype_are_refused() -> None:
     x, grad = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 1))
     with pytest.raises(ShapeMismatch, match="shape of indices"):
-        call_kernel("MaxPool2dWithIndicesBackward", x, grad, np.zeros((1, 1, 1, 2), int))
+        call_kernel(
+            "MaxPool2dWithIndicesBackward", x, grad, np.zeros((1, 1, 1, 2), int), **two_by_two()
+        )
     with pytest.raises(DTypeMismatch, match="indices has dtype float64, expected integers"):
-        call_kernel("MaxPool2dWithIndicesBackward", x, grad, np.zeros((1, 1, 1, 1)))
+        call_kernel("MaxPool2dWithIndicesBackward", x, grad, np.zeros((1, 1, 1, 1)), **two_by_two())
 
 
 def two_by_two() -> dict[str, Any]:

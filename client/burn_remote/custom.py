@@ -1,0 +1,59 @@
+"""How does a program call an operation that a server's operator has added?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, overload
+
+from burn_remote.tensors.operators import Operator
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import session
+from burn_remote_protocol.operations.fields import MAX_NAME_CHARACTERS
+from burn_remote_protocol.tensors import TensorSpec, checked_shape
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["custom"]
+
+CUSTOM: Final = Operator(session.CUSTOM)
+
+
+@overload
+def custom(name: str, /, *inputs: Tensor, outputs: TensorSpec) -> Tensor: ...
+
+
+@overload
+def custom(name: str, /, *inputs: Tensor, outputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]: ...
+
+
+def custom(
+    name: str, /, *inputs: Tensor, outputs: TensorSpec | Sequence[TensorSpec]
+) -> Tensor | tuple[Tensor, ...]:
+    """Run an operation that the server's operator has added, on tensors of one device.
+
+    ``outputs`` says what comes back, because nothing waits for the server: the ``TensorSpec`` of
+    the tensor that is returned, or a sequence of them for a tuple. The server compares it with the
+    operation's own rule; where that says something else, or there is no such operation, reading an
+    output raises ``OperationFailed`` or ``Unsupported``. Raises ``UsageError``, ``ShapeMismatch``
+    and ``DeviceMismatch``.
+    """
+    if not inputs:
+        raise UsageError(f"custom operation {name!r}: it needs a tensor, whose device runs it")
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise UsageError(f"an operation's name has 1 to {MAX_NAME_CHARACTERS} characters")
+    if isinstance(outputs, TensorSpec):
+        (out,) = custom(name, *inputs, outputs=[outputs])
+        return out
+    specs = tuple([_checked(name, spec) for spec in outputs])
+    if not specs:
+        raise UsageError(f"custom operation {name!r}: outputs must name at least one tensor")
+    return CUSTOM.apply_lists(inputs, (name,), specs)
+
+
+def _checked(name: str, spec: TensorSpec) -> TensorSpec:
+    try:
+        shape, dtype = spec
+        return TensorSpec(checked_shape(tuple(shape)), dtype)
+    except (LimitExceeded, ProtocolViolation) as error:
+        raise ShapeMismatch(f"custom operation {name!r}: {error}") from None

@@ -1,0 +1,174 @@
+"""Which arithmetic do two tensors, or a tensor and a number, have?
+
+Shapes broadcast as NumPy's do; dtypes must be the same, and a number takes the tensor's dtype.
+Each function returns a tensor of the broadcast shape and the common dtype unless it says
+otherwise, and raises ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.casting import as_float, astype
+from burn_remote.functions.comparison import not_equal
+from burn_remote.tensors.operators import Operator, constant
+from burn_remote.tensors.pairs import Pair, refuse_numbers
+from burn_remote.tensors.scalars import Number, number_for
+from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.dtypes import F32, Category
+from burn_remote_protocol.errors import DTypeMismatch, UsageError
+from burn_remote_protocol.operations.families import floats, numeric
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "add",
+    "atan2",
+    "divide",
+    "floor_divide",
+    "multiply",
+    "negative",
+    "pow",
+    "reciprocal",
+    "reflected_divide",
+    "reflected_floor_divide",
+    "reflected_pow",
+    "reflected_remainder",
+    "reflected_subtract",
+    "remainder",
+    "subtract",
+    "trunc_divide",
+]
+
+ADD: Final = Pair(numeric.ADD, numeric.ADD_SCALAR, reflected=numeric.ADD_SCALAR)
+SUB: Final = Pair(numeric.SUB, numeric.SUB_SCALAR)
+MUL: Final = Pair(numeric.MUL, numeric.MUL_SCALAR, reflected=numeric.MUL_SCALAR)
+DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
+REM: Final = Pair(numeric.REM, numeric.REM_SCALAR)
+POWI: Final = Pair(numeric.POWI)
+POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
+POWF: Final = Pair(floats.POWF, floats.POWF_SCALAR)
+RECIP: Final = Operator(floats.RECIP)
+ARC_TAN2: Final = Pair(floats.ARC_TAN2)
+FLOOR: Final = Operator(floats.FLOOR)
+TRUNC: Final = Operator(floats.TRUNC)
+
+
+def add(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 + x2``."""
+    return ADD.apply(x1, x2)
+
+
+def subtract(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 - x2``."""
+    return SUB.apply(x1, x2)
+
+
+def multiply(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 * x2``."""
+    return MUL.apply(x1, x2)
+
+
+def divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 / x2`` in floating point.
+
+    Integer tensors are converted to float32 first; ``floor_divide`` and ``trunc_divide`` stay in
+    integers.
+    """
+    return DIV.apply(_as_float(x1), _as_float(x2))
+
+
+def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 / x2`` rounded towards zero: Rust's and C's division of integers."""
+    quotient = DIV.apply(x1, x2)
+    return quotient if quotient.dtype.is_integer else TRUNC.unary(quotient)
+
+
+def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 / x2`` rounded down, so that ``x1 == x2 * (x1 // x2) + x1 % x2``."""
+    quotient = DIV.apply(x1, x2)
+    if quotient.dtype.is_floating:
+        return FLOOR.unary(quotient)
+    if quotient.dtype.category is Category.UINT:
+        return quotient
+    # Burn's quotient of integers is rounded towards zero, its remainder has the divisor's sign:
+    # where they do not fit each other, the quotient is one too large.
+    fitting = subtract(x1, multiply(quotient, x2))
+    too_large = not_equal(fitting, remainder(x1, x2))
+    return SUB.apply(quotient, astype(too_large, quotient.dtype))
+
+
+def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 % x2``, with the sign of ``x2`` as in Python."""
+    return REM.apply(x1, x2)
+
+
+def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 ** x2``, of the dtype of ``x1``.
+
+    The exponent may have any integer dtype, or that of ``x1``. Raises ``UsageError`` for an
+    integer tensor and a negative number, whose result would be no integer.
+    """
+    if not is_tensor(x1):
+        if not is_tensor(x2):
+            refuse_numbers(x1, x2)
+        return pow(constant(x2, x1), x2)
+    if is_tensor(x2):
+        return (POWI if x2.dtype.is_integer else POWF).apply(x1, x2)
+    if type(x2) is not int:
+        return POWF.apply(x1, number_for(x1.dtype, x2))
+    if x2 < 0 and x1.dtype.is_integer:
+        raise UsageError(
+            f"integers to the power of {x2} are no integers; convert the tensor first "
+            "with .astype(burn_remote.float32)"
+        )
+    return POWI_SCALAR.exact_scalar(x1, x2)
+
+
+def reciprocal(x: Tensor, /) -> Tensor:
+    """Return ``1 / x`` of floating-point numbers."""
+    return RECIP.unary(x)
+
+
+def negative(x: Tensor, /) -> Tensor:
+    """Return ``-x``. Raises ``DTypeMismatch`` for unsigned integers and bools."""
+    dtype = x.dtype
+    if dtype.category is Category.UINT or dtype.is_bool:
+        raise DTypeMismatch(f"{x.handle.spec} has no negative numbers")
+    return MUL.apply(x, -1.0 if dtype.is_floating else -1)
+
+
+def atan2(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the angle, from -π to π, of the point that lies ``x1`` up and ``x2`` to the right."""
+    return ARC_TAN2.apply(x1, x2)
+
+
+def reflected_subtract(x2: Tensor, x1: Number, /) -> Tensor:
+    """Return ``x1 - x2``."""
+    return SUB.apply(x1, x2)
+
+
+def reflected_divide(x2: Tensor, x1: Number, /) -> Tensor:
+    """Return ``x1 / x2``; see ``divide``."""
+    x2 = as_float(x2, F32)
+    return RECIP.unary(x2) if x1 == 1 else DIV.apply(x1, x2)
+
+
+def reflected_floor_divide(x2: Tensor, x1: Number, /) -> Tensor:
+    """Return ``x1 // x2``; see ``floor_divide``."""
+    return floor_divide(x1, x2)
+
+
+def reflected_remainder(x2: Tensor, x1: Number, /) -> Tensor:
+    """Return ``x1 % x2``; see ``remainder``."""
+    return REM.apply(x1, x2)
+
+
+def reflected_pow(x2: Tensor, x1: Number, /) -> Tensor:
+    """Return ``x1 ** x2``; see ``pow``."""
+    return pow(x1, x2)
+
+
+def _as_float(x: Tensor | Number) -> Tensor | Number:
+    return astype(x, F32) if is_tensor(x) and x.handle.spec.dtype.is_integer else x

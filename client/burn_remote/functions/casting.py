@@ -1,0 +1,77 @@
+"""How does a tensor get another dtype?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.tensors.arrays import AnyDType, as_dtype
+from burn_remote.tensors.operators import Operator
+from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
+from burn_remote_protocol.operations.families import base, bools, floats, ints
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["as_bool", "as_float", "astype", "at_least_float32", "dequantize"]
+
+CAST: Final = Operator(base.CAST)
+EQUAL_ELEM: Final = Operator(base.EQUAL_ELEM)
+NOT: Final = Operator(bools.NOT)
+DEQUANTIZE: Final = Operator(floats.DEQUANTIZE)
+
+LOW_PRECISION: Final = frozenset({F16, BF16})
+
+# From the first category to the second: the IR has a row for each pair, none to bool.
+CONVERSIONS: Final = {
+    (Category.FLOAT, Category.FLOAT): CAST,
+    (Category.FLOAT, Category.INT): Operator(floats.INTO_INT),
+    (Category.INT, Category.FLOAT): Operator(ints.INTO_FLOAT),
+    (Category.INT, Category.INT): CAST,
+    (Category.BOOL, Category.FLOAT): Operator(bools.INTO_FLOAT),
+    (Category.BOOL, Category.INT): Operator(bools.INTO_INT),
+    (Category.BOOL, Category.BOOL): CAST,
+    (Category.QUANTIZED, Category.FLOAT): DEQUANTIZE,
+}
+
+
+def astype(x: Tensor, dtype: AnyDType, /) -> Tensor:
+    """Convert the elements to another dtype; return ``x`` itself if it has that already.
+
+    ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. Floats lose their fraction
+    on the way to integers; numbers become true unless they are zero. A quantized tensor is
+    dequantized. Nothing converts to a quantized dtype (see ``quantize``).
+    """
+    dtype = as_dtype(dtype)
+    present = x.handle.spec.dtype
+    if dtype is present:
+        return x
+    source, wanted = _category(present), _category(dtype)
+    if wanted is Category.BOOL and source is not Category.BOOL:
+        truths = NOT.unary(EQUAL_ELEM.scalar(x, 0))
+        return truths if dtype is BOOL else CAST.into(truths, dtype)
+    return CONVERSIONS.get((source, wanted), CAST).into(x, dtype)
+
+
+def dequantize(x: Tensor, /, dtype: DType = F32) -> Tensor:
+    """Return quantized numbers as floating-point ones; the same as ``x.astype(dtype)``."""
+    return astype(x, dtype)
+
+
+def as_bool(x: Tensor) -> Tensor:
+    """Return ``x`` if it has truth values, otherwise whether its elements differ from zero."""
+    return x if x.handle.spec.dtype.is_bool else astype(x, BOOL)
+
+
+def as_float(x: Tensor, dtype: DType) -> Tensor:
+    """Return ``x`` if it has floating-point numbers, otherwise its elements as ``dtype``."""
+    return x if x.handle.spec.dtype.is_floating else astype(x, dtype)
+
+
+def _category(dtype: DType) -> Category:
+    # One family of operations serves both kinds of integer.
+    return Category.INT if dtype.category is Category.UINT else dtype.category
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return ``x`` as float32 if it is of lower precision: squares overflow float16 from 256 on."""
+    return astype(x, F32) if x.handle.spec.dtype in LOW_PRECISION else x

@@ -1,0 +1,253 @@
+"""How do tensors come into being: from a program's data, or from a rule?
+
+``device`` is where; ``None`` means ``default_device()``. Without a ``dtype`` numbers with a point
+are float32 and integers int64; arrays keep theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from burn_remote.device import checked_device, default_device
+from burn_remote.functions.arithmetic import add, multiply
+from burn_remote.functions.casting import astype
+from burn_remote.functions.comparison import equal
+from burn_remote.functions.counting import SENT_LENGTH, counted
+from burn_remote.tensor import Tensor
+from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
+from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
+from burn_remote.tensors.scalars import Number
+from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.dtypes import F32, F64, I64, DType
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+    from burn_remote.runner import RunnerClient
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
+
+EMPTY: Final = Operator(base.EMPTY)
+
+
+def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
+    """Return data as a tensor: a NumPy array, or whatever ``numpy.asarray`` understands.
+
+    The elements are on their way when this returns, and the array may be changed. A tensor is
+    converted and moved where needed. Raises ``DTypeMismatch`` for what no tensor can hold.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if is_tensor(data):
+        converted = data if wanted is None else astype(data, wanted)
+        return converted if device is None else converted.to_device(device)
+    return _sent(data, wanted, _client(device))
+
+
+def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
+    """Return data as a tensor; the array API's name for ``tensor``."""
+    return tensor(data, dtype=dtype, device=device)
+
+
+def zeros(
+    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return a tensor of zeros, or of false."""
+    return Tensor(ZEROS.create(_client(device), _spec(shape, dtype)))
+
+
+def ones(
+    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return a tensor of ones, or of true."""
+    return Tensor(ONES.create(_client(device), _spec(shape, dtype)))
+
+
+def empty(
+    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return a tensor of whatever elements."""
+    return Tensor(EMPTY.create(_client(device), _spec(shape, dtype)))
+
+
+def full(
+    shape: int | Sequence[int],
+    value: Number,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+) -> Tensor:
+    """Return a tensor of one number everywhere.
+
+    Raises ``DTypeMismatch`` if the dtype cannot hold it.
+    """
+    spec = _spec(shape, dtype_of_number(value) if dtype is None else dtype)
+    return Tensor(filled(_client(device), spec, value))
+
+
+def zeros_like(
+    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return zeros of the shape, dtype and device of ``x``."""
+    return Tensor(ZEROS.create(*_like(x, dtype, device)))
+
+
+def ones_like(
+    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return ones of the shape, dtype and device of ``x``."""
+    return Tensor(ONES.create(*_like(x, dtype, device)))
+
+
+def empty_like(
+    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return whatever elements in the shape, dtype and device of ``x``."""
+    return Tensor(EMPTY.create(*_like(x, dtype, device)))
+
+
+def full_like(
+    x: Tensor, value: Number, /, *, dtype: AnyDType | None = None, device: Device | None = None
+) -> Tensor:
+    """Return one number everywhere in the shape, dtype and device of ``x``."""
+    return Tensor(filled(*_like(x, dtype, device), value))
+
+
+def arange(
+    start: Number,
+    /,
+    stop: Number | None = None,
+    step: Number = 1,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers from ``start`` (0, if it is the only one) to before ``stop``, ``step`` apart.
+
+    Integers give int64, others float32. Raises ``UsageError`` for a step of 0.
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    first, last, gap = (_plain(number) for number in (first, last, step))
+    if gap == 0:
+        raise UsageError("step=0 leads nowhere")
+    if isinstance(first, int) and isinstance(last, int) and isinstance(gap, int):
+        wanted, count = I64, len(range(first, last, gap))
+    else:
+        wanted, count = F32, max(0, math.ceil((last - first) / gap))
+    wanted = wanted if dtype is None else as_dtype(dtype)
+    return _progression(count, first, gap, wanted, _client(device))
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it."""
+    wanted = F32 if dtype is None else as_dtype(dtype)
+    if num <= SENT_LENGTH:
+        return _sent(np.linspace(start, stop, num, endpoint=endpoint), wanted, _client(device))
+    step = (stop - start) / (num - 1 if endpoint else num)
+    return _progression(num, float(start), float(step), wanted, _client(device))
+
+
+def eye(
+    rows: int,
+    columns: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+) -> Tensor:
+    """Return a matrix ``[rows, columns]`` with ones on its ``k``-th diagonal, zeros elsewhere."""
+    client = _client(device)
+    width = rows if columns is None else columns
+    row = reshaped(add(counted(Tensor, client, rows), k), (rows, 1))
+    column = reshaped(counted(Tensor, client, width), (1, width))
+    return astype(equal(row, column), F32 if dtype is None else as_dtype(dtype))
+
+
+def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Return the coordinates of all points of a grid, one tensor for each axis ``[n]``.
+
+    ``indexing="ij"`` orders the axes of the results as they are given, ``"xy"`` swaps the first
+    two.
+    """
+    if indexing not in ("xy", "ij"):
+        raise UsageError(f"indexing={indexing!r} is neither 'xy' nor 'ij'")
+    order = list(range(len(axes)))
+    if indexing == "xy":
+        order[:2] = reversed(order[:2])
+    shape = tuple([axes[place].size for place in order])
+    grids = []
+    for place, axis in zip(order, axes, strict=True):
+        if axis.ndim != 1:
+            raise ShapeMismatch(f"an axis of a grid has one dimension, not {axis.handle.spec}")
+        single = [1] * len(axes)
+        single[place] = axis.size
+        grids.append(reshaped(axis, tuple(single)).broadcast_to(shape))
+    return grids
+
+
+def _progression(
+    count: int, start: float, step: float, dtype: DType, client: RunnerClient
+) -> Tensor:
+    if count <= SENT_LENGTH:
+        return _sent(np.arange(count) * step + start, dtype, client)
+    places = counted(Tensor, client, count)
+    # Floats in float64, or they would drift in large ranges.
+    whole = isinstance(start, int) and isinstance(step, int)
+    scaled = multiply(places if whole else astype(places, F64), step)
+    return astype(add(scaled, start), dtype)
+
+
+def _plain(number: Number) -> float:
+    if isinstance(number, np.integer):
+        return int(number)
+    return number if isinstance(number, float | int) else float(number)
+
+
+def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
+    return Tensor(client.register_tensor_data(data_from(as_array(data, dtype), dtype)))
+
+
+def _client(device: Device | None) -> RunnerClient:
+    return (default_device() if device is None else checked_device(device)).client
+
+
+def _spec(shape: int | Sequence[int], dtype: AnyDType | None) -> TensorSpec:
+    return TensorSpec(normal_shape(shape), F32 if dtype is None else as_dtype(dtype))
+
+
+def _like(
+    x: Tensor, dtype: AnyDType | None, device: Device | None
+) -> tuple[RunnerClient, TensorSpec]:
+    client = x.handle.client if device is None else checked_device(device).client
+    return client, TensorSpec(x.shape, x.dtype if dtype is None else as_dtype(dtype))

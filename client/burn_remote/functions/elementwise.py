@@ -1,0 +1,263 @@
+"""Which functions apply to each element of one tensor?
+
+Each returns a tensor of the same shape and dtype unless it says otherwise. Functions of real
+numbers take floating-point tensors and raise ``DTypeMismatch`` for others; outside the domain of
+a function the result is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.arithmetic import add, divide, multiply
+from burn_remote.functions.comparison import greater, less
+from burn_remote.functions.logic import logical_or
+from burn_remote.functions.selection import mask_fill
+from burn_remote.tensors.operators import Operator, constant
+from burn_remote.tensors.pairs import Pair
+from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.operations.families import floats, numeric
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "positive",
+    "round",
+    "rsqrt",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+]
+
+ABS: Final = Operator(numeric.ABS)
+EXP: Final = Operator(floats.EXP)
+LOG: Final = Operator(floats.LOG)
+LOG1P: Final = Operator(floats.LOG1P)
+ERF: Final = Operator(floats.ERF)
+SQRT: Final = Operator(floats.SQRT)
+COS: Final = Operator(floats.COS)
+COSH: Final = Operator(floats.COSH)
+SIN: Final = Operator(floats.SIN)
+SINH: Final = Operator(floats.SINH)
+TAN: Final = Operator(floats.TAN)
+TANH: Final = Operator(floats.TANH)
+ARC_COS: Final = Operator(floats.ARC_COS)
+ARC_COSH: Final = Operator(floats.ARC_COSH)
+ARC_SIN: Final = Operator(floats.ARC_SIN)
+ARC_SINH: Final = Operator(floats.ARC_SINH)
+ARC_TAN: Final = Operator(floats.ARC_TAN)
+ARC_TANH: Final = Operator(floats.ARC_TANH)
+ROUND: Final = Operator(floats.ROUND)
+FLOOR: Final = Operator(floats.FLOOR)
+CEIL: Final = Operator(floats.CEIL)
+TRUNC: Final = Operator(floats.TRUNC)
+RECIP: Final = Operator(floats.RECIP)
+IS_NAN: Final = Operator(floats.IS_NAN)
+IS_INF: Final = Operator(floats.IS_INF)
+POWF: Final = Pair(floats.POWF)
+
+
+def abs(x: Tensor, /) -> Tensor:
+    """Return the distance from zero of each number."""
+    return ABS.unary(x)
+
+
+def positive(x: Tensor, /) -> Tensor:
+    """Return ``x`` itself."""
+    return x
+
+
+def sign(x: Tensor, /) -> Tensor:
+    """Return -1, 0 or 1 for numbers below, at and above zero; NaN for NaN."""
+    above = mask_fill(x, greater(x, 0), 1)
+    if x.dtype.category is Category.UINT:
+        return above
+    return mask_fill(above, less(x, 0), -1)
+
+
+def signbit(x: Tensor, /) -> Tensor:
+    """Return where the sign of floating-point numbers is set: below zero, and at ``-0.0``."""
+    return logical_or(less(x, 0), less(RECIP.unary(x), 0))
+
+
+def square(x: Tensor, /) -> Tensor:
+    """Return ``x * x``."""
+    return multiply(x, x)
+
+
+def sqrt(x: Tensor, /) -> Tensor:
+    """Return the square root."""
+    return SQRT.unary(x)
+
+
+def rsqrt(x: Tensor, /) -> Tensor:
+    """Return one divided by the square root."""
+    return RECIP.unary(SQRT.unary(x))
+
+
+def exp(x: Tensor, /) -> Tensor:
+    """Return e to the power of ``x``."""
+    return EXP.unary(x)
+
+
+def exp2(x: Tensor, /) -> Tensor:
+    """Return 2 to the power of ``x``."""
+    return POWF.apply(constant(x, 2.0), x)
+
+
+def expm1(x: Tensor, /) -> Tensor:
+    """Return ``exp(x) - 1``, as precise near zero as elsewhere.
+
+    ``tanh(x / 2) * (exp(x) + 1)`` is the same number and cancels nowhere.
+    """
+    return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
+
+
+def log(x: Tensor, /) -> Tensor:
+    """Return the natural logarithm."""
+    return LOG.unary(x)
+
+
+def log1p(x: Tensor, /) -> Tensor:
+    """Return ``log(1 + x)``, as precise near zero as elsewhere."""
+    return LOG1P.unary(x)
+
+
+def log2(x: Tensor, /) -> Tensor:
+    """Return the logarithm to base 2."""
+    return divide(LOG.unary(x), math.log(2))
+
+
+def log10(x: Tensor, /) -> Tensor:
+    """Return the logarithm to base 10."""
+    return divide(LOG.unary(x), math.log(10))
+
+
+def erf(x: Tensor, /) -> Tensor:
+    """Return the error function."""
+    return ERF.unary(x)
+
+
+def sin(x: Tensor, /) -> Tensor:
+    """Return the sine of an angle in radians."""
+    return SIN.unary(x)
+
+
+def cos(x: Tensor, /) -> Tensor:
+    """Return the cosine of an angle in radians."""
+    return COS.unary(x)
+
+
+def tan(x: Tensor, /) -> Tensor:
+    """Return the tangent of an angle in radians."""
+    return TAN.unary(x)
+
+
+def sinh(x: Tensor, /) -> Tensor:
+    """Return the hyperbolic sine."""
+    return SINH.unary(x)
+
+
+def cosh(x: Tensor, /) -> Tensor:
+    """Return the hyperbolic cosine."""
+    return COSH.unary(x)
+
+
+def tanh(x: Tensor, /) -> Tensor:
+    """Return the hyperbolic tangent."""
+    return TANH.unary(x)
+
+
+def asin(x: Tensor, /) -> Tensor:
+    """Return the angle, from -π/2 to π/2, that has this sine."""
+    return ARC_SIN.unary(x)
+
+
+def acos(x: Tensor, /) -> Tensor:
+    """Return the angle, from 0 to π, that has this cosine."""
+    return ARC_COS.unary(x)
+
+
+def atan(x: Tensor, /) -> Tensor:
+    """Return the angle, from -π/2 to π/2, that has this tangent."""
+    return ARC_TAN.unary(x)
+
+
+def asinh(x: Tensor, /) -> Tensor:
+    """Return the number that has this hyperbolic sine."""
+    return ARC_SINH.unary(x)
+
+
+def acosh(x: Tensor, /) -> Tensor:
+    """Return the number, not below 0, that has this hyperbolic cosine."""
+    return ARC_COSH.unary(x)
+
+
+def atanh(x: Tensor, /) -> Tensor:
+    """Return the number that has this hyperbolic tangent."""
+    return ARC_TANH.unary(x)
+
+
+def round(x: Tensor, /) -> Tensor:
+    """Return the nearest whole number, the even one of two; integers themselves."""
+    return x if x.dtype.is_integer else ROUND.unary(x)
+
+
+def floor(x: Tensor, /) -> Tensor:
+    """Return the next whole number below; integers themselves."""
+    return x if x.dtype.is_integer else FLOOR.unary(x)
+
+
+def ceil(x: Tensor, /) -> Tensor:
+    """Return the next whole number above; integers themselves."""
+    return x if x.dtype.is_integer else CEIL.unary(x)
+
+
+def trunc(x: Tensor, /) -> Tensor:
+    """Return the next whole number towards zero; integers themselves."""
+    return x if x.dtype.is_integer else TRUNC.unary(x)
+
+
+def isnan(x: Tensor, /) -> Tensor:
+    """Return where floating-point numbers are NaN, as bools."""
+    return IS_NAN.unary(x)
+
+
+def isinf(x: Tensor, /) -> Tensor:
+    """Return where floating-point numbers are infinite, as bools."""
+    return IS_INF.unary(x)
+
+
+def isfinite(x: Tensor, /) -> Tensor:
+    """Return where floating-point numbers are neither NaN nor infinite, as bools."""
+    return less(ABS.unary(x), math.inf)

@@ -1,0 +1,172 @@
+"""How does a tensor give the elements that an index selects, and how are others put there?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from burn_remote.functions.arithmetic import add, multiply
+from burn_remote.functions.casting import astype
+from burn_remote.functions.gathering import (
+    Update,
+    gather_nd,
+    scatter_nd,
+    take,
+    update_along,
+    update_name,
+)
+from burn_remote.functions.indices import Selection, selection_of
+from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
+from burn_remote.functions.selection import mask_fill, maximum, minimum, where
+from burn_remote.tensors.operators import Operator, filled, reshaped, upload
+from burn_remote.tensors.scalars import Number
+from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.dtypes import I64
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.rules.checks import broadcast_shapes
+from burn_remote_protocol.tensors import Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["get_item", "set_item"]
+
+SLICE: Final = Operator(base.SLICE)
+SLICE_ASSIGN: Final = Operator(base.SLICE_ASSIGN)
+
+
+def get_item(x: Tensor, index: Any, /) -> Tensor:
+    """Return the elements that an index selects, as NumPy does: ``x[1:3, ..., None, ::-1]``.
+
+    Integers, slices with any step, ``...``, ``None``; lists, arrays and tensors of integers, and
+    NumPy masks. Positions in a tensor count from the start only, because nothing looks at them
+    here; the read fails with ``OperationFailed`` when one is outside. Raises ``ShapeMismatch``,
+    ``DTypeMismatch``, and ``UsageError`` for a mask that is a tensor.
+    """
+    selection = selection_of(index, x.shape)
+    if selection.ranges:
+        x = SLICE.apply((x,), (selection.ranges,))
+    x = reshaped(x, selection.shape)
+    return _picked(x, selection) if selection.pickers else x
+
+
+def set_item(
+    x: Tensor, index: Any, value: Tensor | Number, /, *, update: Update = "assign"
+) -> Tensor:
+    """Return ``x`` with ``value`` at the elements that an index selects; ``x`` stays as it is.
+
+    ``value`` is a number or broadcasts to what ``x[index]`` would be. A mask, of bools, may be a
+    tensor here: it has the shape of the leading axes of ``x``, and ``value`` then broadcasts to
+    ``x`` itself. ``update`` says how old and new become one: ``"assign"``, ``"add"``, ``"mul"``,
+    ``"min"`` or ``"max"``; a position that is named several times is updated as often, and which
+    of several assignments wins is not specified. Raises as ``x[index]`` does.
+    """
+    update_name(update)  # refuses what is none
+    if is_tensor(index) and index.dtype.is_bool:
+        return _set_masked(x, index, value, update)
+    selection = selection_of(index, x.shape)
+    ranges = selection.ranges
+    if update == "assign" and not selection.pickers:
+        shape = selection.shape if is_tensor(value) else selection.sliced
+        new = reshaped(_as_value(x, value, shape), selection.sliced)
+        return SLICE_ASSIGN.apply((x, new), (ranges,))
+    if not ranges:
+        return _set_sliced(x, selection, value, update)
+    new = _set_sliced(SLICE.apply((x,), (ranges,)), selection, value, update)
+    return SLICE_ASSIGN.apply((x, new), (ranges,))
+
+
+def _picked(x: Tensor, selection: Selection) -> Tensor:
+    axes = [axis for axis, _ in selection.pickers]
+    positions = [positions for _, positions in selection.pickers]
+    if len(axes) == 1:
+        picked = take(x, positions[0], axis=axes[0])
+        return _moved(picked, positions[0].ndim, axes[0], selection.place)
+    leading = moveaxis(x, axes, range(len(axes)))
+    coordinates = _coordinates(x, positions)
+    return _moved(gather_nd(leading, coordinates), coordinates.ndim - 1, 0, selection.place)
+
+
+def _moved(x: Tensor, block: int, source: int, destination: int) -> Tensor:
+    """Move neighbouring axes, the positions' own, from one place to another."""
+    if source == destination:
+        return x
+    return moveaxis(x, range(source, source + block), range(destination, destination + block))
+
+
+def _set_sliced(x: Tensor, selection: Selection, value: Tensor | Number, update: Update) -> Tensor:
+    """Update everything in what the ranges of a selection left, or what its pickers pick."""
+    if not selection.pickers:
+        new = _as_value(x, value, selection.shape)
+        return _updated(x, reshaped(new, selection.sliced), update)
+    shaped = reshaped(x, selection.shape)
+    return reshaped(_set_picked(shaped, selection, value, update), selection.sliced)
+
+
+def _set_picked(x: Tensor, selection: Selection, value: Tensor | Number, update: Update) -> Tensor:
+    axes = [axis for axis, _ in selection.pickers]
+    positions = [positions for _, positions in selection.pickers]
+    place = selection.place
+    if len(axes) == 1:
+        (axis,) = axes
+        places = _as_positions(x, positions[0])
+        rest = (*x.shape[:axis], *x.shape[axis + 1 :])
+        picked = (*rest[:place], *places.shape, *rest[place:])
+        new = _moved(_as_value(x, value, picked), places.ndim, place, axis)
+        flat = reshaped(new, (*rest[:axis], places.size, *rest[axis:]))
+        return update_along(x, axis, reshaped(places, (places.size,)), flat, update=update)
+    order = range(len(axes))
+    leading = moveaxis(x, axes, order)
+    coordinates = _coordinates(x, positions)
+    rest = leading.shape[len(axes) :]
+    picked = (*rest[:place], *coordinates.shape[:-1], *rest[place:])
+    new = _moved(_as_value(x, value, picked), coordinates.ndim - 1, place, 0)
+    return moveaxis(scatter_nd(leading, coordinates, new, update=update), order, axes)
+
+
+def _set_masked(x: Tensor, mask: Tensor, value: Tensor | Number, update: Update) -> Tensor:
+    shape = x.shape
+    if mask.shape != shape[: mask.ndim]:
+        raise ShapeMismatch(f"a mask {mask.handle.spec} does not fit the axes of {x.handle.spec}")
+    mask = reshaped(mask, mask.shape + (1,) * (len(shape) - mask.ndim))
+    if update == "assign" and not is_tensor(value):
+        return mask_fill(x, mask, value)
+    return where(mask, _updated(x, _as_value(x, value, shape), update), x)
+
+
+def _updated(old: Tensor, new: Tensor, update: Update) -> Tensor:
+    match update:
+        case "add":
+            return add(old, new)
+        case "mul":
+            return multiply(old, new)
+        case "min":
+            return minimum(old, new)
+        case "max":
+            return maximum(old, new)
+        case _:
+            return new
+
+
+def _as_value(x: Tensor, value: Tensor | Number, shape: Shape) -> Tensor:
+    if is_tensor(value):
+        # Axes of size 1 in front say nothing: NumPy lets them fall.
+        while value.ndim > len(shape) and value.shape[0] == 1:
+            value = reshaped(value, value.shape[1:])
+        return broadcast_to(value, shape)
+    return x.__class__(filled(x.handle.client, TensorSpec(shape, x.dtype), value))
+
+
+def _as_positions(x: Tensor, positions: Any) -> Tensor:
+    return positions if is_tensor(positions) else upload(x, positions)
+
+
+def _coordinates(x: Tensor, positions: list[Any]) -> Tensor:
+    """Return positions along several axes as one tensor ``[…, axes]`` of their common shape."""
+    if not any(is_tensor(one) for one in positions):
+        return upload(x, np.stack(np.broadcast_arrays(*positions), axis=-1))
+    tensors = [astype(_as_positions(x, one), I64) for one in positions]
+    shape = broadcast_shapes(*[one.shape for one in tensors])
+    return concat([reshaped(broadcast_to(one, shape), (*shape, 1)) for one in tensors], -1)

@@ -1,0 +1,119 @@
+"""Which products do vectors, matrices and stacks of them have?
+
+Both operands have one dtype, and the result too. Raises ``ShapeMismatch`` and ``DTypeMismatch``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.arithmetic import multiply
+from burn_remote.functions.casting import as_float, astype, at_least_float32
+from burn_remote.functions.elementwise import abs, sqrt
+from burn_remote.functions.manipulation import permute_dims
+from burn_remote.functions.statistics import max_abs, sum
+from burn_remote.tensors.axes import normal_axes, normal_axis
+from burn_remote.tensors.operators import Operator, reshaped, with_rank
+from burn_remote_protocol.dtypes import F32, Category, DType
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import floats, ints
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+    from burn_remote.tensors.axes import Axes
+
+__all__ = ["cross", "matmul", "outer", "tensordot", "vecdot", "vector_norm"]
+
+MATMUL: Final = Operator(floats.MATMUL)
+INT_MATMUL: Final = Operator(ints.MATMUL)
+CROSS: Final = Operator(floats.CROSS)
+
+
+def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Multiply matrices: ``[…, n, k] @ […, k, m]`` gives ``[…, n, m]``; the axes before broadcast.
+
+    A vector ``[k]`` on either side is a row there, or a column, and the result lacks that axis.
+    Quantized tensors are dequantized first, to the dtype of the other or float32.
+    """
+    if Category.QUANTIZED in (x1.dtype.category, x2.dtype.category):
+        x1, x2 = as_float(x1, _plain(x2)), as_float(x2, _plain(x1))
+    operator = INT_MATMUL if x1.handle.spec.dtype.is_integer else MATMUL
+    shape1, shape2 = x1.handle.spec.shape, x2.handle.spec.shape
+    if len(shape1) >= 2 and len(shape2) >= 2:
+        return operator.binary(x1, x2)
+    if not shape1 or not shape2:
+        raise ShapeMismatch(f"{x1.handle.spec} @ {x2.handle.spec}: numbers multiply with *")
+    row = reshaped(x1, (1, *shape1)) if len(shape1) == 1 else x1
+    column = reshaped(x2, (*shape2, 1)) if len(shape2) == 1 else x2
+    product = operator.binary(row, column)
+    shape = product.handle.spec.shape
+    end = shape[-1:] if len(shape2) > 1 else ()
+    start = shape[:-1] if len(shape1) > 1 else shape[:-2]
+    return reshaped(product, start + end)
+
+
+def _plain(x: Tensor) -> DType:
+    """Return the dtype to which the other operand is dequantized."""
+    return x.dtype if x.dtype.is_floating else F32
+
+
+def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Multiply each element of a vector ``[n]`` by each of another, ``[m]``: ``[n, m]``."""
+    if x1.ndim != 1 or x2.ndim != 1:
+        raise ShapeMismatch(f"outer multiplies vectors, not {x1.handle.spec} and {x2.handle.spec}")
+    return multiply(reshaped(x1, (x1.size, 1)), reshaped(x2, (1, x2.size)))
+
+
+def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
+    """Return the vector product of floating-point vectors of 3 along an axis; others broadcast."""
+    rank = max(x1.ndim, x2.ndim)
+    return CROSS.apply((with_rank(x1, rank), with_rank(x2, rank)), (normal_axis(axis, rank),))
+
+
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """Return the scalar product along an axis, which the result lacks; others broadcast."""
+    return sum(multiply(x1, x2), axis=axis, dtype=x1.dtype)
+
+
+def tensordot(
+    x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Tensor:
+    """Multiply and add along pairs of axes: the last of ``x1`` and first of ``x2``, or named ones.
+
+    The result has the other axes of ``x1``, then those of ``x2``.
+    """
+    if isinstance(axes, int):
+        first = tuple(range(x1.ndim - axes, x1.ndim))
+        second = tuple(range(axes))
+    else:
+        first, second = normal_axes(axes[0], x1.ndim), normal_axes(axes[1], x2.ndim)
+    shared = [x1.shape[place] for place in first]
+    if shared != [x2.shape[place] for place in second]:
+        raise ShapeMismatch(
+            f"{x1.handle.spec} along {list(first)} and {x2.handle.spec} along {list(second)} differ"
+        )
+    rows = [place for place in range(x1.ndim) if place not in first]
+    columns = [place for place in range(x2.ndim) if place not in second]
+    shape = tuple([x1.shape[place] for place in rows] + [x2.shape[place] for place in columns])
+    inner = math.prod(shared)
+    height = math.prod(x1.shape[place] for place in rows)
+    width = math.prod(x2.shape[place] for place in columns)
+    left = reshaped(permute_dims(x1, [*rows, *first]), (height, inner))
+    right = reshaped(permute_dims(x2, [*second, *columns]), (inner, width))
+    return reshaped(matmul(left, right), shape)
+
+
+def vector_norm(
+    x: Tensor, /, *, axis: Axes = None, keepdims: bool = False, ord: float = 2
+) -> Tensor:
+    """Return the length of floating-point vectors: Euclidean, or by ``ord`` 1 or infinity."""
+    if ord == math.inf:
+        return max_abs(x, axis=axis, keepdims=keepdims)
+    if ord == 1:
+        return sum(abs(x), axis=axis, keepdims=keepdims)
+    if ord != 2:
+        raise ShapeMismatch(f"ord={ord} is none of 1, 2 and infinity")
+    wide = at_least_float32(x)
+    return astype(sqrt(sum(multiply(wide, wide), axis=axis, keepdims=keepdims)), x.dtype)

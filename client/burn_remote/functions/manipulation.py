@@ -1,0 +1,210 @@
+"""How do tensors change their shape, order their axes, and join?
+
+The dtype stays. Axes count from the end when negative. Raises ``ShapeMismatch``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.tensors.operators import Operator, reshaped, with_rank
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.rules.checks import broadcast_shapes
+from burn_remote_protocol.tensors import Slice
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "broadcast_arrays",
+    "broadcast_to",
+    "concat",
+    "expand_dims",
+    "flatten",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "part",
+    "permute_dims",
+    "reshape",
+    "split",
+    "squeeze",
+    "stack",
+    "swapaxes",
+    "transpose",
+    "unfold",
+    "unstack",
+]
+
+SWAP_DIMS: Final = Operator(base.SWAP_DIMS)
+PERMUTE: Final = Operator(base.PERMUTE)
+FLIP: Final = Operator(base.FLIP)
+EXPAND: Final = Operator(base.EXPAND)
+UNFOLD: Final = Operator(base.UNFOLD)
+SLICE: Final = Operator(base.SLICE)
+# A message's lists have at most 4,096 entries. Larger: one operation of ours would be no message.
+# Smaller: what is joined is copied more than once sooner.
+JOINED_AT_ONCE: Final = 2048
+
+CAT: Final = Operator(base.CAT)
+
+
+def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
+    """Return the elements, in C order, in another shape: ``reshape(x, (2, -1))``.
+
+    One size may be -1: what is left. ``x.reshape(2, -1)`` is the same.
+    """
+    target = normal_shape(shape) + sizes
+    if -1 in target:
+        known = math.prod(size for size in target if size != -1)
+        if target.count(-1) > 1 or not known or x.size % known:
+            raise ShapeMismatch(f"{x.handle.spec} cannot have shape {list(target)}")
+        target = tuple([x.size // known if size == -1 else size for size in target])
+    return reshaped(x, target)
+
+
+def flatten(x: Tensor, /) -> Tensor:
+    """Return all elements, in C order, along one axis."""
+    return reshaped(x, (x.size,))
+
+
+def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
+    """Remove axes of size 1: those named, or all there are."""
+    shape = x.shape
+    if axis is None:
+        return reshaped(x, tuple([size for size in shape if size != 1]))
+    axes = normal_axes(axis, len(shape))
+    if any(shape[place] != 1 for place in axes):
+        raise ShapeMismatch(f"{x.handle.spec} does not have size 1 along axis {axis}")
+    return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
+
+
+def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
+    """Insert axes of size 1, at these places of the result."""
+    count = len(axis) if isinstance(axis, Sequence) else 1
+    axes = normal_axes(axis, x.ndim + count)
+    sizes = iter(x.shape)
+    places = range(x.ndim + count)
+    return reshaped(x, tuple([1 if place in axes else next(sizes) for place in places]))
+
+
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+    """Put the axes in another order: axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
+    places = normal_axes(axes, x.ndim)
+    if places == tuple(range(x.ndim)):
+        return x
+    return PERMUTE.apply((x,), (places,))
+
+
+def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
+    """Put the axes in another order, or reverse them, as NumPy does."""
+    return permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
+
+
+def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
+    """Exchange two axes."""
+    rank = x.ndim
+    return SWAP_DIMS.apply((x,), (normal_axis(axis1, rank), normal_axis(axis2, rank)))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """Exchange the last two axes."""
+    if x.ndim < 2:
+        raise ShapeMismatch(f"{x.handle.spec} is no matrix; it needs 2 axes or more")
+    return swapaxes(x, -2, -1)
+
+
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+    """Move axes to these places of the result; the others keep their order."""
+    rank = x.ndim
+    moved, places = normal_axes(source, rank), normal_axes(destination, rank)
+    if len(moved) != len(places):
+        raise ShapeMismatch(f"{len(moved)} axes cannot move to {len(places)} places")
+    by_place = dict(zip(places, moved, strict=True))
+    others = iter([axis for axis in range(rank) if axis not in moved])
+    order = [by_place[place] if place in by_place else next(others) for place in range(rank)]
+    return permute_dims(x, order)
+
+
+def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
+    """Stretch axes of size 1, and add axes in front, to reach a shape."""
+    target = normal_shape(shape)
+    spec = x.handle.spec
+    if target == spec.shape:
+        return x
+    return EXPAND.into(with_rank(x, len(target)), target)
+
+
+def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:
+    """Stretch tensors to the shape to which all of them broadcast."""
+    shape = broadcast_shapes(*[x.shape for x in tensors])
+    return [broadcast_to(x, shape) for x in tensors]
+
+
+def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
+    """Reverse the order of the elements along axes: those named, or all."""
+    return FLIP.apply((x,), (normal_axes(axis, x.ndim),))
+
+
+def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
+    """Join tensors along an axis; their other sizes are the same. ``None`` flattens them first."""
+    listed = list(tensors)
+    if not listed:
+        raise ShapeMismatch("there is nothing to join: at least one tensor must be given")
+    if axis is None:
+        listed, axis = [flatten(x) for x in listed], 0
+    place = normal_axis(axis, listed[0].ndim)
+    while len(listed) > JOINED_AT_ONCE:
+        starts = range(0, len(listed), JOINED_AT_ONCE)
+        parts = [listed[start : start + JOINED_AT_ONCE] for start in starts]
+        listed = [CAT.apply_to_list(part, (place,)) for part in parts]
+    return CAT.apply_to_list(listed, (place,))
+
+
+def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
+    """Join tensors of one shape along a new axis."""
+    listed = list(tensors)
+    if len({x.shape for x in listed}) > 1:
+        shapes = ", ".join(str(x.handle.spec) for x in listed)
+        raise ShapeMismatch(f"only tensors of one shape can be stacked, not {shapes}")
+    return concat([expand_dims(x, axis) for x in listed], axis=axis)
+
+
+def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """Take a tensor apart along an axis, which the parts lack."""
+    place = normal_axis(axis, x.ndim)
+    shape = (*x.shape[:place], *x.shape[place + 1 :])
+    parts = [part(x, place, start, start + 1) for start in range(x.shape[place])]
+    return tuple([reshaped(part, shape) for part in parts])
+
+
+def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Split a tensor along an axis, into equal parts or before each of these places."""
+    place = normal_axis(axis, x.ndim)
+    size = x.shape[place]
+    if isinstance(sections, int):
+        if sections < 1 or size % sections:
+            raise ShapeMismatch(f"{x.handle.spec} has no {sections} equal parts along axis {axis}")
+        step = size // sections
+        ends = [step * count for count in range(1, sections + 1)]
+    else:
+        ends = [*sections, size]
+    return [part(x, place, *ends) for ends in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def unfold(x: Tensor, /, axis: int, size: int, step: int) -> Tensor:
+    """Replace an axis by its windows of ``size`` elements, ``step`` apart, as a last axis.
+
+    Shapes: ``[…, n, …]`` to ``[…, (n - size) // step + 1, …, size]``.
+    """
+    return UNFOLD.apply((x,), (normal_axis(axis, x.ndim), size, step))
+
+
+def part(x: Tensor, axis: int, start: int, end: int) -> Tensor:
+    """Return the elements from ``start`` to ``end`` along an axis."""
+    everything = tuple([Slice(0, size, 1) for size in x.shape[:axis]])
+    return SLICE.apply((x,), ((*everything, Slice(start, end, 1)),))

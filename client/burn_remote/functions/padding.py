@@ -1,0 +1,81 @@
+"""How does a tensor get a border?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from burn_remote.functions.indexing import get_item, set_item
+from burn_remote.tensors.operators import Operator, filled, upload
+from burn_remote.tensors.scalars import Number
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["pad"]
+
+SELECT: Final = Operator(base.SELECT)
+
+# The names of PyTorch, and what NumPy calls the same.
+_MODES: Final = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number = 0) -> Tensor:
+    """Put a border around a tensor, of any dtype, as ``torch.nn.functional.pad`` does.
+
+    ``pad`` has two numbers for each axis, the last axis first: elements before, elements after.
+    Negative ones cut away. ``mode`` is ``"constant"`` (of ``value``), ``"reflect"`` (at the edge
+    elements), ``"replicate"`` (of them) or ``"circular"``. Raises ``ShapeMismatch``, and
+    ``UsageError`` for another mode.
+    """
+    rank = input.ndim
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise ShapeMismatch(f"pad={list(pad)} are no pairs for up to {rank} axes")
+    borders = [(0, 0)] * (rank - len(pad) // 2)
+    borders += reversed(list(zip(pad[::2], pad[1::2], strict=True)))
+    cut = _cut(input, borders)
+    grown = [(max(before, 0), max(after, 0)) for before, after in borders]
+    if not any(before or after for before, after in grown):
+        return cut
+    if mode == "constant":
+        return _framed(cut, grown, value)
+    if mode not in _MODES:
+        raise UsageError(f"mode={mode!r} is none of constant, {', '.join(_MODES)}")
+    return _continued(cut, grown, mode)
+
+
+def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
+    if all(before >= 0 and after >= 0 for before, after in borders):
+        return x
+    bounds = [
+        (max(-before, 0), size - max(-after, 0))
+        for size, (before, after) in zip(x.shape, borders, strict=True)
+    ]
+    if any(start > end for start, end in bounds):
+        raise ShapeMismatch(f"{x.handle.spec} is too small to cut {borders} away")
+    return get_item(x, tuple([slice(start, end) for start, end in bounds]))
+
+
+def _framed(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
+    pairs = list(zip(x.shape, borders, strict=True))
+    shape = tuple([before + size + after for size, (before, after) in pairs])
+    number = bool(value) if x.dtype.is_bool else value
+    frame = x.__class__(filled(x.handle.client, TensorSpec(shape, x.dtype), number))
+    inside = tuple([slice(before, before + size) for size, (before, _) in pairs])
+    return set_item(frame, inside, x)
+
+
+def _continued(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
+    for axis, (size, border) in enumerate(zip(x.shape, borders, strict=True)):
+        if not any(border):
+            continue
+        if size == 0 or (mode == "reflect" and max(border) >= size):
+            raise ShapeMismatch(f"{x.handle.spec} is too small for {border} by {mode=}")
+        places = np.pad(np.arange(size), border, mode=_MODES[mode])  # type: ignore[call-overload]
+        x = SELECT.apply((x, upload(x, places)), (axis,))
+    return x

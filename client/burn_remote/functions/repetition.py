@@ -1,0 +1,109 @@
+"""How are elements repeated, tiled, rolled around, subtracted from their neighbours, or blanked?
+
+The dtype stays. Axes count from the end when negative. Raises ``ShapeMismatch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from burn_remote.functions.arithmetic import add, subtract
+from burn_remote.functions.comparison import greater, less
+from burn_remote.functions.counting import counted
+from burn_remote.functions.manipulation import concat, flatten, part
+from burn_remote.functions.selection import mask_fill
+from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.tensors.operators import Operator, reshaped, upload, with_rank
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import base
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["diff", "repeat", "roll", "tile", "tril", "triu"]
+
+REPEAT_DIM: Final = Operator(base.REPEAT_DIM)
+SELECT: Final = Operator(base.SELECT)
+
+
+def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) -> Tensor:
+    """Repeat each element along an axis (``None``: of the flattened tensor).
+
+    ``repeats`` is one count for all, or a count for each place of the axis.
+    """
+    if axis is None:
+        x, axis = flatten(x), 0
+    place = normal_axis(axis, x.ndim)
+    shape = x.shape
+    if isinstance(repeats, int):
+        single = reshaped(x, (*shape[: place + 1], 1, *shape[place + 1 :]))
+        repeated = REPEAT_DIM.apply((single,), (place + 1, repeats))
+        return reshaped(repeated, (*shape[:place], shape[place] * repeats, *shape[place + 1 :]))
+    if len(repeats) != shape[place]:
+        raise ShapeMismatch(f"{len(repeats)} counts for {shape[place]} places along axis {axis}")
+    places = np.repeat(np.arange(shape[place]), repeats)
+    return SELECT.apply((x, upload(x, places)), (place,))
+
+
+def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
+    """Repeat the whole tensor along its axes, the last counts for the last axes."""
+    counts = normal_shape(repetitions)
+    x = with_rank(x, len(counts))
+    counts = (1,) * (x.ndim - len(counts)) + counts
+    for axis, count in enumerate(counts):
+        if count != 1:
+            x = REPEAT_DIM.apply((x,), (axis, count))
+    return x
+
+
+def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
+    """Move elements along axes (``None``: through the flattened tensor); the last come first."""
+    if axis is None:
+        if not isinstance(shift, int):
+            raise ShapeMismatch("several shifts need an axis for each")
+        return reshaped(roll(flatten(x), shift, 0), x.shape)
+    axes = normal_axes(axis, x.ndim)
+    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != len(axes):
+        raise ShapeMismatch(f"{len(shifts)} shifts for {len(axes)} axes")
+    for place, count in zip(axes, shifts, strict=True):
+        size = x.shape[place]
+        if size and count % size:
+            seam = size - count % size
+            x = concat([part(x, place, seam, size), part(x, place, 0, seam)], place)
+    return x
+
+
+def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
+    """Subtract each element from the one after it along an axis, ``n`` times over."""
+    place = normal_axis(axis, x.ndim)
+    for _ in range(n):
+        size = x.shape[place]
+        x = subtract(part(x, place, 1, size), part(x, place, 0, max(size - 1, 0)))
+    return x
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Return matrices ``[…, rows, columns]`` with zeros above their ``k``-th diagonal."""
+    rows, columns = _places(x)
+    return _blanked(x, greater(columns, add(rows, k)))
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Return matrices ``[…, rows, columns]`` with zeros below their ``k``-th diagonal."""
+    rows, columns = _places(x)
+    return _blanked(x, less(columns, add(rows, k)))
+
+
+def _places(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.ndim < 2:
+        raise ShapeMismatch(f"{x.handle.spec} is no matrix; it needs 2 axes or more")
+    rows, columns = (counted(x.__class__, x.handle.client, size) for size in x.shape[-2:])
+    return reshaped(rows, (x.shape[-2], 1)), reshaped(columns, (1, x.shape[-1]))
+
+
+def _blanked(x: Tensor, mask: Tensor) -> Tensor:
+    return mask_fill(x, mask, False if x.dtype.is_bool else 0)

@@ -1,0 +1,122 @@
+"""Where are the largest and smallest elements, which are they, and how are elements sorted?
+
+Axes count from the end when negative. Indices are int64. Burn's IR has one row for order, the
+``k`` largest along an axis; sorting takes all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.arithmetic import negative, subtract
+from burn_remote.functions.logic import bitwise_invert
+from burn_remote.functions.manipulation import flatten, flip
+from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.operators import Operator, reshaped
+from burn_remote_protocol.operations.families import numeric
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "argsort",
+    "argtopk",
+    "max_with_indices",
+    "min_with_indices",
+    "sort",
+    "topk",
+]
+
+ARG_MAX: Final = Operator(numeric.ARG_MAX)
+ARG_MIN: Final = Operator(numeric.ARG_MIN)
+TOP_K: Final = Operator(numeric.TOP_K)
+ARG_TOP_K: Final = Operator(numeric.ARG_TOP_K)
+MAX_DIM_WITH_INDICES: Final = Operator(numeric.MAX_DIM_WITH_INDICES)
+MIN_DIM_WITH_INDICES: Final = Operator(numeric.MIN_DIM_WITH_INDICES)
+
+
+def argmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return where the first of the largest elements is (``None``: in the flattened tensor)."""
+    return _arg_reduce(ARG_MAX, x, axis, keepdims)
+
+
+def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return where the first of the smallest elements is (``None``: in the flattened tensor)."""
+    return _arg_reduce(ARG_MIN, x, axis, keepdims)
+
+
+def max_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the largest elements along an axis, and where the first of them are."""
+    return _extreme_with_indices(MAX_DIM_WITH_INDICES, x, axis, keepdims)
+
+
+def min_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the smallest elements along an axis, and where the first of them are."""
+    return _extreme_with_indices(MIN_DIM_WITH_INDICES, x, axis, keepdims)
+
+
+def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` largest elements along an axis, the largest first, and where they are.
+
+    With ``largest=False`` the smallest, the smallest first. Shapes: ``[…, n, …]`` to
+    ``[…, k, …]`` twice. Raises ``ShapeMismatch`` when there are fewer than ``k``.
+    """
+    place = normal_axis(axis, x.ndim)
+    if largest:
+        return TOP_K.apply((x,), (place, k)), ARG_TOP_K.apply((x,), (place, k))
+    opposite = _opposite(x)
+    values = TOP_K.apply((opposite,), (place, k))
+    return _opposite(values), ARG_TOP_K.apply((opposite,), (place, k))
+
+
+def argtopk(x: Tensor, k: int, /, axis: int = -1) -> Tensor:
+    """Return where the ``k`` largest elements along an axis are, the largest first."""
+    return ARG_TOP_K.apply((x,), (normal_axis(axis, x.ndim), k))
+
+
+def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+    """Return the elements along an axis in ascending order, NaN last, or the other way round."""
+    place = normal_axis(axis, x.ndim)
+    descended = TOP_K.apply((x,), (place, x.shape[place]))
+    return descended if descending else flip(descended, place)
+
+
+def argsort(
+    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
+) -> Tensor:
+    """Return where the elements of the sorted axis come from; equal elements keep their order."""
+    place = normal_axis(axis, x.ndim)
+    size = x.shape[place]
+    if descending:
+        return ARG_TOP_K.apply((x,), (place, size))
+    # Of equal elements the first comes first in descending order. Read backwards, in both ways,
+    # the same holds in ascending order.
+    backwards = ARG_TOP_K.apply((flip(x, place),), (place, size))
+    return flip(subtract(size - 1, backwards), place)
+
+
+def _arg_reduce(operator: Operator, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    rank = x.ndim
+    if axis is None:
+        return reshaped(operator.apply((flatten(x),), (0, 1)), (1,) * rank if keepdims else ())
+    place = normal_axis(axis, rank)
+    return _without(operator.apply((x,), (place, 1)), place, keepdims)
+
+
+def _extreme_with_indices(
+    operator: Operator, x: Tensor, axis: int, keepdims: bool
+) -> tuple[Tensor, Tensor]:
+    place = normal_axis(axis, x.ndim)
+    values, indices = operator.apply_all((x,), (place,))
+    return _without(values, place, keepdims), _without(indices, place, keepdims)
+
+
+def _without(x: Tensor, place: int, keepdims: bool) -> Tensor:
+    return x if keepdims else reshaped(x, (*x.shape[:place], *x.shape[place + 1 :]))
+
+
+def _opposite(x: Tensor) -> Tensor:
+    """Return numbers in the opposite order; for integers the bits, as -(-128) does not fit int8."""
+    return negative(x) if x.dtype.is_floating else bitwise_invert(x)

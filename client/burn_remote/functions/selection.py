@@ -1,0 +1,107 @@
+"""How are elements chosen from two tensors, kept between bounds, or replaced where a mask is true?
+
+Shapes broadcast; dtypes must be the same, and a number takes the tensor's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.casting import NOT
+from burn_remote.functions.comparison import GREATER, LOWER
+from burn_remote.functions.logic import OR
+from burn_remote.tensors.arrays import dtype_of_number
+from burn_remote.tensors.operators import Operator, filled, with_rank
+from burn_remote.tensors.pairs import refuse_numbers
+from burn_remote.tensors.scalars import Number, bounds_of
+from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.dtypes import F32, DType
+from burn_remote_protocol.operations.families import base, floats, numeric
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = ["clip", "mask_fill", "maximum", "minimum", "where"]
+
+MASK_WHERE: Final = Operator(base.MASK_WHERE)
+MASK_FILL: Final = Operator(base.MASK_FILL)
+CLAMP: Final = Operator(numeric.CLAMP)
+IS_NAN: Final = Operator(floats.IS_NAN)
+
+
+def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the elements of ``x1`` where the condition is true, elsewhere those of ``x2``.
+
+    ``condition`` has bools. Two integers make int64, two bools a bool, other numbers float32.
+    """
+    if not is_tensor(x1):
+        return mask_fill(x2 if is_tensor(x2) else _alike(condition, x1, x2), condition, x1)
+    if not is_tensor(x2):
+        return mask_fill(x1, NOT.unary(condition), x2)
+    rank = max(len(x.handle.spec.shape) for x in (condition, x1, x2))
+    return MASK_WHERE.apply((with_rank(x2, rank), with_rank(condition, rank), with_rank(x1, rank)))
+
+
+def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
+    """Return ``x`` with a number wherever the mask, of bools, is true."""
+    rank = max(len(x.handle.spec.shape), len(mask.handle.spec.shape))
+    return MASK_FILL.numbers((with_rank(x, rank), with_rank(mask, rank)), (value,))
+
+
+def clip(
+    x: Tensor, /, min: Tensor | Number | None = None, max: Tensor | Number | None = None
+) -> Tensor:
+    """Return ``x`` with what lies below ``min`` or above ``max`` replaced by that bound.
+
+    A bound is a number, a tensor that broadcasts with ``x``, or ``None``. NaN stays NaN.
+    """
+    if is_tensor(min):
+        x, min = maximum(x, min), None
+    if is_tensor(max):
+        x, max = minimum(x, max), None
+    if min is None and max is None:
+        return x
+    least, most = _limits(x.dtype)
+    return CLAMP.numbers((x,), (least if min is None else min, most if max is None else max))
+
+
+def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the larger of each two elements, NaN if one of them is."""
+    if is_tensor(x1) and is_tensor(x2):
+        return _chosen(GREATER.apply(x2, x1), x1, x2)
+    if is_tensor(x1):
+        return clip(x1, min=x2)
+    if not is_tensor(x2):
+        refuse_numbers(x1, x2)
+    return clip(x2, min=x1)
+
+
+def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the smaller of each two elements, NaN if one of them is."""
+    if is_tensor(x1) and is_tensor(x2):
+        return _chosen(LOWER.apply(x2, x1), x1, x2)
+    if is_tensor(x1):
+        return clip(x1, max=x2)
+    if not is_tensor(x2):
+        refuse_numbers(x1, x2)
+    return clip(x2, max=x1)
+
+
+def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
+    # A comparison with NaN is false: NaN of x1 stays for that reason, NaN of x2 by this one.
+    if x2.dtype.is_floating:
+        second = OR.apply(second, IS_NAN.unary(x2))
+    return where(second, x2, x1)
+
+
+def _alike(condition: Tensor, x1: Number, x2: Number) -> Tensor:
+    kinds = {dtype_of_number(x1), dtype_of_number(x2)}
+    dtype = kinds.pop() if len(kinds) == 1 else F32
+    spec = TensorSpec((1,) * len(condition.handle.spec.shape), dtype)
+    return condition.__class__(filled(condition.handle.client, spec, x2))
+
+
+def _limits(dtype: DType) -> tuple[float, float]:
+    return bounds_of(dtype) if dtype.is_integer else (-math.inf, math.inf)

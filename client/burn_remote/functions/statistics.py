@@ -1,0 +1,165 @@
+"""Which single numbers describe the elements of a tensor, of one axis, or of several?
+
+``axis`` is one axis, several, or ``None`` for all; the result lacks them, or has them with size 1
+where ``keepdims`` is true. Axes count from the end when negative. Raises ``ShapeMismatch`` for an
+axis that does not exist, and ``DTypeMismatch``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.functions.arithmetic import divide, multiply, subtract
+from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
+from burn_remote.functions.comparison import equal, greater
+from burn_remote.functions.elementwise import sqrt
+from burn_remote.tensors.arrays import AnyDType
+from burn_remote.tensors.axes import Axes, normal_axes
+from burn_remote.tensors.operators import Operator, reshaped
+from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
+from burn_remote_protocol.operations.families import numeric
+
+if TYPE_CHECKING:
+    from burn_remote.tensor import Tensor
+
+__all__ = [
+    "all",
+    "any",
+    "count_nonzero",
+    "max",
+    "max_abs",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "var",
+    "widened",
+]
+
+SUM: Final = Operator(numeric.SUM)
+SUM_DIM: Final = Operator(numeric.SUM_DIM)
+PROD: Final = Operator(numeric.PROD)
+PROD_DIM: Final = Operator(numeric.PROD_DIM)
+MEAN: Final = Operator(numeric.MEAN)
+MEAN_DIM: Final = Operator(numeric.MEAN_DIM)
+MAX: Final = Operator(numeric.MAX)
+MAX_DIM: Final = Operator(numeric.MAX_DIM)
+MIN: Final = Operator(numeric.MIN)
+MIN_DIM: Final = Operator(numeric.MIN_DIM)
+MAX_ABS: Final = Operator(numeric.MAX_ABS)
+MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
+
+
+def sum(
+    x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
+) -> Tensor:
+    """Add elements up.
+
+    Integers narrower than 64 bits are added as 64-bit ones, bools are counted; ``dtype`` says
+    otherwise. The sum of nothing is 0.
+    """
+    return _reduce(SUM, SUM_DIM, widened(x, dtype), axis, keepdims)
+
+
+def prod(
+    x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
+) -> Tensor:
+    """Multiply elements; dtypes are those of ``sum``. The product of nothing is 1."""
+    return _reduce(PROD, PROD_DIM, widened(x, dtype), axis, keepdims)
+
+
+def mean(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return the mean; that of integers and bools is float32."""
+    return _reduce(MEAN, MEAN_DIM, as_float(x, F32), axis, keepdims)
+
+
+def max(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return the largest element, NaN if there is one."""
+    return _reduce(MAX, MAX_DIM, x, axis, keepdims)
+
+
+def min(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return the smallest element, NaN if there is one."""
+    return _reduce(MIN, MIN_DIM, x, axis, keepdims)
+
+
+def max_abs(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return the largest distance from zero."""
+    return _reduce(MAX_ABS, MAX_ABS_DIM, x, axis, keepdims)
+
+
+def var(
+    x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
+) -> Tensor:
+    """Return the variance: the mean square of the distances from the mean.
+
+    The sum of squares is divided by the number of elements less ``correction``. That of integers
+    is float32.
+    """
+    x = as_float(x, F32)
+    return astype(_variance(x, axis, correction, keepdims), x.dtype)
+
+
+def _variance(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tensor:
+    wide = at_least_float32(x)
+    count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
+    distance = subtract(wide, mean(wide, axis=axis, keepdims=True))
+    squares = sum(multiply(distance, distance), axis=axis, keepdims=keepdims)
+    divisor = float(count - correction)
+    return divide(squares, divisor if divisor > 0 else 0.0)
+
+
+def std(
+    x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
+) -> Tensor:
+    """Return the standard deviation, the square root of ``var``."""
+    x = as_float(x, F32)
+    return astype(sqrt(_variance(x, axis, correction, keepdims)), x.dtype)
+
+
+def any(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return, as bools, whether an element is true: not zero. False for nothing."""
+    return greater(_counted(x, axis, keepdims), 0)
+
+
+def all(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return, as bools, whether every element is true: not zero. True for nothing."""
+    count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
+    return equal(_counted(x, axis, keepdims), count)
+
+
+def count_nonzero(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Return, as int64, how many elements are true: not zero."""
+    return sum(as_bool(x), axis=axis, keepdims=keepdims)
+
+
+def _counted(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    # Half the memory where the count cannot overflow.
+    dtype = I32 if x.size < 2**31 else I64
+    return _reduce(SUM, SUM_DIM, astype(as_bool(x), dtype), axis, keepdims)
+
+
+def widened(x: Tensor, dtype: AnyDType | None) -> Tensor:
+    """Return ``x`` as it is added up: as ``dtype``, or with integers of 64 bits."""
+    if dtype is not None:
+        return astype(x, dtype)
+    category = x.dtype.category
+    if category is Category.INT or category is Category.BOOL:
+        return astype(x, I64)
+    return astype(x, U64) if category is Category.UINT else x
+
+
+def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    shape = x.shape
+    rank = len(shape)
+    axes = normal_axes(axis, rank)
+    if len(axes) == rank and (axis is None or rank > 1):
+        # A full reduction has shape [1] in Burn's IR.
+        return reshaped(whole.unary(x), (1,) * rank if keepdims else ())
+    for place in axes:
+        x = along.apply((x,), (place, 1))
+    if keepdims:
+        return x
+    return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))

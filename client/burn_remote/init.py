@@ -1,0 +1,288 @@
+"""With which numbers does a network start? The rules of ``torch.nn.init``, under their names.
+
+Each function returns a new tensor of a shape; the numbers come from the session's generator on the
+device, as those of ``burn_remote.random`` do. Weights are ``[out, in, …]`` as PyTorch stores them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from burn_remote import random
+from burn_remote.functions import creation
+from burn_remote.functions.arithmetic import add, divide, multiply, subtract
+from burn_remote.functions.casting import astype
+from burn_remote.functions.comparison import less
+from burn_remote.functions.elementwise import log, sign, sqrt
+from burn_remote.functions.linear_algebra import matmul, vector_norm
+from burn_remote.functions.manipulation import matrix_transpose
+from burn_remote.functions.repetition import triu
+from burn_remote.functions.selection import clip, where
+from burn_remote.functions.statistics import sum
+from burn_remote.tensor import Tensor
+from burn_remote.tensors.arrays import AnyDType, as_dtype
+from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.operators import reshaped
+from burn_remote_protocol.dtypes import F32, F64
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+
+__all__ = [
+    "calculate_gain",
+    "constant",
+    "eye",
+    "kaiming_normal",
+    "kaiming_uniform",
+    "normal",
+    "ones",
+    "orthogonal",
+    "trunc_normal",
+    "uniform",
+    "xavier_normal",
+    "xavier_uniform",
+    "zeros",
+]
+
+Shape = int | Sequence[int]
+
+# What torch.nn.init.calculate_gain documents: how much a layer must gain to keep the variance that
+# the activation after it takes away.
+GAINS: Final = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5 / 3,
+    "relu": math.sqrt(2),
+    "selu": 3 / 4,
+}
+LEAKY_SLOPE: Final = 0.01
+
+# Giles, "Approximating the erfinv function", GPU Computing Gems (2012): polynomials from the
+# highest power down, for the middle and for the tails, to seven digits.
+ERFINV_MIDDLE: Final = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+ERFINV_TAILS: Final = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+    0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return the gain for an activation: ``"relu"``, ``"leaky_relu"`` with its slope, ``"tanh"`` …
+
+    The values are those that PyTorch documents. Raises ``UsageError`` for others.
+    """
+    if nonlinearity == "leaky_relu":
+        slope = LEAKY_SLOPE if param is None else param
+        return math.sqrt(2 / (1 + slope**2))
+    gain = GAINS.get(nonlinearity)
+    if gain is None:
+        known = ", ".join(sorted({*GAINS, "leaky_relu"}))
+        raise UsageError(f"nonlinearity={nonlinearity!r} has no gain; there are {known}")
+    return gain
+
+
+def uniform(
+    shape: Shape,
+    a: float = 0.0,
+    b: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers between ``a`` and ``b``, all equally likely."""
+    return random.uniform(shape, a, b, dtype=dtype, device=device)
+
+
+def normal(
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers of a normal distribution."""
+    return random.normal(shape, mean, std, dtype=dtype, device=device)
+
+
+def trunc_normal(
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers of a normal distribution of which only those from ``a`` to ``b`` are taken.
+
+    They come from uniform ones by the inverse of the distribution, exact to seven digits.
+    """
+    if not a < b or not std > 0:
+        raise UsageError(f"no number is from a={a} to b={b} of a normal distribution of std={std}")
+    low, high = (math.erf((bound - mean) / std / math.sqrt(2)) for bound in (a, b))
+    if low == high:
+        raise UsageError(f"a={a} and b={b} are too far from mean={mean} for std={std}")
+    wanted = as_dtype(dtype)
+    share = random.uniform(shape, low, high, dtype=F64 if wanted is F64 else F32, device=device)
+    drawn = add(multiply(_erfinv(share), std * math.sqrt(2)), mean)
+    return astype(clip(drawn, a, b), wanted)
+
+
+def constant(
+    shape: Shape, val: float, *, dtype: AnyDType = F32, device: Device | None = None
+) -> Tensor:
+    """Return one number everywhere."""
+    return creation.full(shape, val, dtype=dtype, device=device)
+
+
+def zeros(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+    """Return zeros."""
+    return creation.zeros(shape, dtype=dtype, device=device)
+
+
+def ones(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+    """Return ones."""
+    return creation.ones(shape, dtype=dtype, device=device)
+
+
+def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+    """Return a matrix ``[out, in]`` with ones on its diagonal: inputs pass unchanged."""
+    rows, columns = _matrix_shape(shape)
+    return creation.eye(rows, columns, dtype=dtype, device=device)
+
+
+def xavier_uniform(
+    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+) -> Tensor:
+    """Return numbers from -b to b with ``b = gain * sqrt(6 / (fan_in + fan_out))``.
+
+    Glorot and Bengio (2010), equation 16. The shape is ``[out, in, …]``.
+    """
+    bound = gain * math.sqrt(6 / math.fsum(_fans(shape)))
+    return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
+
+
+def xavier_normal(
+    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+) -> Tensor:
+    """Return normal numbers with ``std = gain * sqrt(2 / (fan_in + fan_out))``.
+
+    Glorot and Bengio (2010), equation 12. The shape is ``[out, in, …]``.
+    """
+    std = gain * math.sqrt(2 / math.fsum(_fans(shape)))
+    return random.normal(shape, 0.0, std, dtype=dtype, device=device)
+
+
+def kaiming_uniform(
+    shape: Shape,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return numbers from -b to b with ``b = gain * sqrt(3 / fan)``, for an activation after it.
+
+    He et al. (2015), equation 14. ``a`` is the slope of a leaky ReLU; ``mode`` is ``"fan_in"`` or
+    ``"fan_out"``. The shape is ``[out, in, …]``.
+    """
+    bound = math.sqrt(3) * _kaiming_std(shape, a, mode, nonlinearity)
+    return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
+
+
+def kaiming_normal(
+    shape: Shape,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+) -> Tensor:
+    """Return normal numbers with ``std = gain / sqrt(fan)``; see ``kaiming_uniform``."""
+    std = _kaiming_std(shape, a, mode, nonlinearity)
+    return random.normal(shape, 0.0, std, dtype=dtype, device=device)
+
+
+def orthogonal(
+    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+) -> Tensor:
+    """Return a matrix whose rows, or columns if those are fewer, are orthogonal and ``gain`` long.
+
+    All such matrices are equally likely: a product of reflections at normal vectors, Stewart
+    (1980), "The efficient generation of random orthogonal matrices". It takes four operations per
+    row, or column. Axes after the second count as columns. The rule is that of Saxe et al. (2013).
+    """
+    sizes = normal_shape(shape)
+    rows, columns = sizes[0] if sizes else 0, math.prod(sizes[1:])
+    if len(sizes) < 2 or not rows * columns:
+        raise ShapeMismatch(f"{list(sizes)} has no rows and columns; it needs [out, in, …]")
+    wanted = as_dtype(dtype)
+    exact = F64 if wanted is F64 else F32
+    few, many = min(rows, columns), max(rows, columns)
+    diagonal = creation.eye(few, many, dtype=exact, device=device)
+    drawn = triu(random.normal((few, many), dtype=exact, device=device))
+    signs = sign(sum(multiply(drawn, diagonal), axis=1, keepdims=True))
+    away = multiply(signs, vector_norm(drawn, axis=1, keepdims=True))
+    mirrors = add(drawn, multiply(diagonal, away))
+    mirrors = divide(mirrors, vector_norm(mirrors, axis=1, keepdims=True))
+    twice = multiply(matrix_transpose(mirrors), -2)
+    turned = diagonal
+    for row in reversed(range(few)):
+        shares = matmul(turned, twice[:, row : row + 1])
+        turned = add(turned, multiply(shares, mirrors[row : row + 1]))
+    turned = multiply(turned, multiply(signs, -gain))
+    return astype(reshaped(turned if rows <= columns else matrix_transpose(turned), sizes), wanted)
+
+
+def _kaiming_std(shape: Shape, slope: float, mode: str, nonlinearity: str) -> float:
+    modes = dict(zip(("fan_in", "fan_out"), _fans(shape), strict=True))
+    if mode not in modes:
+        raise UsageError(f"mode={mode!r} is neither 'fan_in' nor 'fan_out'")
+    return calculate_gain(nonlinearity, slope) / math.sqrt(modes[mode])
+
+
+def _fans(shape: Shape) -> tuple[int, int]:
+    """Return how many inputs an output has, and how many outputs an input."""
+    sizes = normal_shape(shape)
+    if len(sizes) < 2 or not math.prod(sizes):
+        raise ShapeMismatch(f"{list(sizes)} has no fan; a weight is [out, in, …] with elements")
+    area = math.prod(sizes[2:])
+    return sizes[1] * area, sizes[0] * area
+
+
+def _matrix_shape(shape: Shape) -> tuple[int, int]:
+    sizes = normal_shape(shape)
+    if len(sizes) != 2:
+        raise ShapeMismatch(f"{list(sizes)} is no matrix [out, in]")
+    return sizes[0], sizes[1]
+
+
+def _erfinv(x: Tensor) -> Tensor:
+    # At ±1 the result is infinite; whoever asks clips it.
+    distance = -log(multiply(subtract(1, x), add(x, 1)))
+    middle = _polynomial(subtract(distance, 2.5), ERFINV_MIDDLE)
+    tails = _polynomial(subtract(sqrt(clip(distance, min=0)), 3), ERFINV_TAILS)
+    return multiply(where(less(distance, 5), middle, tails), x)
+
+
+def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
+    value = add(multiply(x, factors[0]), factors[1])
+    for factor in factors[2:]:
+        value = add(multiply(value, x), factor)
+    return value

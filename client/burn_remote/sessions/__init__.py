@@ -1,0 +1,1 @@
+"""How does a program's work reach a server, native or Burn's, and how do answers come back?"""

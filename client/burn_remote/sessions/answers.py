@@ -1,0 +1,140 @@
+"""How do a server's answers reach those who wait for them?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote.sessions.connection import fresh
+from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.pending import Pending
+from burn_remote_protocol.dtypes import DTypeUsage
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    shown,
+)
+from burn_remote_protocol.messages import Chunk, Closing, Failed, Reply
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+__all__ = ["Answers"]
+
+# Failures that no read has raised yet. Larger: more memory in a program that never looks. Smaller:
+# a sync tells the first of fewer.
+UNREPORTED_LENGTH: Final = 64
+
+
+class _Request:
+    """An answer that is awaited."""
+
+    __slots__ = ("buffer", "pending", "read", "received")
+
+    def __init__(self, pending: Pending[Any], read: TensorSpec | None = None) -> None:
+        self.pending = pending
+        self.read = read
+        self.buffer = memoryview(b"")
+        self.received = 0
+
+
+class Answers:
+    """What is awaited, by request. Messages are taken by one thread at a time."""
+
+    def __init__(self, locations: Locations) -> None:
+        self._locations: Final = locations
+        self._requests: dict[int, _Request] = {}
+        self._unreported: deque[OperationFailed] = deque(maxlen=UNREPORTED_LENGTH)
+
+    def expect(self, request: int, pending: Pending[Any], read: TensorSpec | None) -> None:
+        """Wait for an answer; ``read`` is what a read asked for."""
+        self._requests[request] = _Request(pending, read)
+
+    def take(self, message: object) -> None:
+        """Deliver what a message says.
+
+        Raises ``ProtocolViolation`` for what was not asked, and the reason why a server closes.
+        """
+        _HANDLERS.get(type(message), Answers._refuse)(self, message)
+
+    def fail(self, error: BurnRemoteError) -> None:
+        """Deliver an error to everyone who waits."""
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.pending.fail(fresh(error))
+
+    def _take_reply(self, reply: Reply) -> None:
+        request = self._requests.get(reply.request)
+        if request is None:
+            raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
+        value = reply.value
+        if isinstance(value, BurnRemoteError):
+            del self._requests[reply.request]
+            request.pending.fail(self._explained(value))
+        elif isinstance(value, TensorSpec):
+            self._begin_download(request, value)
+        else:
+            del self._requests[reply.request]
+            self._complete(request, value)
+
+    def _complete(self, request: _Request, value: bytes | int | None) -> None:
+        spec = request.read
+        if spec is not None:
+            if type(value) is not bytes or len(value) != spec.nbytes:
+                raise ProtocolViolation(f"the answer to a read of {spec} is {shown(value)}")
+            request.pending.complete(TensorData(value, spec.shape, spec.dtype))
+        elif isinstance(value, int):
+            request.pending.complete(DTypeUsage(value))
+        elif self._unreported:
+            # A sync: failures of operations that nobody read come first.
+            request.pending.fail(self._explained(self._unreported.popleft()))
+            self._unreported.clear()
+        else:
+            request.pending.complete(None)
+
+    def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
+        # Memory is taken for what was asked, never for what an answer claims.
+        if request.read is None or spec != request.read:
+            raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
+        request.buffer = np.empty(spec.nbytes, np.uint8).data
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        request = self._requests.get(chunk.payload)
+        end = chunk.offset + len(chunk.data)
+        if request is None or chunk.offset != request.received or end > len(request.buffer):
+            raise ProtocolViolation(f"a chunk of payload {chunk.payload} that nobody expects")
+        request.buffer[chunk.offset : end] = chunk.data
+        request.received = end
+        if end == len(request.buffer):
+            del self._requests[chunk.payload]
+            assert request.read is not None  # only reads have buffers
+            request.pending.complete(
+                TensorData(request.buffer, request.read.shape, request.read.dtype)
+            )
+
+    def _take_failed(self, failed: Failed) -> None:
+        self._unreported.append(failed.error)
+
+    def _take_closing(self, closing: Closing) -> None:
+        raise closing.error
+
+    def _refuse(self, message: object) -> None:
+        raise ProtocolViolation(f"a server does not send {type(message).__name__}")
+
+    def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
+        if isinstance(error, OperationFailed):
+            error.location = self._locations.find(error.tensor)
+            for known in [*self._unreported]:
+                if known.tensor == error.tensor:
+                    self._unreported.remove(known)
+        return error
+
+
+_HANDLERS: Final[dict[type[Any], Callable[[Answers, Any], None]]] = {
+    Reply: Answers._take_reply,
+    Chunk: Answers._take_chunk,
+    Failed: Answers._take_failed,
+    Closing: Answers._take_closing,
+}

@@ -1,0 +1,134 @@
+"""How do frames get to a Burn server and its answers back, and what is known when they do not?
+
+Two sockets: tasks leave on ``/request``, answers come on ``/response``. Burn 0.21 has no way to
+come back to a session, and its server says nothing of what went wrong: it closes a socket, often
+only ``/request``. So both are watched, and neither is ever pinged, which would end the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from burn_remote.sessions.connection import fresh
+from burn_remote.sessions.receiving import Receiver
+from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+    ConnectionLost,
+    ProtocolViolation,
+)
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
+
+__all__ = ["BurnConnection", "DialRoute"]
+
+# Opens the link to a route of the server.
+DialRoute = Callable[[str], BlockingWebSocket]
+
+
+class BurnConnection:
+    """One session's two sockets. ``handle`` gets each answer, ``lost`` the error that ended it."""
+
+    def __init__(
+        self,
+        dial: DialRoute,
+        handle: Callable[[bytes], None],
+        lost: Callable[[BurnRemoteError], None],
+        explain: Callable[[], str],
+    ) -> None:
+        """Open both sockets. Raises ``ConnectionFailed``, ``ConnectionLost``."""
+        self.traffic: Final = Traffic()
+        self.error: BurnRemoteError | None = None
+        self._lost = lost
+        self._explain = explain
+        self._ending = threading.Lock()
+        # Drawn at random: on a real server whoever names it shares the session.
+        self._session: Final = secrets.randbits(64)
+        self._requests = dial("/request")
+        try:
+            self._answers = dial("/response")
+        except BaseException:
+            self._requests.close()
+            raise
+        try:
+            for link in (self._requests, self._answers):
+                link.send(encode_init(self._session))
+        except BaseException:
+            self._close_links()
+            raise
+        self.receiver: Final = Receiver(self._answers, handle, self._break)
+        self._watcher: Final = Receiver(self._requests, _refuse, self._break)
+
+    @property
+    def address(self) -> str:
+        """The server's address, with the route of the tasks."""
+        return self._requests.address
+
+    def start(self) -> None:
+        """Watch both sockets."""
+        self.receiver.start()
+        self._watcher.start()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send frames in order, in as few system calls as may be. Raises what ended the session."""
+        self.raise_error()
+        self.traffic.frames_sent += len(frames)
+        self.traffic.bytes_sent += sum(map(len, frames))
+        try:
+            self._requests.send_together(frames)
+        except ConnectionLost as error:
+            self._break(self._requests, error)
+            self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what ended the session, if anything did."""
+        if self.error is not None:
+            raise fresh(self.error)
+
+    def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
+        if not isinstance(error, ConnectionLost):
+            self.end(error)
+            return
+        lost = ConnectionLost(
+            f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in "
+            f"this session or in one before, and must then be started anew{self._explain()}"
+        )
+        lost.__cause__ = error
+        self.end(lost)
+
+    def end(self, error: BurnRemoteError) -> None:
+        """End the session for good. A second time does nothing."""
+        with self._ending:
+            if self.error is not None:
+                return
+            self.error = error
+        self._close_links()
+        self._lost(error)
+        self.receiver.close()
+        self._watcher.close()
+
+    def close(self, last_frames: Sequence[bytes]) -> None:
+        """Say goodbye and end the session."""
+        if self.error is None:
+            with contextlib.suppress(ConnectionLost):
+                self._requests.send_together([*last_frames, encode_close(self._session)])
+        self.end(ClosedDevice(f"the device at {self.address} was closed"))
+
+    def abandon(self, error: BurnRemoteError) -> None:
+        """Fail from now on, without a word on sockets that the parent process still uses."""
+        self.error = error
+        self._ending = threading.Lock()
+
+    def _close_links(self) -> None:
+        for link in (self._requests, self._answers):
+            link.close()
+
+
+def _refuse(frame: bytes) -> None:
+    raise ProtocolViolation("a Burn server says nothing on /request")

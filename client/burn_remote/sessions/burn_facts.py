@@ -1,0 +1,55 @@
+"""What does a client know of a Burn server, which says nothing of itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from burn_remote.sessions.pending import Pending
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
+from burn_remote_protocol.errors import ConnectionFailed
+from burn_remote_protocol.messages import Welcome
+
+__all__ = ["FRAGMENT_BYTES", "MAX_MESSAGE_BYTES", "facts", "find_bool_store"]
+
+# The largest message that a real server takes. One byte more, and it closes the socket.
+MAX_MESSAGE_BYTES: Final = 64 * 2**20
+# Its largest WebSocket frame is 16 MiB. Smaller fragments: more headers. Larger: nothing gained.
+FRAGMENT_BYTES: Final = 2**20
+
+_GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
+
+
+def facts(address: str) -> Welcome:
+    """Return what a native server would say; other servers find this one at ``address``."""
+    return Welcome(
+        version=0,
+        session=0,
+        secret=b"",
+        lease_seconds=0.0,
+        device={"dialect": "burn-0.21"},
+        limits={"message_bytes": MAX_MESSAGE_BYTES},
+        peer_address=address,
+    )
+
+
+def find_bool_store(
+    ask: Callable[[DType], Pending[DTypeUsage]], address: str, timeout_seconds: float
+) -> DType:
+    """Ask how a server stores truth values, as Burn's own client does when it connects.
+
+    Raises ``ConnectionFailed`` where the server does not answer.
+    """
+    stores = (BOOL, BOOL_U8, BOOL_U32)
+    answers = [ask(store) for store in stores]
+    try:
+        usages = [answer.result(timeout_seconds) for answer in answers]
+    except TimeoutError:
+        raise ConnectionFailed(
+            f"{address} opened a session and answers nothing; a Burn 0.21 server is like this for "
+            "good once an operation has panicked: start it anew"
+        ) from None
+    for store, usage in zip(stores, usages, strict=True):
+        if usage & _GENERAL == _GENERAL:
+            return store
+    return BOOL

@@ -1,0 +1,215 @@
+"""What waits to be sent to a Burn server, and which use of a tensor is its last?
+
+Frames are written when they leave: if the program drops a tensor before that, the server is told
+with the tensor's last use, as Burn's own client does, and a frame of its own is saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from burn_remote.sessions.burn_facts import MAX_MESSAGE_BYTES
+from burn_remote.tensors.arrays import array_from, data_from
+from burn_remote_protocol.dialects.burn_0_21 import (
+    drop_frame,
+    encode_identity,
+    encode_tasks,
+    request_id,
+)
+from burn_remote_protocol.dialects.burn_operations import OperationTemplate
+from burn_remote_protocol.dtypes import BOOL, DType
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.messages import Drop, Expose, Read, Task, Upload
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+__all__ = ["Outgoing"]
+
+# Burn's server keeps the order of operations within a stream only, so all of a session are on one.
+STREAM: Final = 0
+
+# Templates that a session keeps. Larger: more memory, about 1 KiB each. Smaller: programs with many
+# different operations write them anew.
+TEMPLATES_KEPT: Final = 4096
+
+
+class _Invocation:
+    """An operation that waits to be written; ``last`` has the indices of its last uses."""
+
+    __slots__ = ("last", "position", "template", "tensors")
+
+    def __init__(self, template: OperationTemplate, tensors: Sequence[int], position: int) -> None:
+        self.template = template
+        self.tensors = tensors
+        self.position = position
+        self.last: tuple[int, ...] = ()
+
+    def write(self, pack: Callable[[int], bytes]) -> bytes:
+        tail = b"\x92" + pack(self.position) + b"\x91\x00"
+        return self.template.write(self.tensors, self.last, tail, pack)
+
+
+class _Question:
+    """A read or an expose that waits to be written."""
+
+    __slots__ = ("last", "request", "task")
+
+    def __init__(self, task: Read | Expose, request: int) -> None:
+        self.task = task
+        self.request = request
+        self.last: tuple[int, ...] = ()
+
+    def write(self, pack: Callable[[int], bytes]) -> bytes:
+        tasks: list[Task] = [self.task]
+        if self.last:
+            tasks.append(Drop((self.task.tensor,)))
+        return encode_tasks(tasks, self.request)
+
+
+class Outgoing:
+    """Frames in order. ``drop`` may be called by any thread, the rest by whoever holds the lock."""
+
+    def __init__(self) -> None:
+        # How the server stores truth values; programs know one kind of them.
+        self.bool_store: DType = BOOL
+        self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
+        self._position = 0
+        self._dropped: Final[deque[int]] = deque()
+        self._waiting: list[_Invocation | _Question | bytes] = []
+        # Where each tensor was used last, among what waits.
+        self._last_uses: dict[int, tuple[_Invocation | _Question, int]] = {}
+        # By identity: the program's cache of signatures returns the same object for the same call.
+        self._templates: dict[int, tuple[OperationTemplate, Signature]] = {}
+        # A real Burn server keeps the tensors of a client that has gone.
+        self._live: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def operation(self, signature: Signature, tensors: Sequence[int]) -> None:
+        """Add an operation: the ids of its inputs, then those of its outputs."""
+        found = self._templates.get(id(signature)) or self._prepare(signature)
+        invocation = _Invocation(found[0], tensors, self._next_position())
+        self._waiting.append(invocation)
+        count = len(signature.input_uses)
+        for index in range(count):
+            self._last_uses[tensors[index]] = (invocation, index)
+        self._live.update(tensors[count:])
+
+    def question(self, ask: Callable[[int], Read | Expose]) -> int:
+        """Add a task that uses a tensor and needs a request id; return that."""
+        request = self.next_request()
+        question = _Question(ask(request), request)
+        self._waiting.append(question)
+        self._last_uses[question.task.tensor] = (question, 0)
+        return request
+
+    def task(self, task: Task, request: int | None = None, *, made: int | None = None) -> None:
+        """Add any other task; ``made`` is the tensor that there is then."""
+        request = self.next_request() if request is None else request
+        self._waiting.append(encode_tasks([task], request))
+        if made is not None:
+            self._live.add(made)
+
+    def upload(self, tensor: int, data: TensorData) -> None:
+        """Add an upload. Raises ``UsageError`` where its message would end the session."""
+        stored = self.stored(data.spec)
+        if stored != data.spec:
+            data = data_from(array_from(data), stored.dtype)
+        request = self.next_request()
+        empty = Upload(tensor, TensorData(b"", data.shape, data.dtype))
+        rest = len(encode_tasks([empty], request)) + 4  # the length is in front of the elements
+        size = rest + memoryview(data.bytes).nbytes
+        if size > MAX_MESSAGE_BYTES:
+            raise UsageError(
+                "a Burn 0.21 server takes a tensor in one message, of at most "
+                f"{MAX_MESSAGE_BYTES:,} bytes, and ends the session at more; {data.spec} needs "
+                f"{size:,}: upload parts of it and concatenate them there"
+            )
+        self.task(Upload(tensor, data), request, made=tensor)
+
+    def next_request(self) -> int:
+        """Return a request id: the position of the next task."""
+        return request_id(self._next_position(), STREAM)
+
+    def drop(self, tensor: int) -> None:
+        """Free a tensor with what leaves next. Lock-free: it is called by ``__del__``."""
+        self._dropped.append(tensor)
+
+    @property
+    def dropped(self) -> int:
+        """How many tensors wait to be freed."""
+        return len(self._dropped)
+
+    def take(self) -> list[bytes]:
+        """Return all frames that wait, drops last."""
+        drops = []
+        live, last_uses = self._live, self._last_uses
+        while self._dropped:
+            tensor = self._dropped.popleft()
+            if tensor not in live:
+                continue
+            live.discard(tensor)
+            use = last_uses.pop(tensor, None)
+            if use is None:
+                drops.append(tensor)
+            else:
+                use[0].last += (use[1],)
+        pack = self._pack
+        frames = [
+            entry if type(entry) is bytes else entry.write(pack)  # type: ignore[union-attr]
+            for entry in self._waiting
+        ]
+        frames += [self._drop_frame(tensor) for tensor in drops]
+        self._waiting.clear()
+        last_uses.clear()
+        return frames
+
+    def take_drops(self) -> list[bytes]:
+        """Return the frames that free every tensor there is, for the end of the session."""
+        frames = [self._drop_frame(tensor) for tensor in self._live]
+        self._live.clear()
+        return frames
+
+    def stored(self, spec: TensorSpec) -> TensorSpec:
+        """Return what a tensor is on the server."""
+        return TensorSpec(spec.shape, self.bool_store) if spec.dtype is BOOL else spec
+
+    def _next_position(self) -> int:
+        position = self._position
+        self._position = position + 1
+        return position
+
+    def _drop_frame(self, tensor: int) -> bytes:
+        return drop_frame(tensor, encode_identity(self.next_request()))
+
+    def _prepare(self, signature: Signature) -> tuple[OperationTemplate, Signature]:
+        if len(self._templates) >= TEMPLATES_KEPT:
+            self._templates.clear()
+        template = OperationTemplate(self._as_stored(signature))
+        prepared = self._templates[id(signature)] = (template, signature)
+        return prepared
+
+    def _as_stored(self, signature: Signature) -> Signature:
+        if self.bool_store is BOOL:
+            return signature
+        arguments = tuple(
+            tuple(map(self._use, argument)) if _is_list(argument) else self._use(argument)
+            for argument in signature.arguments
+        )
+        return dataclasses.replace(signature, arguments=arguments)
+
+    def _use(self, argument: Any) -> Any:
+        if type(argument) is TensorUse:
+            return TensorUse(self.stored(argument.spec), argument.status)
+        return argument
+
+
+def _is_list(argument: Any) -> bool:
+    return type(argument) is tuple

@@ -1,0 +1,362 @@
+"""How does a program's work reach a native server, and how do the answers come back?
+
+The caller's thread encodes straight into the batch and sends it when it is full: a blocked send is
+the backpressure. One lock keeps the order of what is sent; answers need none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from burn_remote.runner import TensorHandle
+from burn_remote.sessions.answers import Answers
+from burn_remote.sessions.connection import Connection, Dial, fresh
+from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.pending import Pending
+from burn_remote.sessions.runtime import schedule_flush, watch
+from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    INLINE_BYTES,
+    MAX_SIGNATURES,
+    chunk_head,
+    decode_frame,
+    encode_batch,
+    encode_task,
+)
+from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+)
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    BeginUpload,
+    Cleanup,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+    Welcome,
+)
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+
+__all__ = ["NativeSession"]
+
+# A signature whose definition is longer than this is sent in full each time: it is a list of many
+# tensors, which hardly repeats, and would hold the server's memory.
+MAX_DEFINITION_BYTES: Final = 2048
+
+
+class NativeSession:
+    """The ``RunnerClient`` of a device behind a native link. Thread-safe."""
+
+    def __init__(self, dial: Dial, *, token: str | None, timeout_seconds: float) -> None:
+        """Open a session over the link that ``dial`` opens, now and after each break.
+
+        Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or
+        ``ConnectionLost``.
+        """
+        self.device: Device
+        self._locations: Final = Locations()
+        self._lock = threading.Lock()
+        self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
+        # What is sent, under the lock.
+        self._tasks: list[bytes] = []
+        self._task_bytes = 0
+        self._next_tensor = 1
+        self._next_request = 1
+        self._undropped_bytes = 0
+        # By identity: the program's cache of signatures returns the same object for the same call.
+        self._numbers: dict[int, tuple[int, Signature, int]] = {}
+        self._numbered: list[int | None] = [None] * MAX_SIGNATURES
+        self._defined = 0
+        # Appended by __del__ in any thread, even one that holds the lock.
+        self._dropped: deque[int] = deque()
+        self._flush_scheduled = False
+        self._answers: Final = Answers(self._locations)
+        self._connection: Final = Connection(
+            dial, token, timeout_seconds, self._handle, self._answers.fail
+        )
+        self._connection.receiver.start()
+        watch(self)
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server said when the session opened."""
+        return self._connection.welcome
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed the wire so far."""
+        return self._connection.traffic
+
+    # -- operations ---------------------------------------------------------------------------
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue one operation; see ``RunnerClient.register_op``."""
+        outputs = signature.outputs
+        with self._lock:
+            self._raise_error()
+            numbered = self._numbers.get(id(signature)) or self._number(signature)
+            first = self._next_tensor
+            self._next_tensor = first + len(outputs)
+            task = [numbered[0], *[handle.id for handle in inputs]]
+            if len(outputs) == 1:
+                task.append(first)
+            else:
+                task += range(first, self._next_tensor)
+            if numbered[0] < 0:
+                encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
+            else:
+                encoded = self._pack(task)
+            self._locations.note(first)
+            self._connection.traffic.operations += 1
+            undropped = self._undropped_bytes + numbered[2]
+            if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
+                self._append_drops()
+            self._undropped_bytes += numbered[2]
+            self._append(encoded)
+        if len(outputs) == 1:
+            return (TensorHandle(self, first, outputs[0]),)
+        return tuple(
+            TensorHandle(self, first + position, spec) for position, spec in enumerate(outputs)
+        )
+
+    def _number(self, signature: Signature) -> tuple[int, Signature, int]:
+        """Define a signature on the server; -1 stands for one that is sent in full each time."""
+        size = sum(spec.nbytes for spec in signature.outputs)
+        position = self._defined % MAX_SIGNATURES
+        encoded = encode_task(Define(position, signature))
+        if len(encoded) > MAX_DEFINITION_BYTES:
+            return -1, signature, size
+        replaced = self._numbered[position]
+        if replaced is not None:
+            del self._numbers[replaced]
+        self._numbered[position] = id(signature)
+        numbered = self._numbers[id(signature)] = (position, signature, size)
+        self._defined += 1
+        self._append(encoded)
+        return numbered
+
+    def register_tensor_data(self, data: TensorData) -> TensorHandle:
+        """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
+        view = memoryview(data.bytes).cast("B")
+        with self._lock:
+            tensor = self._take_id()
+            self._locations.note(tensor)
+            if len(view) <= INLINE_BYTES:
+                whole = TensorData(bytes(view), data.shape, data.dtype)
+                self._append(encode_task(Upload(tensor, whole)))
+                return TensorHandle(self, tensor, data.spec)
+            self._append_drops()
+            self._append(encode_task(BeginUpload(tensor, data.spec, len(view))))
+            self._flush()
+        # The lock is free between chunks, so that other threads' operations go in between.
+        for start in range(0, len(view), CHUNK_BYTES):
+            piece = view[start : start + CHUNK_BYTES]
+            self._connection.send(chunk_head(tensor, start), piece)
+        return TensorHandle(self, tensor, data.spec)
+
+    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
+        """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
+        with self._lock:
+            return TensorHandle(self, self._take_id(), spec)
+
+    def drop_handle(self, identifier: int) -> None:
+        """Free a tensor with the next batch. Lock-free: it is called by ``__del__``."""
+        self._dropped.append(identifier)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
+        """Ask for a tensor's elements; see ``RunnerClient.read_tensor_async``."""
+        spec = handle.spec
+        return self._ask(lambda request: Read(request, handle.id, spec), spec)
+
+    def sync(self) -> Pending[None]:
+        """Ask to be told when everything issued so far has been executed.
+
+        Its result raises the first failure that no read has raised.
+        """
+        return self._ask(Sync)
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        """Ask what the device can do with a dtype."""
+        return self._ask(lambda request: QueryDType(request, dtype))
+
+    def _ask(self, question: Callable[[int], Task], read: TensorSpec | None = None) -> Pending[Any]:
+        pending: Pending[Any] = Pending(self)
+        with self._lock:
+            self._raise_error()
+            request = self._next_request
+            self._next_request += 1
+            self._connection.traffic.requests += 1
+            self._answers.expect(request, pending, read)
+            if self._undropped_bytes >= DROP_BYTES:
+                # Before the question: what has just been used for the last time is free then.
+                self._append_drops()
+            self._append(encode_task(question(request)))
+        # The connection fails what is expected when it ends; this may have come a moment later.
+        if self._connection.error is not None:
+            self._answers.fail(self._connection.error)
+        return pending
+
+    # -- statements ---------------------------------------------------------------------------
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of this session's random numbers."""
+        self._tell(Seed(seed))
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system."""
+        self._tell(Cleanup())
+
+    def expose(self, handle: TensorHandle, transfer: bytes | int, expires_seconds: float) -> None:
+        """Let whoever names ``transfer`` fetch a tensor once. Sent now: somebody waits for it."""
+        with self._lock:
+            self._append(encode_task(Expose(handle.id, handle.spec, 1, transfer, expires_seconds)))
+            self._flush()
+
+    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
+        """Have the server fetch an exposed tensor from the server at ``address``."""
+        with self._lock:
+            tensor = self._take_id()
+            self._locations.note(tensor)
+            self._append(encode_task(Fetch(transfer, address, tensor, spec)))
+        return TensorHandle(self, tensor, spec)
+
+    def _tell(self, task: Task) -> None:
+        with self._lock:
+            self._raise_error()
+            self._append(encode_task(task))
+
+    # -- sending, under the lock --------------------------------------------------------------
+
+    def _take_id(self) -> int:
+        self._raise_error()
+        tensor = self._next_tensor
+        self._next_tensor = tensor + 1
+        return tensor
+
+    def _append(self, task: bytes) -> None:
+        self._tasks.append(task)
+        self._task_bytes += len(task)
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
+
+    def _append_drops(self) -> None:
+        self._undropped_bytes = 0
+        dropped = self._dropped
+        while dropped:
+            # Another thread's __del__ may append meanwhile: what is counted now can be popped.
+            count = min(len(dropped), BATCH_TASKS)
+            task = encode_task(Drop(tuple(dropped.popleft() for _ in range(count))))
+            self._tasks.append(task)
+            self._task_bytes += len(task)
+
+    def _flush(self) -> None:
+        if self._dropped:
+            self._append_drops()
+        if not self._tasks:
+            return
+        frame = encode_batch(self._connection.take_received(), self._tasks)
+        self._tasks.clear()
+        self._task_bytes = 0
+        self._connection.send(frame)
+
+    def flush(self) -> None:
+        """Send what waits, now."""
+        with self._lock:
+            if self._connection.error is None:
+                self._flush()
+
+    def flush_waiting(self) -> None:
+        """Send what has waited for its millisecond."""
+        self._flush_scheduled = False
+        # An error stays with the connection: whoever uses the session next is told.
+        with contextlib.suppress(BurnRemoteError):
+            self.flush()
+            if self._connection.acknowledgement_due:
+                self._connection.acknowledge()
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
+        """Wait for an answer (``Source``)."""
+        if self._tasks:
+            self.flush()
+        self._connection.receiver.wait(pending, timeout_seconds)
+
+    def attend(self) -> None:
+        """Have answers received although no thread waits (``Source``)."""
+        if self._tasks:
+            self.flush()
+        self._connection.receiver.attend()
+
+    def _handle(self, frame: bytes) -> None:
+        self.traffic.frames_received += 1
+        self.traffic.bytes_received += len(frame)
+        message = decode_frame(frame)
+        if isinstance(message, Acknowledged):
+            self._connection.note_acknowledged(message.received)
+            return
+        self._connection.note_received()
+        self._answers.take(message)
+        if self._connection.acknowledgement_due and not self._flush_scheduled:
+            self._flush_scheduled = True
+            schedule_flush(self)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _raise_error(self) -> None:
+        error = self._connection.error
+        if error is not None:
+            raise fresh(error)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._connection.error is not None
+
+    def close(self) -> None:
+        """Send what waits and end the session. A second time does nothing."""
+        with contextlib.suppress(BurnRemoteError):
+            self.flush()
+        self._connection.close()
+
+    def abandon_after_fork(self) -> None:
+        """Make every use in a forked child a clear error; the parent keeps the connection."""
+        self._lock = threading.Lock()
+        self._connection.abandon(
+            ClosedDevice(
+                f"the connection to {self._connection.address} belongs to the parent process; "
+                "open a RemoteDevice after the fork, or start processes by spawn"
+            )
+        )

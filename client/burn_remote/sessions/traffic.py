@@ -1,0 +1,34 @@
+"""How much has a session said and heard?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Traffic"]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts since the session opened. Bytes are those of the frames, without WebSocket headers.
+
+    ``requests`` counts what an answer was asked for: reads, ``sync`` and questions about dtypes.
+    Requests that a program waits for one after the other are round trips.
+    """
+
+    operations: int = 0
+    requests: int = 0
+    frames_sent: int = 0
+    bytes_sent: int = 0
+    frames_received: int = 0
+    bytes_received: int = 0
+
+    def __sub__(self, before: Traffic) -> Traffic:
+        """Return what came since ``before``."""
+        return Traffic(
+            self.operations - before.operations,
+            self.requests - before.requests,
+            self.frames_sent - before.frames_sent,
+            self.bytes_sent - before.bytes_sent,
+            self.frames_received - before.frames_received,
+            self.bytes_received - before.bytes_received,
+        )

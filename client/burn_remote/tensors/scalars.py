@@ -1,0 +1,85 @@
+"""What does a Python number become beside a tensor of some dtype?
+
+The tensor keeps its dtype: integers become floats beside floats; nothing else changes its kind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from burn_remote_protocol.dtypes import Category, DType
+from burn_remote_protocol.errors import DTypeMismatch
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+__all__ = ["Number", "bounds_of", "is_number", "number_for", "number_key"]
+
+# What users may write beside a tensor. (For type checkers, float includes int and bool.)
+Number = float | np.number[Any] | np.bool_
+
+_NUMBERS: Final = frozenset({float, int, bool})
+
+
+def is_number(value: object) -> TypeIs[Number]:
+    """Whether a value is a Python number, or one of NumPy's scalars."""
+    return value.__class__ in _NUMBERS or isinstance(value, np.generic)
+
+
+def number_for(dtype: DType, value: Any) -> float:
+    """Return ``value`` as the number that goes with elements of ``dtype``.
+
+    Raises ``DTypeMismatch`` for a float beside integers, for a number beside bools and the other
+    way round, and for an integer that ``dtype`` cannot hold; ``TypeError`` for what is no number.
+    """
+    seen = value.__class__
+    category = dtype.category
+    if category is Category.FLOAT and (seen is float or seen is int):
+        return float(value)
+    if category is Category.BOOL and seen is bool:
+        return bool(value)
+    if seen is int and (category is Category.INT or category is Category.UINT):
+        least, most = bounds_of(dtype)
+        if least <= value <= most:
+            return int(value)
+        raise DTypeMismatch(f"{value} does not fit into {dtype} ({least} to {most})")
+    if isinstance(value, np.generic):
+        return number_for(dtype, value.item())
+    raise _refusal(dtype, value)
+
+
+def number_key(value: float) -> object:
+    """Return what tells a number from all others of its type: ``0.0 == -0.0``, ``nan != nan``."""
+    return value if value and value == value else repr(value)
+
+
+def bounds_of(dtype: DType) -> tuple[int, int]:
+    """Return the least and the greatest integer that an integer dtype holds."""
+    bits = 8 * dtype.itemsize
+    if dtype.category is Category.UINT:
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _refusal(dtype: DType, value: object) -> Exception:
+    seen = type(value)
+    if isinstance(value, np.ndarray):
+        return TypeError(
+            "an array is not on the tensor's device; send it there first: "
+            "burn_remote.tensor(array, device=x.device)"
+        )
+    if seen not in _NUMBERS:
+        return TypeError(f"expected a tensor or a number, not {seen.__name__}")
+    if dtype.category is Category.QUANTIZED:
+        advice = "compute with its numbers, x.dequantize()"
+    elif dtype.is_bool:
+        advice = "convert the tensor first, for instance with .astype(burn_remote.int64)"
+    elif seen is bool:
+        advice = "write 0 or 1"
+    else:
+        advice = "convert the tensor first with .astype(burn_remote.float32), or write an integer"
+    return DTypeMismatch(
+        f"a tensor of {dtype} and the {seen.__name__} {value!r} do not go together; {advice}"
+    )

@@ -1,0 +1,151 @@
+"""Which signature does a call have, and what are the shape and dtype of its results?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterator
+from typing import Any, Final, final
+
+from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.errors import (
+    DTypeMismatch,
+    ProtocolViolation,
+    ShapeMismatch,
+    UsageError,
+)
+from burn_remote_protocol.operations.fields import Field, Role
+from burn_remote_protocol.operations.inference import check_whole_blocks
+from burn_remote_protocol.operations.kinds import ListKind, StructKind
+from burn_remote_protocol.operations.row import Call, Row, Signature
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+
+__all__ = ["SIGNATURES_PER_ROW", "Signatures", "infer"]
+
+# Per row; a signature takes about 1 KiB. Larger: a program that slices at ever new places keeps
+# that much more memory for nothing. Smaller: one that cycles through more calls than this
+# infers, and the session encodes, each of them anew (about 20 µs instead of 0.3).
+SIGNATURES_PER_ROW: Final = 1024
+
+
+@final
+class Signatures:
+    """The signatures of one row that were asked for before, by whatever key tells calls apart."""
+
+    __slots__ = ("known", "row")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        # Without a lock, which a fork could leave locked for good: each access is atomic, and of
+        # two threads that infer the same signature one has worked for nothing.
+        self.known: dict[Hashable, Signature] = {}
+
+    def add(
+        self,
+        key: Hashable,
+        inputs: tuple[Any, ...],
+        parameters: tuple[Any, ...] = (),
+        requested: tuple[TensorSpec, ...] = (),
+    ) -> Signature:
+        """Infer the signature of a new call and keep it under ``key``; the oldest gives way.
+
+        The arguments are those of ``infer``, and so are the errors.
+        """
+        signature = infer(self.row, inputs, parameters, requested)
+        while len(self.known) >= SIGNATURES_PER_ROW:
+            # Between ``iter`` and ``next`` another thread may add or remove one.
+            with contextlib.suppress(RuntimeError, StopIteration):
+                self.known.pop(next(iter(self.known)), None)
+        self.known[key] = signature
+        return signature
+
+
+def infer(
+    row: Row,
+    inputs: tuple[Any, ...],
+    parameters: tuple[Any, ...] = (),
+    requested: tuple[TensorSpec, ...] = (),
+) -> Signature:
+    """Return the signature of a call, with the outputs that the row's rule gives.
+
+    ``inputs`` has a spec, ``None`` or a tuple of specs for each input field, ``parameters`` the
+    argument of each other field, ``requested`` the outputs where the caller chooses. Raises
+    ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation and its inputs, and ``UsageError``
+    for a parameter that the wire cannot say: a negative size, a fraction.
+    """
+    seen: dict[str, Any] = {}
+    fields = [field for field in row.fields if field.role is Role.PARAMETER]
+    for field, argument in zip(fields, parameters, strict=True):
+        field.kind.collect(field.name, argument, seen)
+    try:
+        outputs = row.rule(Call(inputs, seen, requested))
+        check_whole_blocks(outputs)
+    except (ProtocolViolation, ShapeMismatch) as error:
+        raise ShapeMismatch(f"{_described(row, inputs)}: {error}") from None
+    except DTypeMismatch as error:
+        raise DTypeMismatch(f"{_described(row, inputs)}: {error} ({_advice(inputs)})") from None
+    for field, argument in zip(fields, parameters, strict=True):
+        _check_parameter(row, inputs, field, argument)
+    return sign(row, *_arguments(row, inputs, parameters, outputs))
+
+
+def _check_parameter(row: Row, inputs: tuple[Any, ...], field: Field, argument: Any) -> None:
+    # A server must end the session of a client that sends what is no operation.
+    members = [(field.name, field.kind, argument)]
+    if isinstance(field.kind, StructKind):
+        pairs = zip(field.kind.members, argument, strict=True)
+        members = [(name, kind, item) for (name, kind), item in pairs]
+    for name, kind, item in members:
+        try:
+            kind.decode(kind.encode(item, iter(())), [])
+        except ProtocolViolation as error:
+            raise UsageError(f"{_described(row, inputs)}: {name}: {error}") from None
+
+
+def _arguments(
+    row: Row, inputs: tuple[Any, ...], parameters: tuple[Any, ...], outputs: tuple[TensorSpec, ...]
+) -> Iterator[Any]:
+    next_input, next_parameter, next_output = iter(inputs), iter(parameters), iter(outputs)
+    given = dict(zip([f.name for f in row.fields if f.role is Role.INPUT], inputs, strict=True))
+    for field in row.fields:
+        if field.role is Role.INPUT:
+            yield _use(next(next_input))
+        elif field.role is Role.PARAMETER:
+            yield next(next_parameter)
+        elif isinstance(field.kind, ListKind):
+            yield tuple([TensorUse(spec, TensorStatus.NOT_INIT) for spec in next_output])
+        # An optional output is the gradient to an optional input, and there when that is.
+        elif given.get(field.name.removesuffix("_grad"), outputs) is None:
+            yield None
+        else:
+            yield TensorUse(next(next_output), TensorStatus.NOT_INIT)
+
+
+def _use(spec: Any) -> Any:
+    if spec is None:
+        return None
+    if isinstance(spec, TensorSpec):
+        return TensorUse(spec, TensorStatus.READ_ONLY)
+    return tuple([TensorUse(one, TensorStatus.READ_ONLY) for one in spec])
+
+
+def _advice(inputs: tuple[Any, ...]) -> str:
+    if any(spec.dtype.category is Category.QUANTIZED for spec in _listed(inputs)):
+        return "x.dequantize() gives the numbers of a quantized tensor"
+    return "x.astype(dtype) converts"
+
+
+def _described(row: Row, inputs: tuple[Any, ...]) -> str:
+    return f"{row}({', '.join(map(str, _listed(inputs)))})"
+
+
+def _listed(inputs: tuple[Any, ...]) -> list[TensorSpec]:
+    """Return the specs of the tensors that are there, those of lists one by one."""
+    listed: list[TensorSpec] = []
+    for spec in inputs:
+        if isinstance(spec, TensorSpec):
+            listed.append(spec)
+        elif spec is not None:
+            listed.extend(spec)
+    return listed

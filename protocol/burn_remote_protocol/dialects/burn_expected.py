@@ -1,0 +1,120 @@
+"""Which operation is it, most likely, that comes next?
+
+Programs repeat themselves in order too: after an operation usually comes the one that followed it
+the last time, with ids of the same lengths. Whether a frame is that one is told by a comparison,
+and its ids are read from known places, in a third of the time that it takes to search for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.burn_operations import (
+    BEFORE_ID,
+    BEFORE_POSITION,
+    Split,
+    split_operation,
+)
+from burn_remote_protocol.operations.row import Operation
+
+__all__ = ["ExpectedOperations"]
+
+# Layouts that a session keeps. Larger: more memory for a peer that never repeats itself, up to
+# 6 KiB each. Smaller: the operations of long programs are searched for again.
+LAYOUTS_KEPT: Final = 1024
+
+# MessagePack's unsigned integers: by their first byte, how many follow and how ``struct`` reads
+# them. Any other first byte is the number itself.
+_READ: Final = {0xCC: (1, "B"), 0xCD: (2, "H"), 0xCE: (4, "I"), 0xCF: (8, "Q")}
+
+
+class _Layout:
+    """The frames that differ in nothing but numbers, which have the same lengths in all of them."""
+
+    __slots__ = ("length", "mask", "pattern", "read", "signature")
+
+    def __init__(self, split: Split) -> None:
+        writing = _Writing()
+        *literals, last_literal = split.literals
+        for literal, identifier in zip(literals, split.ids, strict=True):
+            writing.literal(literal + BEFORE_ID)
+            writing.number(identifier, is_read=True)
+        writing.literal(last_literal + BEFORE_POSITION)
+        end = _length(split.tail)
+        writing.number(split.tail[:end], is_read=False)
+        writing.literal(split.tail[end : end + 1])
+        writing.number(split.tail[end + 1 :], is_read=False)
+        self.signature: Final = split.signature
+        self.length: Final = len(writing.pattern)
+        # As one large integer each: so a frame is compared in two steps.
+        self.mask: Final = int.from_bytes(writing.mask, "big")
+        self.pattern: Final = int.from_bytes(writing.pattern, "big")
+        self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(writing.format).unpack
+
+
+class _Writing:
+    """A layout as it comes about: which bits of a frame are fixed, and where the ids are."""
+
+    def __init__(self) -> None:
+        self.mask = bytearray()
+        self.pattern = bytearray()
+        self.format = ">"
+
+    def literal(self, content: bytes) -> None:
+        self.mask += b"\xff" * len(content)
+        self.pattern += content
+        self.format += f"{len(content)}x"
+
+    def number(self, content: bytes, *, is_read: bool) -> None:
+        count, code = _READ.get(content[0], (0, ""))
+        if count:
+            self.literal(content[:1])
+        else:
+            count, code = 1, "B"
+        # Of a number that is its own first byte the highest bit is 0; other bytes are free.
+        self.mask += b"\x80" if len(content) == 1 else bytes(count)
+        self.pattern += bytes(count)
+        self.format += code if is_read else f"{count}x"
+
+
+def _length(number: bytes) -> int:
+    return 1 + _READ.get(number[0], (0, ""))[0]
+
+
+class ExpectedOperations:
+    """Recognize the operations of one session."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[tuple[Any, ...], _Layout] = {}
+        self._followers: dict[_Layout | None, _Layout] = {}
+        self._last: _Layout | None = None
+
+    def recognize(self, frame: bytes) -> Operation | None:
+        """Return the operation that a frame registers, as ``recognize_operation`` does."""
+        expected = self._followers.get(self._last)
+        if (
+            expected is None
+            or len(frame) != expected.length
+            or int.from_bytes(frame, "big") & expected.mask != expected.pattern
+        ):
+            expected = self._search(frame)
+            if expected is None:
+                return None
+        self._last = expected
+        return Operation(expected.signature, expected.read(frame))
+
+    def _search(self, frame: bytes) -> _Layout | None:
+        split = split_operation(frame)
+        if split is None:
+            return None
+        key = (split.literals, *map(len, split.ids), _length(split.tail), len(split.tail))
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= LAYOUTS_KEPT:
+                self._layouts.clear()
+                self._followers.clear()
+            layout = self._layouts[key] = _Layout(split)
+        self._followers[self._last] = layout
+        return layout

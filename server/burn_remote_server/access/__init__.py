@@ -1,0 +1,1 @@
+"""Who may come, where may this server go, and how much may each use?"""

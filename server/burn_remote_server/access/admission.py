@@ -1,0 +1,174 @@
+"""Who may connect, as whom, and within which limits?"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from burn_remote_protocol.errors import HandshakeRefused, UsageError
+from burn_remote_server.access.tokens import InvalidTokens, Token, checked_secret, read_tokens
+from burn_remote_server.process.addresses import is_wildcard
+from burn_remote_server.process.configuration import Settings
+
+__all__ = ["NOBODY", "Access", "Grant", "OpenToNetwork", "is_loopback_only", "token_in_path"]
+
+
+class OpenToNetwork(UsageError):
+    """A server without tokens would be open to a network."""
+
+    code = "open_to_network"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token gives: a name for the logs, and limits in place of the server's."""
+
+    name: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOBODY: Final = Grant()
+
+
+class Access:
+    """The tokens of a server. Belongs to the event loop's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read the tokens. Raises ``InvalidTokens``, ``OpenToNetwork``."""
+        self._settings: Final = settings
+        self._tokens: tuple[tuple[bytes, Grant], ...] = ()
+        self._peer: bytes | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the tokens again; keeps those it has where that fails.
+
+        Open sessions stay. Raises ``InvalidTokens``, ``OpenToNetwork``.
+        """
+        settings = self._settings
+        tokens = read_tokens(settings)
+        if not tokens and not is_loopback_only(settings.host):
+            raise OpenToNetwork(_exposure(settings.host))
+        peer: bytes | None = None
+        if settings.peer_token is not None:
+            peer = _digest(
+                checked_secret("BURN_REMOTE_PEER_TOKEN", settings.peer_token.get_secret_value())
+            )
+        self._tokens = tuple(
+            (_digest(token.secret), Grant(token.name, token.limits)) for token in _unique(tokens)
+        )
+        self._peer = peer
+
+    def admit(self, token: str | None) -> Grant:
+        """Return what a token gives a client. Raises ``HandshakeRefused``."""
+        if not self._tokens:
+            return NOBODY
+        grant = self._find(token)
+        if grant is None:
+            raise HandshakeRefused(_refusal(token))
+        return grant
+
+    def admit_peer(self, token: str | None) -> None:
+        """Let another server fetch by transfer id. Raises ``HandshakeRefused``.
+
+        With a peer token that one is asked for; a client's opens this door too, since the tensors
+        of clients are all there is behind it.
+        """
+        if self._peer is None and not self._tokens:
+            return
+        if not self._knows(token):
+            raise HandshakeRefused(
+                (
+                    "this server needs a peer token; "
+                    if token is None
+                    else "this server does not know this peer token; "
+                )
+                + "set the same BURN_REMOTE_PEER_TOKEN on both servers"
+            )
+
+    def serves_small_ids(self, token: str | None, is_allowed_peer: bool) -> bool:
+        """Whether whoever connects may fetch by one of Burn's small, guessable transfer ids.
+
+        That takes a token, or an address that ``peer`` allows.
+        """
+        return is_allowed_peer or self._knows(token)
+
+    def _knows(self, token: str | None) -> bool:
+        is_peer = self._peer is not None and hmac.compare_digest(_digest(token or ""), self._peer)
+        return is_peer or self._find(token) is not None
+
+    def _find(self, token: str | None) -> Grant | None:
+        # Every token is compared, whole and by its digest: neither how much of a guess is right nor
+        # whose it resembles shows in the time.
+        presented = _digest(token or "")
+        found: Grant | None = None
+        for digest, grant in self._tokens:
+            if hmac.compare_digest(presented, digest):
+                found = grant
+        return found
+
+
+def token_in_path(target: str) -> tuple[str, str | None]:
+    """Take the token out of a request's path; return the path without it, and the token.
+
+    Burn's client cannot send a token otherwise: ``ws://host:3000/token/TOKEN`` is an address that
+    it takes, and it appends its route. ``?token=TOKEN`` works too where a client keeps the query.
+    """
+    path, _, query = target.partition("?")
+    if path.startswith("/token/"):
+        token, slash, rest = path.removeprefix("/token/").partition("/")
+        return slash + rest or "/", unquote(token)
+    return path, dict(parse_qsl(query)).get("token")
+
+
+def is_loopback_only(host: str) -> bool:
+    """Whether a server that listens on ``host`` can be reached from its own machine only."""
+    if is_wildcard(host):
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return host == "localhost"  # listening there will fail, and say why
+    return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
+
+
+def _exposure(host: str) -> str:
+    return (
+        f"a server on {host or 'every interface'} needs tokens, since others can reach it: set "
+        'BURN_REMOTE_TOKENS=name:"$(openssl rand -hex 32)" or --token-file FILE, '
+        "or listen on 127.0.0.1"
+    )
+
+
+def _refusal(token: str | None) -> str:
+    if token is None:
+        return (
+            "this server needs a token; pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
+        )
+    return (
+        "this server does not know this token; "
+        "check RemoteDevice(..., token=...) or BURN_REMOTE_TOKEN"
+    )
+
+
+def _unique(tokens: Iterable[Token]) -> Iterable[Token]:
+    seen: set[str] = set()
+    for token in tokens:
+        if token.secret in seen:
+            raise InvalidTokens(f"{token.name!r} has the token of another; each needs its own")
+        seen.add(token.secret)
+        yield token
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

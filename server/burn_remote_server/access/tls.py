@@ -1,0 +1,113 @@
+"""Which certificates does a server show, and which does it ask for?"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_server.process.configuration import Settings
+
+__all__ = ["InvalidCertificate", "ServerTls", "peer_context"]
+
+
+class InvalidCertificate(UsageError):
+    """A certificate, key or authority cannot be used; the text says which and why."""
+
+    code = "invalid_certificate"
+
+
+class ServerTls:
+    """The TLS of a listening server; ``context`` is ``None`` where it has no certificate."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read the certificate. Raises ``InvalidCertificate``."""
+        self._settings: Final = settings
+        self.context: Final = _server_context(settings) if settings.is_secure else None
+
+    def reload(self) -> None:
+        """Show new connections the certificate that the files have now.
+
+        Keeps the old one where they cannot be used. Raises ``InvalidCertificate``.
+        """
+        if self.context is None:
+            return
+        # Into a context of their own first: a certificate and a key that do not go together would
+        # leave the one in use with half of each.
+        _server_context(self._settings)
+        _show_certificate(self.context, self._settings)
+        _ask_for_certificates(self.context, self._settings)
+
+
+def peer_context(settings: Settings) -> ssl.SSLContext:
+    """Return how a server connects to a ``wss://`` peer: whom it trusts, and what it shows.
+
+    Raises ``InvalidCertificate``.
+    """
+    context = ssl.create_default_context()
+    if settings.peer_ca is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _trust(context, settings.peer_ca, "peer_ca")
+    if settings.is_secure:
+        _show_certificate(context, settings)
+    return context
+
+
+def _server_context(settings: Settings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Compression tells lengths of what it compresses; a renegotiation costs the server more.
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    _show_certificate(context, settings)
+    _ask_for_certificates(context, settings)
+    return context
+
+
+def _show_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    certificate, key = settings.tls_certificate, settings.tls_key
+    assert certificate is not None  # called for secure servers only
+    for setting, path in (("tls_certificate", certificate), ("tls_key", key)):
+        if path is not None:
+            _check_readable(setting, path)
+    try:
+        # An encrypted key would ask for its password on the terminal; nobody may be there.
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        files = f"tls_certificate {certificate}" + (f" and tls_key {key}" if key else "")
+        raise InvalidCertificate(f"{files}: {_reason(error)}") from error
+
+
+def _ask_for_certificates(context: ssl.SSLContext, settings: Settings) -> None:
+    if settings.tls_client_ca is not None:
+        _trust(context, settings.tls_client_ca, "tls_client_ca")
+        context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _trust(context: ssl.SSLContext, path: Path, setting: str) -> None:
+    _check_readable(setting, path)
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidCertificate(f"{setting} {path}: {_reason(error)}") from error
+
+
+def _check_readable(setting: str, path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise InvalidCertificate(f"{setting} {path} cannot be read: {error.strerror}") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one that is not, readable by this user only")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key is not that of the certificate"
+    if reason in ("NO_START_LINE", "PEM lib") or "PEM" in reason:
+        return "expected PEM text (-----BEGIN …)"
+    return str(reason)

@@ -1,0 +1,164 @@
+"""How are batches of matrices multiplied in one call, wherever they lie and whatever their floats?
+
+CuPy multiplies batches of ``float16`` in ``float32`` (slower than ``float32`` itself), ``bfloat16``
+not at all, and broadcast batches through tables of addresses; cuBLAS does all of it by strides.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import cupy
+import numpy as np
+from cupy.cuda import cublas
+
+from burn_remote_server.backends.array.dtypes import BFLOAT16
+
+__all__ = ["matmul"]
+
+
+class _Kind(NamedTuple):
+    """What cuBLAS calls a dtype, what it sums in, and the numbers 1 and 0 of the sums."""
+
+    elements: int
+    sums: int
+    one: Any
+    zero: Any
+
+
+def _kind(elements: int, sums: int, dtype: Any) -> _Kind:
+    return _Kind(elements, sums, np.ones(1, dtype), np.zeros(1, dtype))
+
+
+_KINDS: Final = {
+    np.dtype(np.float16): _kind(2, 68, np.float32),
+    BFLOAT16: _kind(14, 68, np.float32),
+    np.dtype(np.float32): _kind(0, 68, np.float32),
+    np.dtype(np.float64): _kind(1, 70, np.float64),
+}
+_DEFAULT_ALGORITHM: Final = -1
+
+# Calls for one batch that cannot be walked by one stride. Larger: more launches, about 10 µs each.
+# Smaller: batches are copied that need not be.
+MAX_CALLS: Final = 64
+
+
+class _Matrix(NamedTuple):
+    """An array whose matrices lie as cuBLAS wants them: by rows, or by columns."""
+
+    array: Any
+    is_transposed: bool
+    step: int  # elements from one row, or column, to the next
+
+
+def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
+    """Return the products over the last two axes, the axes before them broadcast."""
+    is_plain = lhs.ndim <= 2 and rhs.ndim <= 2 and out is None
+    if is_plain or lhs.dtype not in _KINDS or lhs.dtype != rhs.dtype or min(lhs.ndim, rhs.ndim) < 2:
+        return cupy.matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
+    batch = np.broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
+    shape = (*batch, lhs.shape[-2], rhs.shape[-1])
+    target = out
+    if out is None or not _is_by_rows(out):
+        target = cupy.empty(shape, lhs.dtype)
+    if not lhs.shape[-1]:
+        target[...] = 0
+    elif target.size:
+        _multiply(_laid_out(lhs), _laid_out(rhs), target, batch)
+    if out is None or out is target:
+        return target
+    out[...] = target
+    return out
+
+
+def _multiply(lhs: _Matrix, rhs: _Matrix, out: Any, batch: tuple[int, ...]) -> None:
+    axes = _batch_axes(batch, lhs.array, rhs.array, out)
+    # The longest axis is walked by cuBLAS, the others here.
+    longest = max(axes, key=lambda axis: axis[0], default=(1, 0, 0, 0))
+    others = list(axes)
+    if axes:
+        others.remove(longest)
+    if math.prod(size for size, *_ in others) > MAX_CALLS:
+        whole = [
+            _laid_out(cupy.ascontiguousarray(cupy.broadcast_to(a, (*batch, *a.shape[-2:]))))
+            for a in (lhs.array, rhs.array)
+        ]
+        _multiply(whole[0], whole[1], out, batch)
+        return
+    for places in product(*(range(size) for size, *_ in others)):
+        offsets = [
+            sum(place * axis[1 + number] for place, axis in zip(places, others, strict=True))
+            for number in range(3)
+        ]
+        _call(lhs, rhs, out, longest, offsets)
+
+
+def _call(
+    lhs: _Matrix, rhs: _Matrix, out: Any, axis: tuple[int, int, int, int], offsets: list[int]
+) -> None:
+    rows, inner = lhs.array.shape[-2:]
+    columns = rhs.array.shape[-1]
+    kind = _KINDS[out.dtype]
+    width = out.dtype.itemsize
+    count, lhs_step, rhs_step, out_step = axis
+    # cuBLAS counts columns first: seen so, the arrays are transposed, and the product is too.
+    cublas.gemmStridedBatchedEx(
+        cupy.cuda.device.get_cublas_handle(), int(rhs.is_transposed), int(lhs.is_transposed),
+        columns, rows, inner, kind.one.ctypes.data,
+        rhs.array.data.ptr + offsets[1] * width, kind.elements, rhs.step, rhs_step,
+        lhs.array.data.ptr + offsets[0] * width, kind.elements, lhs.step, lhs_step,
+        kind.zero.ctypes.data,
+        out.data.ptr + offsets[2] * width, kind.elements, _row_step(out), out_step,
+        count, kind.sums, _DEFAULT_ALGORITHM,
+    )  # fmt: skip
+
+
+def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, int, int]]:
+    """Return the axes of the batch, as few as possible: their sizes and each array's steps."""
+    found: list[list[int]] = []
+    for number, size in enumerate(batch):
+        if size == 1:
+            continue
+        steps = [_batch_step(array, number - len(batch)) for array in arrays]
+        if found and all(
+            before == size * step for before, step in zip(found[-1][1:], steps, strict=True)
+        ):
+            found[-1] = [found[-1][0] * size, *steps]
+        else:
+            found.append([size, *steps])
+    return [(size, first, second, third) for size, first, second, third in found]
+
+
+def _batch_step(array: Any, axis: int) -> int:
+    """Return the elements from one matrix to the next along an axis of the batch, from its end."""
+    if array.ndim - 2 + axis < 0 or array.shape[axis - 2] == 1:
+        return 0
+    return int(array.strides[axis - 2] // array.itemsize)
+
+
+def _is_by_rows(array: Any) -> bool:
+    rows, columns = array.shape[-2:]
+    step, item = array.strides[-2:]
+    return bool(
+        (columns == 1 or item == array.itemsize)
+        and (rows == 1 or step >= columns * array.itemsize)
+        and min(array.strides, default=0) >= 0
+    )
+
+
+def _row_step(array: Any) -> int:
+    rows, columns = array.shape[-2:]
+    return max(1, columns if rows == 1 else int(array.strides[-2] // array.itemsize))
+
+
+def _laid_out(array: Any) -> _Matrix:
+    """Return an array, or a copy of it, that cuBLAS can read."""
+    if _is_by_rows(array):
+        return _Matrix(array, False, _row_step(array))
+    turned = array.swapaxes(-1, -2)
+    if _is_by_rows(turned):
+        return _Matrix(array, True, _row_step(turned))
+    whole = cupy.ascontiguousarray(array)
+    return _Matrix(whole, False, _row_step(whole))

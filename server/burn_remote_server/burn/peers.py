@@ -1,0 +1,179 @@
+"""How does a server fetch a tensor from one that speaks Burn 0.21, the real one or ours?
+
+On ``/data``: one request, one answer, one after the other on a connection. Burn's transfer ids come
+again and again, so what one session fetches from one address is asked for in the session's order;
+sessions do not wait for each other. Nothing is ever pinged, which the real server does not survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
+from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.telemetry.counters import Counters
+
+__all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
+
+# What a message holds beside a tensor's elements.
+MESSAGE_OVERHEAD_BYTES: Final = 4096
+
+# Sessions that are fetching, times the addresses from which they do. Larger: more sockets. Smaller:
+# many sessions that move tensors at once are refused.
+MAX_LANES: Final = 256
+
+# How long a connection that nobody uses is kept. Larger: more idle sockets. Smaller: programs that
+# move a tensor now and then open a connection each time, about a millisecond.
+IDLE_SECONDS: Final = 10.0
+
+# Opens a link to a route below an address, for messages of up to so many bytes.
+Dial = Callable[[str, str, int], Awaitable[WebSocketLink]]
+
+
+class _Lane:
+    """The fetches of one session from one address: one at a time, in order."""
+
+    def __init__(self) -> None:
+        self.turn: Final = asyncio.Lock()
+        self.users = 0
+        self.link: WebSocketLink | None = None
+        self.idle: asyncio.TimerHandle | None = None
+
+
+class BurnPeers:
+    """All connections to other servers' ``/data``. Belongs to the event loop's thread."""
+
+    def __init__(self, dial: Dial, stall_seconds: float, counters: Counters) -> None:
+        self._dial: Final = dial
+        self._stall_seconds: Final = stall_seconds
+        self._counters: Final = counters
+        self._lanes: dict[tuple[int, str], _Lane] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def fetch(
+        self, owner: object, backend: Backend, task: Fetch, max_tensor_bytes: int
+    ) -> Any:
+        """Return the array of a tensor that a peer exposes, in the order of the owner's fetches.
+
+        Raises ``TransferFailed``.
+        """
+        address = _with_port(task.address)
+        key = (id(owner), address)
+        lane = self._lanes.get(key)
+        if lane is None:
+            if len(self._lanes) >= MAX_LANES:
+                raise TransferFailed(f"{MAX_LANES} sessions are fetching from Burn servers already")
+            lane = self._lanes[key] = _Lane()
+        lane.users += 1
+        try:
+            async with lane.turn:
+                data = await self._ask(lane, address, int(task.transfer), max_tensor_bytes)
+        except TransferFailed:
+            raise
+        except TimeoutError:
+            raise TransferFailed(f"{task.address} did not answer in time") from None
+        except BurnRemoteError as error:
+            raise TransferFailed(f"cannot fetch from {task.address}: {error}") from error
+        finally:
+            lane.users -= 1
+            self._retire(key, lane)
+        if task.spec is not None and not is_expected(task.spec, data.spec):
+            raise TransferFailed(f"the source exposed {data.spec}, not {task.spec}")
+        return await asyncio.to_thread(backend.to_device, data)
+
+    async def _ask(
+        self, lane: _Lane, address: str, transfer: int, max_tensor_bytes: int
+    ) -> TensorData:
+        # Taken out while it is in use: after a failure, what comes may answer this request.
+        link, lane.link = lane.link, None
+        if link is None:
+            link = await self._dial(address, "/data", max_tensor_bytes + MESSAGE_OVERHEAD_BYTES)
+        try:
+            await link.send(encode_data_request(transfer))
+            frame = await self._receive(link)
+            data = decode_data(frame)
+        except BaseException:
+            self._close(link)
+            raise
+        self._counters.peer_received_bytes += len(frame)
+        lane.link = link
+        return data
+
+    async def _receive(self, link: WebSocketLink) -> bytes:
+        """Receive one message; gives up when nothing of it arrives for the stall time."""
+        receiving = asyncio.ensure_future(link.receive())
+        try:
+            seen = -1
+            while not receiving.done():
+                if seen == link.arrived_bytes:
+                    raise TransferFailed(
+                        f"nothing arrived from {link.peer} for {self._stall_seconds:g} seconds"
+                    )
+                seen = link.arrived_bytes
+                await asyncio.wait([receiving], timeout=self._stall_seconds)
+            return receiving.result()
+        finally:
+            receiving.cancel()
+            with contextlib.suppress(BaseException):
+                await receiving
+
+    def _retire(self, key: tuple[int, str], lane: _Lane) -> None:
+        """Close a lane's connection once nobody has used it for a while."""
+        if lane.idle is not None:
+            lane.idle.cancel()
+            lane.idle = None
+        if lane.users:
+            return
+        if lane.link is None:
+            self._lanes.pop(key, None)
+            return
+
+        def end() -> None:
+            self._lanes.pop(key, None)
+            if lane.link is not None:
+                self._close(lane.link)
+
+        lane.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, end)
+
+    def _close(self, link: WebSocketLink) -> None:
+        closing = asyncio.ensure_future(link.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            if lane.idle is not None:
+                lane.idle.cancel()
+            if lane.link is not None:
+                self._close(lane.link)
+        if self._closing:
+            await asyncio.wait([*self._closing])
+
+
+def is_expected(expected: TensorSpec, seen: TensorSpec) -> bool:
+    """Whether a tensor is what a client expects; truth values are, however they are stored."""
+    both_bools = expected.dtype.is_bool and seen.dtype.is_bool
+    return expected.shape == seen.shape and (expected.dtype is seen.dtype or both_bools)
+
+
+def _with_port(address: str) -> str:
+    """Return an address with the port that Burn's client means where it names none."""
+    parts = urlsplit(address)
+    try:
+        if parts.port is not None or not parts.hostname:
+            return address
+    except ValueError:
+        return address  # refused where it is parsed
+    port = 443 if parts.scheme == "wss" else 80
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}{parts.path}"

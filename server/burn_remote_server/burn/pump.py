@@ -1,0 +1,278 @@
+"""How do the sockets of a Burn 0.21 client, and of its servers, live?
+
+The real client hangs when a socket closes under it, so failures are answers here, never a close;
+and it must never be pinged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
+from burn_remote_protocol.dialects.burn_answers import decode_data_request, encode_data
+from burn_remote_protocol.dialects.burn_expected import ExpectedOperations
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    HandshakeRefused,
+    ProtocolViolation,
+    SessionLost,
+)
+from burn_remote_protocol.ids import is_secret
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.burn.peers import MESSAGE_OVERHEAD_BYTES
+from burn_remote_server.burn.running import Unreadable
+from burn_remote_server.burn.sessions import DIALECT, BurnSession
+from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES
+from burn_remote_server.connections.pump import TURN_COST
+from burn_remote_server.host import Device, Host
+from burn_remote_server.telemetry.logs import get_logger, session_name
+from burn_remote_server.transfers.exposed import Key, burn_domain, transfer_key
+
+__all__ = ["serve_data", "serve_request", "serve_response"]
+
+logger = get_logger(__name__)
+
+# Frames handed to the worker together. Larger: a batch holds the worker longer before its answers
+# leave. Smaller: the hand-over, about 40 µs, is shared by fewer operations.
+FRAMES_TOGETHER: Final = 256
+# The Rust client takes frames of up to 512 MiB; larger messages leave in fragments of this size.
+WHOLE_BYTES: Final = 256 * 2**20
+# Requests of one peer that wait for the one before. A Burn server sends one and waits. Larger: a
+# peer makes this one hold more. Smaller: nothing gained.
+MAX_WAITING_REQUESTS: Final = 64
+
+POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
+
+
+async def serve_request(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
+    """Execute what a client sends on ``/request`` until it goes.
+
+    ``called`` is the address by which it calls this server.
+    """
+    joined = await _join(link, device, "/request", token, called)
+    if joined is None:
+        return
+    identifier, session = joined
+    log = logger.bind(session=session_name(identifier), peer=link.peer, device=device.index)
+    log.info("session opened", dialect=DIALECT)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(_complete_or_end(session, device, "/response"))
+            ending = tasks.create_task(_end_with(session))
+            draining = tasks.create_task(_drain(session, device.host))
+            await _execute(link, session, device)
+            for task in (waiting, ending, draining):
+                task.cancel()
+    except* BurnRemoteError as group:
+        log.info("connection ended", reason=str(group.exceptions[0]))
+    finally:
+        device.host.burn_sessions.leave(device, identifier)
+        log.info("session closed", operations=session.session.interpreter.executed)
+
+
+async def serve_response(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
+    """Send a session's answers on ``/response`` until it ends."""
+    joined = await _join(link, device, "/response", token, called)
+    if joined is None:
+        return
+    identifier, session = joined
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(_listen(link))
+            waiting = tasks.create_task(_complete_or_end(session, device, "/request"))
+            await _answer(link, session)
+            listening.cancel()
+            waiting.cancel()
+    except* BurnRemoteError:
+        pass  # the client has gone; its other socket says so too
+    finally:
+        device.host.burn_sessions.leave(device, identifier)
+
+
+async def _join(
+    link: WebSocketLink, device: Device, route: str, token: str | None, called: str
+) -> tuple[int, BurnSession] | None:
+    """Return the id and the session of a socket that opens; ``None`` when it was refused."""
+    host = device.host
+    seconds = host.settings.handshake_timeout_seconds
+    try:
+        grant = host.access.admit(token)
+        async with asyncio.timeout(seconds):
+            identifier = decode_init(await link.receive())
+        return identifier, host.burn_sessions.join(device, identifier, route, grant, called)
+    except (BurnRemoteError, TimeoutError) as error:
+        reason = str(error) or f"no Init came within {seconds:g} seconds"
+        host.counters.sessions_refused += 1
+        logger.warning("connection refused", peer=link.peer, route=route, reason=reason)
+        await link.close(POLICY_VIOLATION, reason)
+        return None
+
+
+async def _complete_or_end(session: BurnSession, device: Device, missing: str) -> None:
+    seconds = device.host.settings.handshake_timeout_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            await session.complete.wait()
+    except TimeoutError:
+        raise ProtocolViolation(f"no {missing} socket came within {seconds:g} seconds") from None
+
+
+async def _end_with(session: BurnSession) -> None:
+    await session.ended.wait()
+    raise session.session.error or ProtocolViolation("the session has ended")
+
+
+async def _execute(link: WebSocketLink, session: BurnSession, device: Device) -> None:
+    # One message carries a whole tensor here, so its bound is what the session may hold.
+    link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
+    queue_length = device.host.settings.session_queue_batches
+    queue_bytes = device.host.settings.session_queue_bytes
+    counters = session.session.counters
+    expected = ExpectedOperations()
+    while True:
+        frames = [await link.receive()]
+        while len(frames) < FRAMES_TOGETHER and (more := link.receive_nowait()) is not None:
+            frames.append(more)
+        size = sum(map(len, frames))
+        counters.client_received_bytes += size
+        tasks = [*session.dtypes.applied(_decoded(frames, expected))]
+        if any(type(task) is Close for task in tasks):
+            session.submit([task for task in tasks if type(task) is not Close], size)
+            await _finish(session)
+            return
+        counters.batches += 1
+        session.submit(tasks, size)
+        while (
+            session.session.queued >= queue_length
+            or session.session.queued_bytes >= queue_bytes
+            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
+        ):
+            session.progress.clear()
+            await session.progress.wait()
+        if session.session.spent >= TURN_COST:
+            # As in the native dialect: frames that have arrived are received without waiting.
+            session.session.spent = 0
+            await asyncio.sleep(0)
+
+
+def _decoded(frames: Sequence[bytes], expected: ExpectedOperations) -> Iterator[Any]:
+    recognize = expected.recognize
+    for frame in frames:
+        try:
+            yield from decode_tasks(frame, recognize)
+        except ProtocolViolation as error:
+            yield Unreadable(error)
+
+
+async def _drain(session: BurnSession, host: Host) -> None:
+    """End the session in order when the server shuts down."""
+    await host.draining.wait()
+    await _finish(session)
+    raise SessionLost("the server is shutting down")
+
+
+async def _finish(session: BurnSession) -> None:
+    while session.session.queued and session.session.error is None:
+        session.progress.clear()
+        await session.progress.wait()
+
+
+async def _answer(link: WebSocketLink, session: BurnSession) -> None:
+    frames = session.outbox.frames
+    while True:
+        while frames:
+            size = await _send(link, frames.popleft())
+            session.session.counters.client_sent_bytes += size
+            session.outbox.taken_bytes += size
+            session.progress.set()
+        if session.ended.is_set():
+            return
+        session.wake.clear()
+        await session.wake.wait()
+
+
+async def _send(link: WebSocketLink, pieces: Sequence[bytes | memoryview]) -> int:
+    """Send one message that is made of pieces; return its size."""
+    size = sum(map(len, pieces))
+    if size <= WHOLE_BYTES:
+        await link.send_pieces(pieces)
+    else:
+        await link.send_fragments(pieces, WHOLE_BYTES)
+    return size
+
+
+async def _listen(link: WebSocketLink) -> None:
+    """Notice when the client closes ``/response``; it sends nothing there."""
+    while True:
+        await link.receive()
+
+
+async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> int:
+    try:
+        async with asyncio.timeout(seconds):
+            return await requests.get()
+    except TimeoutError:
+        raise HandshakeRefused(f"nothing was asked for within {seconds:g} seconds") from None
+
+
+async def serve_data(
+    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+) -> None:
+    """Answer another server's requests for tensors on ``/data``, one after the other.
+
+    Burn's own ids are small numbers that anybody guesses, so only known peers are served by them.
+    """
+    host = device.host
+    knows = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
+    requests: asyncio.Queue[int] = asyncio.Queue(MAX_WAITING_REQUESTS)
+    sending = asyncio.Lock()
+    seconds = host.settings.handshake_timeout_seconds
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            # While a request waits for its tensor, only reading tells that the peer has gone.
+            tasks.create_task(_receive_requests(link, requests))
+            tasks.create_task(_leave(host, sending))
+            while True:
+                transfer = await _next_request(requests, None if knows else seconds)
+                if not knows and not is_secret(transfer):
+                    raise HandshakeRefused("this server does not know you; see --peer")
+                key = transfer_key(burn_domain(called), transfer)
+                async with sending:
+                    await _answer_request(link, host, key)
+    except* ConnectionLost:
+        pass
+    except* BurnRemoteError as group:
+        # The dialect has no word for a failed transfer: only the end of the connection tells.
+        reason = str(group.exceptions[0])
+        logger.warning("transfer refused", peer=link.peer, reason=reason)
+        await link.close(POLICY_VIOLATION, reason)
+
+
+async def _receive_requests(link: WebSocketLink, requests: asyncio.Queue[int]) -> None:
+    while True:
+        await requests.put(decode_data_request(await link.receive()))
+
+
+async def _leave(host: Host, sending: asyncio.Lock) -> None:
+    """End the connection when the server stops and nothing is being sent over it."""
+    await host.deserted.wait()
+    async with sending:
+        raise ConnectionLost("this server is shutting down")
+
+
+async def _answer_request(link: WebSocketLink, host: Host, key: Key) -> None:
+    exposed = await host.exposed(key)
+    if exposed.failure is not None:
+        raise exposed.failure
+    spec = exposed.spec
+    elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
+    data = TensorData(elements, spec.shape, spec.dtype)
+    host.counters.peer_sent_bytes += await _send(link, encode_data(data))

@@ -1,0 +1,89 @@
+"""What does a session do with Burn's tasks, whose client waits for ever if its socket is closed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
+from burn_remote_protocol.messages import Execute, Fetch, QueryDType, Read, Sync, Task, Upload
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_server.execution.engine import TASK_COST, Engine, Outbox
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["BurnTask", "TaskRunner", "Unreadable"]
+
+logger = get_logger(__name__)
+
+
+class Unreadable(NamedTuple):
+    """Something in a task's place that is none."""
+
+    error: ProtocolViolation
+
+
+BurnTask = Task | Operation | Unreadable
+
+
+class TaskRunner:
+    """Execute tasks that came one by one.
+
+    What ends another session ends this one's work alone: its tensors are freed, and every question
+    from then on is answered with the reason.
+    """
+
+    def __init__(self, engine: Engine, interpreter: Interpreter, outbox: Outbox) -> None:
+        self._engine: Final = engine
+        self._interpreter: Final = interpreter
+        self._outbox: Final = outbox
+        self.failure: OperationFailed | None = None
+
+    def run(self, tasks: Sequence[BurnTask]) -> None:
+        """Execute tasks in order. Never raises."""
+        handle = self._engine.handle
+        execute = self._interpreter.execute
+        for task in tasks:
+            try:
+                if self.failure is not None:
+                    raise self.failure
+                if isinstance(task, Operation):
+                    execute(task)
+                elif isinstance(task, Unreadable):
+                    raise task.error
+                else:
+                    handle(task)
+            except BurnRemoteError as error:
+                self._refuse(task, error)
+            except Exception as error:  # a defect of ours: the client must hear of it all the same
+                logger.exception("session_failed")
+                self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
+
+    def estimate(self, tasks: Sequence[BurnTask]) -> int | None:
+        """Estimate what tasks cost, in elements; ``None`` where it cannot be told beforehand."""
+        if self._interpreter.has_slots():
+            return None
+        total = 0
+        for task in tasks:
+            if isinstance(task, Operation | Execute):
+                operation = task if isinstance(task, Operation) else task.operation
+                plan = self._interpreter.known_plan(operation.signature)
+                if plan is None:
+                    return None
+                total += plan.cost
+            elif isinstance(task, Fetch):
+                return None
+            elif isinstance(task, Upload):
+                total += len(task.data.bytes)
+            total += TASK_COST
+        return total
+
+    def _refuse(self, task: BurnTask, error: BurnRemoteError) -> None:
+        if self.failure is None:
+            self.failure = OperationFailed(f"the session has failed: {error}")
+            self._engine.close()
+        if isinstance(task, Read | QueryDType):
+            self._outbox.reply(task.request, self.failure)
+        elif isinstance(task, Sync):
+            self._outbox.failed((), self.failure)
+            self._outbox.reply(task.request, None)

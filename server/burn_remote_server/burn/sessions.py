@@ -1,0 +1,174 @@
+"""How do the two sockets of a Burn 0.21 client become one session?
+
+A client opens ``/request`` and ``/response`` in any order, and names the session it drew on both.
+The session opens with the first; when the other does not come in time, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    HandshakeRefused,
+    LimitExceeded,
+    OperationFailed,
+    ProtocolViolation,
+    QuotaExceeded,
+)
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access.admission import Grant
+from burn_remote_server.burn.quirks import AnswerDTypes
+from burn_remote_server.burn.running import BurnTask, TaskRunner
+from burn_remote_server.execution.sessions import Session
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.transfers.exposed import burn_domain
+
+if TYPE_CHECKING:
+    from burn_remote_server.host import Device
+
+__all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
+
+DIALECT: Final = "burn-0.21"
+
+# Failures that no read has told, of which a sync tells the first. Larger: a program that never
+# syncs holds more. Smaller: of many failures, fewer are known to have been read.
+MAX_UNREPORTED: Final = 64
+
+
+class BurnOutbox:
+    """What an engine says, as frames of Burn's dialect. The engine appends, the pump takes."""
+
+    def __init__(self, device: Device, max_waiting_bytes: int) -> None:
+        self._device = device
+        self._max_waiting_bytes = max_waiting_bytes
+        # Counted by one thread each: the engine adds, the pump takes away.
+        self._added_bytes = 0
+        self.taken_bytes = 0
+        self.frames: deque[list[bytes | memoryview]] = deque()
+        self.failures: Counter[str] = Counter()  # so far, by the error's code
+        self._unreported: list[OperationFailed] = []
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        """Answer a request."""
+        if isinstance(value, OperationFailed):
+            self._unreported = [each for each in self._unreported if each.tensor != value.tensor]
+        frame = self._encoded(request, value)
+        size = sum(map(len, frame))
+        waiting = self._added_bytes - self.taken_bytes
+        if waiting and waiting + size > self._max_waiting_bytes:
+            # Arrays whose elements wait here are alive although the session may have dropped them.
+            refusal = QuotaExceeded(
+                f"bytes of answers that wait to be sent: {waiting + size:,} would, "
+                f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
+            )
+            frame = encode_answer(Answer(request, refusal))
+            size = sum(map(len, frame))
+        self._added_bytes += size
+        self.frames.append(frame)
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        """Keep a failure: the read of a tensor tells it, and the next sync if none does."""
+        self.failures[error.code] += 1
+        if len(self._unreported) < MAX_UNREPORTED:
+            self._unreported.append(error)
+
+    def _encoded(
+        self, request: int, value: TensorData | BurnRemoteError | int | None
+    ) -> list[bytes | memoryview]:
+        try:
+            if value is None and self._unreported:
+                first, self._unreported = self._unreported[0], []
+                return encode_answer(Answer(request, first), is_sync=True)
+            return encode_answer(Answer(request, value))
+        except LimitExceeded as error:
+            return encode_answer(Answer(request, OperationFailed(str(error))))
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        """Start a download."""
+        self._device.host.start_fetch(self, self._device.backend, task, slot)
+
+
+class BurnSession:
+    """A session and which of its sockets are there."""
+
+    def __init__(self, session: Session, outbox: BurnOutbox) -> None:
+        self.session: Final = session
+        self.outbox: Final = outbox
+        self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
+        self.dtypes: Final = AnswerDTypes()
+        # Set when there is something to send, or room to read on.
+        self.wake: Final = asyncio.Event()
+        self.progress: Final = asyncio.Event()
+        self.ended: Final = asyncio.Event()
+        self.complete: Final = asyncio.Event()
+        self._routes: set[str] = set()
+        session.notify = self.notify
+
+    def notify(self) -> None:
+        """Look again: work was done."""
+        self.wake.set()
+        self.progress.set()
+        if self.session.error is not None:
+            self.ended.set()
+
+    def submit(self, tasks: Sequence[BurnTask], size: int) -> None:
+        """Execute tasks, which came in ``size`` bytes, now or in their turn."""
+        runner = self._runner
+        self.session.submit_work(partial(runner.run, tasks), partial(runner.estimate, tasks), size)
+
+    def attach(self, route: str) -> None:
+        """Note that one of the sockets is there. Raises ``ProtocolViolation`` for a second one."""
+        if route in self._routes:
+            raise ProtocolViolation(f"the session has a {route} socket already")
+        self._routes.add(route)
+        if len(self._routes) == 2:
+            self.complete.set()
+
+
+class BurnSessions:
+    """The Burn sessions of one process, by device and the id that the client drew."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[int, int], BurnSession] = {}
+
+    def join(
+        self, device: Device, identifier: int, route: str, grant: Grant, called: str = ""
+    ) -> BurnSession:
+        """Return the session that a socket belongs to, opened by the first of its two.
+
+        ``called`` is the address by which the client calls this server.
+
+        Raises ``ProtocolViolation`` where that socket is there already, ``HandshakeRefused`` where
+        the server has too many sessions or the other socket came with another token.
+        """
+        key = (device.index, identifier)
+        found = self._sessions.get(key)
+        if found is None:
+            settings = device.host.settings.limited(grant.limits)
+            outbox = BurnOutbox(device, settings.session_bytes(device.backend.memory_bytes()))
+            # Clients draw their ids; the server's own keep two of them apart.
+            session = device.open_session(
+                device.host.draw_session_id(grant), outbox, burn_domain(called), grant
+            )
+            session.counters.failures = outbox.failures
+            found = self._sessions[key] = BurnSession(session, outbox)
+        elif found.session.token != grant.name:
+            # The ids are numbers that clients draw: who guesses one must not get its answers.
+            raise HandshakeRefused("both sockets of a session show the same token")
+        found.attach(route)
+        return found
+
+    def leave(self, device: Device, identifier: int) -> None:
+        """End a session: one of its sockets has gone. A second time does nothing."""
+        found = self._sessions.pop((device.index, identifier), None)
+        if found is not None:
+            device.host.end_session(found.session)
+            found.ended.set()
+            found.notify()

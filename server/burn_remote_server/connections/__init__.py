@@ -1,0 +1,1 @@
+"""How does a connection live, from its opening to its end?"""

@@ -1,0 +1,106 @@
+"""How is another server served, that fetches tensors which sessions here expose?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    OperationFailed,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES, FrameWriter
+from burn_remote_server.connections.greetings import greeting, name_of, refuse, say_goodbye
+from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.host import Host
+from burn_remote_server.transfers.sending import Sending
+
+__all__ = ["serve_peer"]
+
+
+async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> None:
+    """Serve another server: answer its fetches until it goes."""
+    try:
+        hello, version = await greeting(link, host)
+        host.access.admit_peer(token if hello.token is None else hello.token)
+    except BurnRemoteError as error:
+        await refuse(link, error)
+        return
+    wants_checksums = hello.settings.get(CHECKSUM_SETTING) == CHECKSUM
+    outbox = NativeOutbox(
+        _no_fetch,
+        is_resumable=False,
+        has_checksums=wants_checksums and host.settings.transfer_checksum,
+    )
+    counters = host.counters
+
+    def sent(size: int) -> None:
+        counters.peer_sent_bytes += size
+
+    writer = FrameWriter(link, outbox, sent)
+    await link.send(encode_frame(_peer_welcome(host, version)))
+    sending = Sending(host.transfers, "native", host.settings.fetch_timeout_seconds)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(writer.run())
+            tasks.create_task(_leave(host, sending))
+            while True:
+                message = decode_frame(await link.receive())
+                if not isinstance(message, FetchRequest):
+                    raise ProtocolViolation(f"a peer does not send {name_of(message)}")
+                if sending.arrived(message):
+                    continue
+                tasks.create_task(_answer(message, host, sending, outbox, writer))
+                while len(outbox) >= MAX_WAITING_REPLIES:
+                    await writer.progress()
+    except* ConnectionLost:
+        pass
+    except* BurnRemoteError as group:
+        reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
+        await say_goodbye(link, reason)
+    finally:
+        sending.expose_again()
+
+
+async def _leave(host: Host, sending: Sending) -> None:
+    """End the connection when the server stops and the peer has what it was being sent."""
+    await host.deserted.wait()
+    await sending.finished()
+    raise ConnectionLost("this server is shutting down")
+
+
+async def _answer(
+    request: FetchRequest, host: Host, sending: Sending, outbox: NativeOutbox, writer: FrameWriter
+) -> None:
+    try:
+        exposed = await host.exposed(("native", request.transfer))
+        sending.begin(request, exposed)
+        if exposed.failure is not None:
+            raise exposed.failure
+        spec = exposed.spec
+        data = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
+        outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)
+    except OperationFailed as error:
+        outbox.reply(request.request, error)
+    except MemoryError:
+        sending.give_up(request)
+        reason = "the source has no room to copy the tensor's elements"
+        outbox.reply(request.request, TransferFailed(reason))
+    writer.wake()
+
+
+def _no_fetch(task: Fetch, slot: InFlight) -> None:
+    raise AssertionError("a peer connection has no session that could fetch")
+
+
+def _peer_welcome(host: Host, version: int) -> Welcome:
+    limits = {"chunk_bytes": CHUNK_BYTES, "message_bytes": host.settings.max_message_bytes}
+    return Welcome(version, 0, b"", 0.0, {}, limits, host.peer_address(0))

@@ -1,0 +1,232 @@
+"""How does a process listen, which route leads where, and how does it stop?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from websockets.asyncio import server as websocket_server
+from websockets.asyncio.server import Server, ServerConnection
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from burn_remote_protocol.errors import HandshakeRefused
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
+from burn_remote_server import backends
+from burn_remote_server.access.admission import token_in_path
+from burn_remote_server.burn.pump import serve_data, serve_request, serve_response
+from burn_remote_server.connections.limits import ConnectionLimits, CountedConnection
+from burn_remote_server.connections.peer_pump import serve_peer
+from burn_remote_server.connections.pump import serve_session
+from burn_remote_server.custom import load_operations
+from burn_remote_server.host import Device, Host
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.telemetry.health import ServerState, refuse, respond
+from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.telemetry.metrics import Metrics
+
+__all__ = ["serve"]
+
+logger = get_logger(__name__)
+
+# A worker that runs Python dispatch keeps the event loop waiting for up to this long (5 ms by
+# default). Smaller: the two switch more often and both get slower.
+SWITCH_INTERVAL_SECONDS: Final = 0.0005
+
+# Burn appends its route to the address as it stands: a trailing slash becomes a second one.
+_PATH: Final = re.compile(
+    r"^(?:/(?P<device>\d{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
+)
+
+Serve = Callable[[WebSocketLink, Device, str | None, str], Awaitable[None]]
+
+# What one message may hold before its sender is admitted: a Hello has a few hundred bytes. Larger:
+# whoever reaches the port makes the server hold more. Smaller: long tokens and hints do not fit.
+OPENING_BYTES: Final = 64 * 1024
+
+
+def _serve_session(
+    link: WebSocketLink, device: Device, token: str | None, _: str
+) -> Awaitable[None]:
+    def admitted() -> None:
+        link.limit_messages(device.host.settings.max_message_bytes)
+        link.keep_alive(device.host.settings.heartbeat_seconds)
+
+    return serve_session(link, device, token, admitted)
+
+
+def _serve_transfer(
+    link: WebSocketLink, device: Device, token: str | None, _: str
+) -> Awaitable[None]:
+    # A peer that went silent while it fetched would hold the tensor.
+    link.keep_alive(device.host.settings.heartbeat_seconds)
+    return serve_peer(link, device.host, token)
+
+
+def _serve_request(
+    link: WebSocketLink, device: Device, token: str | None, called: str
+) -> Awaitable[None]:
+    # Burn's client sends its first tensors right behind its opening.
+    with contextlib.suppress(HandshakeRefused):
+        device.host.access.admit(token)
+        link.limit_messages(device.host.settings.max_message_bytes)
+    return serve_request(link, device, token, called)
+
+
+_ROUTES: Final[dict[str, Serve]] = {
+    "session": _serve_session,
+    "transfer": _serve_transfer,
+    "request": _serve_request,
+    "response": serve_response,
+    "data": serve_data,
+}
+# Other servers keep these connections for the next tensor: they do not end with the sessions.
+_PEER_ROUTES: Final = frozenset({"transfer", "data"})
+
+
+async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
+    """Serve until ``drain`` is set; then finish what is queued, within the configured time.
+
+    ``ready`` is called with the host once the port accepts connections. Raises ``OSError`` where
+    the port cannot be had.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    custom = load_operations(settings.custom_operations)
+    opened = backends.open_backends(settings.backend, settings.device_count, settings.device_memory)
+    async with asyncio.TaskGroup() as tasks:
+        host = Host(settings, opened, tasks, custom)
+        service = _Service(host)
+        async with service.listen() as server:
+            host.port = server.sockets[0].getsockname()[1]
+            ready(host)
+            await drain.wait()
+            await service.stop(server)
+        await host.peers.close()
+
+
+class _Service:
+    """Route connections to the pumps and count them."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._running: dict[asyncio.Task[None], str] = {}
+        settings = host.settings
+        self._limits: Final = ConnectionLimits(
+            settings.max_connections, settings.max_connections_per_address
+        )
+        self._metrics = Metrics(
+            host.total,
+            version=_version(),
+            backend=host.settings.backend,
+            devices=[device.backend for device in host.devices],
+        )
+
+    def listen(self) -> contextlib.AbstractAsyncContextManager[Server]:
+        """Return the listening server, to be entered as a context."""
+        settings = self._host.settings
+        seconds = settings.handshake_timeout_seconds
+        context = self._host.tls.context
+        options = server_options(max_message_bytes=OPENING_BYTES)
+        if context is not None:
+            options["ssl_handshake_timeout"] = seconds
+        options["create_connection"] = partial(
+            CountedConnection,
+            limits=self._limits,
+            max_message_bytes=OPENING_BYTES,
+        )
+        listening: contextlib.AbstractAsyncContextManager[Server] = websocket_server.serve(
+            self._handle,
+            settings.host,
+            settings.port,
+            process_request=self._answer_http,
+            ssl=context,
+            # The time for a whole HTTP request: one that comes byte by byte ends here.
+            open_timeout=seconds,
+            server_header=None,
+            **options,
+        )
+        return listening
+
+    async def stop(self, server: Server) -> None:
+        """Accept nothing more, let sessions finish, then close what is left."""
+        server.close(close_connections=False)
+        self._host.draining.set()
+        if self._running:
+            logger.info("draining", sessions=len(self._host.sessions))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._host.settings.drain_seconds):
+                    await self._end_by_themselves()
+        for task in [*self._running]:
+            task.cancel()
+        if self._running:
+            await asyncio.wait([*self._running])
+
+    async def _end_by_themselves(self) -> None:
+        """Wait until the sessions have ended, then until peers have what they were being sent."""
+        sessions = [task for task, route in self._running.items() if route not in _PEER_ROUTES]
+        if sessions:
+            await asyncio.wait(sessions)
+        self._host.deserted.set()
+        if self._running:
+            await asyncio.wait([*self._running])
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        assert connection.request is not None  # set before a handler runs
+        link = WebSocketLink(connection)
+        path, token = token_in_path(connection.request.path)
+        device, route = self._find(path)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[task] = route
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                called = _called(connection.request).removesuffix(route)
+                await _ROUTES[route](link, device, token, called)
+        finally:
+            del self._running[task]
+
+    def _find(self, path: str) -> tuple[Device, str]:
+        match = _PATH.match(path)
+        if match is None:
+            raise LookupError
+        return self._host.devices[int(match["device"] or 0)], match["route"]
+
+    def _answer_http(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer what is no WebSocket of ours: health, metrics, and wrong addresses."""
+        match = _PATH.match(token_in_path(request.path)[0])
+        if match is not None and request.headers.get("Upgrade", "").lower() == "websocket":
+            device, devices = int(match["device"] or 0), len(self._host.devices)
+            refusal = refuse(request.headers, getattr(connection, "refusal", ""), device, devices)
+            if refusal is None:
+                return None
+            status, headers, body = refusal
+            # A client that was refused reads no body, but the status line.
+            phrase = body.decode().strip()
+        else:
+            draining = self._host.draining.is_set()
+            state = ServerState(draining, self._metrics.exposition)
+            status, headers, body = respond(request.path, state, is_route=match is not None)
+            phrase = HTTPStatus(status).phrase
+        response = Response(status, phrase, Headers(headers), body)
+        response.headers["Content-Length"] = str(len(body))
+        response.headers["Connection"] = "close"
+        return response
+
+
+def _called(request: Request) -> str:
+    """Return the address, with its route, by which somebody called this server."""
+    return f"ws://{request.headers.get('Host', '')}{request.path}"
+
+
+def _version() -> str:
+    try:
+        return version("burn-remote")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"

@@ -1,0 +1,1 @@
+"""What does a session do with its messages, in which order, on which thread?"""

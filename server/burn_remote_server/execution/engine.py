@@ -1,0 +1,275 @@
+"""What does a session do with each message? Sans-I/O: messages in, instructions out.
+
+The pump of a socket and the in-process link of a local device drive the same engine. It never waits
+for a socket; what must be sent, fetched or told goes to its ``Outbox``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from burn_remote_protocol.dialects.native import SLOW_TASKS, Batch, decode_task, dropped_next
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    QuotaExceeded,
+)
+from burn_remote_protocol.ids import is_secret
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Chunk,
+    Cleanup,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.plans import memory_bytes
+from burn_remote_server.execution.slots import InFlight, Uploading
+from burn_remote_server.transfers.exposed import Exposed, ExposeLimits, Transfers, transfer_key
+
+__all__ = ["TASK_COST", "Engine", "Outbox"]
+
+# What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
+# one operation, about a nanosecond): dispatch in Python takes about a microsecond.
+TASK_COST: Final = 1_000
+
+
+class Outbox(Protocol):
+    """What an engine asks of whoever drives it. Called in the thread that runs the engine."""
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        """Answer a request; a large ``TensorData`` may leave in chunks, its buffer must stay."""
+        ...
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        """Report an operation that failed by itself."""
+        ...
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        """Start a download; deliver to ``slot`` when it ends, whatever happens."""
+        ...
+
+
+def _never(answer: Deliver) -> Deliver:
+    raise AssertionError("whoever drives an engine on a device that works on says how to go on")
+
+
+class Engine:
+    """Execute one session's tasks in order.
+
+    Raises ``ProtocolViolation`` for what no client may send; the session must then be closed.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        transfers: Transfers,
+        outbox: Outbox,
+        *,
+        transfer_domain: str,
+        fetch_wait_seconds: float,
+        exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        self._interpreter = interpreter
+        self._transfers = transfers
+        self._outbox = outbox
+        self._transfer_domain = transfer_domain
+        self._fetch_wait_seconds = fetch_wait_seconds
+        self._exposes = exposes
+        # Makes, of what must run in the session's turn, what a device may call when it is ready.
+        self.later: Callable[[Deliver], Deliver] = _never
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Define: lambda task: interpreter.define(task.number, task.signature),
+            Execute: lambda task: interpreter.execute(task.operation),
+            Drop: lambda task: interpreter.drop(task.tensors),
+            Upload: self._upload,
+            BeginUpload: self._begin_upload,
+            Read: self._read,
+            Sync: self._sync,
+            Seed: lambda task: interpreter.seed(task.seed),
+            QueryDType: self._query_dtype,
+            Cleanup: lambda task: interpreter.backend.memory_cleanup(),
+            Expose: self._expose,
+            Fetch: self._fetch,
+        }
+
+    # -- running ------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Execute a batch."""
+        invoke = self._interpreter.invoke
+        numbered = self._interpreter.numbered
+        tasks = batch.tasks
+        for place, task in enumerate(tasks):
+            try:
+                plan = numbered.get(task[0])
+            except (TypeError, IndexError):
+                raise ProtocolViolation("a task is a list that starts with a number") from None
+            if plan is None:
+                self.handle(decode_task(task))
+            elif len(task) == plan.task_length and type(task[-1]) is int:
+                # A program's temporary tensors are dropped by the task that follows their last use.
+                dying = dropped_next(tasks, place) if plan.reusable else ()
+                invoke(plan, task[1:], dying)
+            else:
+                raise plan.wrong_tensors(task[1:])
+
+    def handle(self, task: Task) -> None:
+        """Execute one task."""
+        self._handlers[type(task)](task)
+
+    def estimate(self, batch: Batch) -> int | None:
+        """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
+        if self._interpreter.has_slots():
+            return None
+        numbered = self._interpreter.numbered
+        total = 0
+        for task in batch.tasks:
+            try:
+                number = task[0]
+                if number >= 0:
+                    total += numbered[number].cost + TASK_COST
+                elif number not in SLOW_TASKS:
+                    total += TASK_COST
+                else:
+                    return None
+            except (TypeError, IndexError, KeyError):
+                return None
+        return total
+
+    def write_chunk(self, chunk: Chunk) -> None:
+        """Put a piece of an upload in its place; the last one makes the tensor ready."""
+        slot = self._interpreter.slot(chunk.payload)
+        if not isinstance(slot, Uploading):
+            if self._interpreter.refused_upload(chunk.payload):
+                return
+            raise ProtocolViolation(f"a chunk of payload {chunk.payload}, which is not open")
+        size = len(chunk.data)
+        if chunk.offset != slot.received or not 0 < size <= slot.size - slot.received:
+            raise ProtocolViolation(
+                f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, "
+                f"which has {slot.received:,} of {slot.size:,} bytes"
+            )
+        self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
+        slot.received += size
+        if slot.received == slot.size:
+            self._interpreter.finish_upload(chunk.payload, slot)
+
+    # -- tasks --------------------------------------------------------------------------------
+
+    def _upload(self, task: Upload) -> None:
+        try:
+            refusal = self._interpreter.quota.refusal([memory_bytes(task.data.spec)])
+            if refusal is not None:
+                raise refusal
+            shared = self._interpreter.backend.to_device(task.data)
+            self._interpreter.store_shared(task.tensor, shared)
+        except OperationFailed as error:
+            self._fail(task.tensor, error, "Upload", str(task.data.spec))
+        except MemoryError:
+            reason = f"no room for {task.data.spec}"
+            self._fail(task.tensor, OutOfMemory(reason), "Upload", str(task.data.spec))
+
+    def _begin_upload(self, task: BeginUpload) -> None:
+        try:
+            slot = self._interpreter.begin_upload(task.tensor, task.spec, task.byte_count)
+        except OperationFailed as error:
+            self._fail(task.tensor, error, "Upload", str(task.spec))
+            return
+        if slot.received == slot.size:
+            self._interpreter.finish_upload(task.tensor, slot)
+
+    def _read(self, task: Read) -> None:
+        answer = partial(self._answer, task)
+        try:
+            array = self._interpreter.read(task.tensor, task.spec)
+            elements = self._interpreter.session.read(
+                array, task.spec.dtype, partial(self.later, answer)
+            )
+        except (BurnRemoteError, MemoryError) as error:
+            answer(error)
+        else:
+            if elements is not None:
+                answer(elements)
+
+    def _sync(self, task: Sync) -> None:
+        self._interpreter.settle()
+        answer = partial(self._answer, task)
+        if self._interpreter.session.synced(partial(self.later, answer)):
+            answer(None)
+
+    def _answer(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
+        """Answer with the elements that were read, or with what went wrong."""
+        if isinstance(value, Exception) and not isinstance(value, OperationFailed):
+            reason = str(value) or "the server has no room for the elements"
+            value = OperationFailed(reason, operation=type(task).__name__)
+        if isinstance(value, memoryview):
+            assert isinstance(task, Read)  # a sync has no elements
+            reply = TensorData(value, task.spec.shape, task.spec.dtype)
+            self._outbox.reply(task.request, reply)
+        else:
+            self._outbox.reply(task.request, value)
+
+    def _query_dtype(self, task: QueryDType) -> None:
+        self._outbox.reply(task.request, int(self._interpreter.backend.dtype_usage(task.dtype)))
+
+    def _expose(self, task: Expose) -> None:
+        backend = self._interpreter.backend
+        try:
+            array = self._interpreter.read(task.tensor, task.spec)
+            exposed = Exposed(self._interpreter.session.share(array), task.spec, backend)
+        except OperationFailed as error:
+            # The failure travels in the tensor's place: who fetches learns why it never was.
+            exposed = Exposed(None, task.spec, backend, error)
+        key = transfer_key(self._transfer_domain, task.transfer)
+        try:
+            self._transfers.expose(
+                key,
+                exposed,
+                owner=self,
+                count=task.count,
+                expires_seconds=task.expires_seconds,
+                limits=self._exposes,
+                is_secret=is_secret(task.transfer),
+            )
+        except OperationFailed as error:
+            failure = type(error)(
+                error.reason, operation="Expose", shapes=str(task.spec), tensor=task.tensor
+            )
+            if isinstance(error, QuotaExceeded):
+                self._transfers.fail(key, Exposed(None, task.spec, backend, failure))
+            self._outbox.failed((task.tensor,), failure)
+
+    def _fetch(self, task: Fetch) -> None:
+        slot = InFlight(task.spec, self._fetch_wait_seconds)
+        try:
+            self._interpreter.begin_fetch(task.tensor, slot)
+            self._outbox.fetch(task, slot)
+        except OperationFailed as error:
+            slot.fail(error)
+            self._fail(task.tensor, error, "Fetch", str(task.spec))
+
+    def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
+        failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
+        self._interpreter.store(tensor, failure)
+        self._outbox.failed((tensor,), failure)
+
+    def close(self) -> None:
+        """Free everything that the session holds or exposed."""
+        self._transfers.withdraw(self)
+        self._interpreter.clear()

@@ -1,0 +1,138 @@
+"""Which frames leave a native session next?
+
+Replies go first and whole; the chunks of large answers take turns, so that no download holds up a
+small reply or another download.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    INLINE_BYTES,
+    chunk_head,
+    encode_frame,
+)
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, QuotaExceeded
+from burn_remote_protocol.messages import Failed, Fetch, Reply
+from burn_remote_protocol.replay import ReplayWindow
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.execution.slots import InFlight
+
+__all__ = ["Frame", "NativeOutbox"]
+
+# A whole frame, or a header and the payload that follows it in the same frame.
+Frame = bytes | tuple[bytes, memoryview]
+
+
+@dataclass(slots=True)
+class _Download:
+    payload: int
+    data: memoryview
+    sent: int = 0
+
+
+class NativeOutbox:
+    """Turn what an engine says into frames, and keep each until the client has it.
+
+    The engine's thread appends, the pump takes; ``deque`` makes each step atomic.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[Fetch, InFlight], None],
+        *,
+        max_waiting_bytes: int = 2**62,
+        is_resumable: bool = True,
+        has_checksums: bool = False,
+    ) -> None:
+        """Prepare to send.
+
+        ``max_waiting_bytes`` bounds large answers that were not sent. ``is_resumable``: what was
+        sent is kept until it is acknowledged. ``has_checksums``: chunks carry them.
+        """
+        self._max_waiting_bytes = max_waiting_bytes
+        self._is_resumable = is_resumable
+        self._has_checksums = has_checksums
+        # Counted by one thread each: the engine adds, the pump takes away.
+        self._added_bytes = 0
+        self._taken_bytes = 0
+        self.window: ReplayWindow[Frame] = ReplayWindow()
+        self._again: deque[Frame] = deque()
+        self._frames: deque[bytes] = deque()
+        self._downloads: deque[_Download] = deque()
+        self.failures: Counter[str] = Counter()  # reported so far, by the error's code
+        self._fetch = fetch
+
+    def __len__(self) -> int:
+        return len(self._again) + len(self._frames) + len(self._downloads)
+
+    def take(self) -> Frame | None:
+        """Return the next frame to send, or ``None``."""
+        if self._again:
+            return self._again.popleft()
+        frame = self._next()
+        if frame is not None and self._is_resumable:
+            size = len(frame) if isinstance(frame, bytes) else len(frame[1])
+            self.window.append(frame, size)
+        return frame
+
+    def send_again(self, received: int) -> None:
+        """Queue what a client that comes back does not have. Raises ``SessionLost``."""
+        self.window.acknowledge(received)
+        self._again = deque(self.window.frames())
+
+    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+        """Answer a request; large elements follow in chunks."""
+        if not isinstance(value, TensorData):
+            self._frames.append(encode_frame(Reply(request, value)))
+            return
+        data = memoryview(value.bytes).cast("B")
+        if len(data) <= INLINE_BYTES:
+            self._frames.append(encode_frame(Reply(request, bytes(data))))
+            return
+        waiting = self._added_bytes - self._taken_bytes
+        if waiting and waiting + len(data) > self._max_waiting_bytes:
+            # Arrays whose elements wait here are alive although the session may have dropped them.
+            refusal = QuotaExceeded(
+                f"bytes of answers that wait to be sent: {waiting + len(data):,} would, "
+                f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once",
+                operation="Read",
+            )
+            self._frames.append(encode_frame(Reply(request, refusal)))
+            return
+        self.follow(request, value)
+
+    def follow(self, request: int, value: TensorData, start: int = 0) -> None:
+        """Answer with a tensor's shape and dtype, and its bytes from ``start`` on in chunks."""
+        data = memoryview(value.bytes).cast("B")
+        self._frames.append(encode_frame(Reply(request, value.spec)))
+        if start < len(data) or not start:
+            self._added_bytes += len(data) - start
+            self._downloads.append(_Download(request, data, start))
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        """Report an operation that failed by itself."""
+        self.failures[error.code] += 1
+        self._frames.append(encode_frame(Failed(tensors, error)))
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        """Pass a download on to whoever does them."""
+        self._fetch(task, slot)
+
+    def _next(self) -> Frame | None:
+        if self._frames:
+            return self._frames.popleft()
+        if not self._downloads:
+            return None
+        download = self._downloads.popleft()
+        start = download.sent
+        download.sent = min(start + CHUNK_BYTES, len(download.data))
+        if download.sent < len(download.data):
+            self._downloads.append(download)
+        data = download.data[start : download.sent]
+        self._taken_bytes += len(data)
+        return chunk_head(download.payload, start, data if self._has_checksums else None), data

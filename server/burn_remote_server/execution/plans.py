@@ -1,0 +1,218 @@
+"""How is a signature made ready to run many times?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    QuotaExceeded,
+    ShapeMismatch,
+    shown,
+)
+from burn_remote_protocol.operations.encoding import check_declared
+from burn_remote_protocol.operations.families.session import CUSTOM
+from burn_remote_protocol.operations.fields import Role
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_server.backends.interface import BackendSession, array_shape
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly"]
+
+logger = get_logger(__name__)
+
+# Results from this size on may take the memory of an input that dies. Larger: chains of operations
+# on middling tensors have the system map and clear new memory for each. Smaller: looking whether
+# anything else refers to the input costs more than new memory.
+REUSED_BYTES: Final = 256 * 1024
+
+
+def memory_bytes(spec: TensorSpec) -> int:
+    """Return what a tensor takes on a device: a bool is one byte, however the wire stores it."""
+    return spec.size if spec.dtype.is_bool else spec.nbytes
+
+
+class Plan:
+    """A checked signature bound to its kernel.
+
+    ``run(*inputs)`` takes the arrays of the present inputs in wire order and returns the output, or
+    a tuple of outputs. ``run_into(*inputs, out=array)`` leaves the output in the array of an input,
+    one at the ``reusable`` positions, of which there may be none. ``expected`` has the shape and
+    array dtype of each input. A signature that no operation could have (``error``) fails each time
+    it is used.
+    """
+
+    __slots__ = (
+        "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes",
+        "output_count", "reusable", "run", "run_into", "signature", "task_length",
+    )  # fmt: skip
+
+    def __init__(self, signature: Signature, session: BackendSession) -> None:
+        self.signature = signature
+        self.input_count = len(signature.input_uses)
+        self.output_count = signature.output_count
+        self.gives_one = _gives_one(signature)
+        self.task_length = 1 + self.input_count + self.output_count
+        self.output_bytes = sum(memory_bytes(spec) for spec in signature.outputs)
+        self.last_uses = tuple(
+            position
+            for position, use in enumerate(signature.input_uses)
+            if use.status is TensorStatus.READ_WRITE
+        )
+        self.expected: tuple[tuple[Any, Any], ...] = ()
+        self.error: BurnRemoteError | None = None
+        self.cost = 0
+        self.run: Callable[..., Any] = _no_run
+        self.run_into: Callable[..., Any] = _no_run
+        self.reusable: tuple[int, ...] = ()
+        try:
+            check_declared(signature)
+            self.expected = tuple(
+                (array_shape(use.spec), session.array_dtype(use.spec.dtype))
+                for use in signature.input_uses
+            )
+            self.cost = _cost(signature)
+            self.run = _bind(signature, session)
+            if self.gives_one and self.output_bytes >= REUSED_BYTES:
+                self._bind_into(signature, session)
+        except BurnRemoteError as error:
+            self.error = error
+        except Exception as error:  # a defect of ours: it costs this operation, not the session
+            logger.exception("operation_not_bound", operation=str(signature.row))
+            self.error = OperationFailed(f"the server failed: {type(error).__name__}: {error}")
+
+    def _bind_into(self, signature: Signature, session: BackendSession) -> None:
+        (out,) = signature.outputs
+        wanted = (array_shape(out), session.array_dtype(out.dtype))
+        fitting = tuple(
+            position for position, expected in enumerate(self.expected) if expected == wanted
+        )
+        if not fitting or any(
+            item is None or type(item) is tuple for item in signature.call.inputs
+        ):
+            return
+        run_into = session.bind_into(signature)
+        if run_into is not None:
+            self.run_into, self.reusable = run_into, fitting
+
+    def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
+        """Say how many tensors the operation takes."""
+        return ProtocolViolation(
+            f"{self.signature.row} takes {self.task_length - 1} tensor ids, not {shown(seen)}"
+        )
+
+    def mismatch(self, inputs: list[Any]) -> ShapeMismatch:
+        """Say which inputs are not what the operation declares them to be."""
+        seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in inputs)
+        return ShapeMismatch(
+            f"the session's tensors are {seen}, the operation declares {self.signature.describe()}"
+        )
+
+
+def _gives_one(signature: Signature) -> bool:
+    """Whether the kernel returns an array and not a tuple: the row has one output, no list."""
+    outputs = [
+        argument
+        for field, argument in zip(signature.row.fields, signature.arguments, strict=True)
+        if field.role is Role.OUTPUT
+    ]
+    return len(outputs) == 1 and type(outputs[0]) is not tuple
+
+
+def _no_run(*inputs: Any) -> Any:
+    raise AssertionError("a plan with an error is never run")
+
+
+def _cost(signature: Signature) -> int:
+    estimate = signature.row.cost
+    if estimate is not None:
+        return estimate(signature.call)
+    elements = sum(spec.size for spec in signature.outputs)
+    return elements + sum(use.spec.size for use in signature.input_uses)
+
+
+def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
+    """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
+    kernel = session.bind(signature)
+    groups = tuple(
+        None if item is None else len(item) if type(item) is tuple else 1
+        for item in signature.call.inputs
+    )
+    is_list = tuple(type(item) is tuple for item in signature.call.inputs)
+    if not any(is_list) and None not in groups:
+        return kernel
+
+    def run(*inputs: Any) -> Any:
+        arrays = iter(inputs)
+        return kernel(
+            *(
+                None
+                if size is None
+                else [next(arrays) for _ in range(size)]
+                if listed
+                else next(arrays)
+                for size, listed in zip(groups, is_list, strict=True)
+            )
+        )
+
+    return run
+
+
+def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
+    """Return why an operation of this estimated cost is refused before it starts, or ``None``."""
+    if allowed is None or cost <= allowed:
+        return None
+    return QuotaExceeded(
+        f"operation cost: an estimated {cost:,} arithmetic operations, {allowed:,} are allowed; "
+        "split the operation, or raise max_operation_cost on the server"
+    )
+
+
+def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]:
+    """Return a kernel that raises ``QuotaExceeded`` in place of its result when it took too long.
+
+    A kernel cannot be stopped halfway; until it ends, only its own session waits for it.
+    """
+
+    def run_timed(*inputs: Any, **into: Any) -> Any:
+        started = time.monotonic()
+        results = run(*inputs, **into)
+        seconds = time.monotonic() - started
+        if seconds > allowed_seconds:
+            raise QuotaExceeded(
+                f"operation seconds: it took {seconds:.3g}, {allowed_seconds:g} are allowed; "
+                "split the operation, or raise max_operation_seconds on the server"
+            )
+        return results
+
+    return run_timed
+
+
+def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:
+    """Return the failure that an operation's outputs get for what was raised while it ran."""
+    signature = plan.signature
+    kind, reason = _blame(error, plan)
+    return kind(reason, operation=_named(signature), shapes=signature.describe(), tensor=tensor)
+
+
+def _named(signature: Signature) -> str:
+    if signature.row is not CUSTOM:
+        return str(signature.row)
+    return f"Custom {shown(signature.arguments[0])}"
+
+
+def _blame(error: Exception, plan: Plan) -> tuple[type[OperationFailed], str]:
+    if isinstance(error, OperationFailed):
+        return type(error), error.reason
+    if isinstance(error, MemoryError):
+        return OutOfMemory, f"the device has no room for {plan.output_bytes:,} bytes"
+    if isinstance(error, BurnRemoteError):
+        return OperationFailed, str(error)
+    logger.warning("kernel_failed", operation=_named(plan.signature), exc_info=error)
+    return OperationFailed, f"{type(error).__name__}: {error}"

@@ -1,0 +1,75 @@
+"""What can stand in a tensor's place before, or instead of, its elements?"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["InFlight", "Slot", "Uploading"]
+
+
+class InFlight:
+    """A tensor that is being fetched from another server; only an operation that needs it waits."""
+
+    __slots__ = (
+        "_arrived", "_error", "_value", "is_dropped", "reserved", "spec", "wait_seconds"
+    )  # fmt: skip
+
+    def __init__(self, spec: TensorSpec | None, wait_seconds: float) -> None:
+        self.spec = spec
+        self.wait_seconds = wait_seconds
+        # Bytes of the quota that are kept for it, also after nobody wants it any more.
+        self.reserved: int | None = None
+        self.is_dropped = False
+        self._arrived = threading.Event()
+        self._value: Any = None
+        self._error: OperationFailed | None = None
+
+    def complete(self, array: Any) -> None:
+        """Deliver the array."""
+        self._value = array
+        self._arrived.set()
+        if self.is_dropped:
+            self._value = None
+
+    def fail(self, error: OperationFailed) -> None:
+        """Deliver the reason why it will not come."""
+        self._error = error
+        self._arrived.set()
+
+    def drop(self) -> None:
+        """Let go of the array, now or when it comes."""
+        self.is_dropped = True
+        if self._arrived.is_set():
+            self._value = None
+
+    def arrived(self) -> bool:
+        """Whether the array or the error is here."""
+        return self._arrived.is_set()
+
+    def array(self) -> Any:
+        """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
+        # The fetch has a bound of its own and always delivers; this one is for a fetch that died.
+        if not self._arrived.wait(self.wait_seconds):
+            raise TransferFailed(f"the tensor did not arrive within {self.wait_seconds:g} seconds")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Uploading:
+    """A tensor whose elements are arriving in chunks."""
+
+    __slots__ = ("received", "size", "spec", "upload")
+
+    def __init__(self, spec: TensorSpec, upload: Any) -> None:
+        self.spec = spec
+        self.size = spec.nbytes
+        self.upload = upload
+        self.received = 0
+
+
+Slot = InFlight | Uploading | OperationFailed

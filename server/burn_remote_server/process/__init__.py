@@ -1,0 +1,1 @@
+"""How is a server started, configured, asked whether it lives, and stopped?"""

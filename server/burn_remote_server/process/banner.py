@@ -1,0 +1,96 @@
+"""What does an operator, or the program that started it, see when a server is ready?"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from burn_remote_server.process.addresses import http_authority, reachable_host
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.process.sizes import format_bytes
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["announce", "facts", "ready_line"]
+
+logger = get_logger(__name__)
+
+# The distributions that may have brought each backend's array library. Their versions are asked
+# for, and not the library itself: only backends import array libraries.
+_ARRAY_LIBRARIES: Final = {
+    "numpy": ("numpy",),
+    "cupy": ("cupy-cuda12x", "cupy-cuda13x", "cupy"),
+}
+
+
+def ready_line(addresses: Sequence[str]) -> str:
+    """Return the one line that programs wait for; everything after ``at`` is addresses."""
+    return f"burn-remote-server is ready at {' '.join(addresses)}"
+
+
+def announce(
+    about: Mapping[str, str], addresses: Sequence[str], *, out: TextIO, terminal: TextIO
+) -> None:
+    """Say that the server is ready: a panel on a terminal or else a log line, and the ready line.
+
+    The ready line is all that ever goes to ``out``, so a program can read the port from there.
+    """
+    if terminal.isatty():
+        _show_panel(about, Console(file=terminal))
+    else:
+        logger.info("ready", **about)
+    try:
+        out.write(ready_line(addresses) + "\n")
+        out.flush()
+    except BrokenPipeError:
+        # Whoever started us reads no output, which is no reason not to serve.
+        logger.debug("ready_line_unread")
+
+
+def facts(
+    settings: Settings, addresses: Sequence[str], port: int, dialects: Sequence[str]
+) -> dict[str, str]:
+    """Return what is worth knowing about a server that has just started, in order."""
+    about = {"address": " ".join(addresses)}
+    peer_address = settings.peer_address(port)
+    if peer_address not in addresses:
+        about["peers use"] = peer_address
+    devices = "1 device" if settings.device_count == 1 else f"{settings.device_count} devices"
+    library = _library_version(settings.backend)
+    about["computes"] = f"{library}, {devices}, Python {platform.python_version()}"
+    about["speaks"] = ", ".join(dialects)
+    share = settings.max_session_bytes
+    session = "80 % of memory" if share is None else format_bytes(share)
+    about["limits"] = (
+        f"{settings.max_sessions:,} sessions, each {session} and "
+        f"{settings.max_session_tensors:,} tensors"
+    )
+    about["stops"] = f"on SIGTERM or Ctrl-C, within {settings.drain_seconds:g} s"
+    scheme = "https" if settings.is_secure else "http"
+    health = f"{scheme}://{http_authority(reachable_host(settings.host), port)}"
+    about["health"] = f"{health}/healthz /readyz /metrics"
+    return about
+
+
+def _library_version(backend: str) -> str:
+    for distribution in _ARRAY_LIBRARIES.get(backend, ()):
+        try:
+            return f"{backend} {version(distribution)}"
+        except PackageNotFoundError:
+            continue
+    return backend
+
+
+def _show_panel(about: Mapping[str, str], console: Console) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in about.items():
+        table.add_row(label, text)
+    title = f"burn-remote-server {version('burn-remote')}"
+    console.print(Panel(table, title=title, title_align="left", expand=False), highlight=False)

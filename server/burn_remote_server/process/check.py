@@ -1,0 +1,138 @@
+"""Does the server at an address answer? That is ``burn-remote-server --check``.
+
+Containers ask every few seconds: the standard library only, and little of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from burn_remote_server.process.addresses import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    http_authority,
+    reachable_host,
+)
+
+__all__ = ["Target", "check", "main", "target"]
+
+# Larger: an orchestrator's own timeout (5 s in our images) ends the check without a reason.
+# Smaller: a server with a busy event loop counts as dead.
+TIMEOUT_SECONDS: Final = 3.0
+# Enough for a status line; what comes after it does not matter.
+STATUS_BYTES: Final = 64
+# The settings that say where a server listens and how one speaks to it.
+_SETTINGS: Final = ("host", "port", "tls_certificate", "tls_client_ca")
+
+
+class Target(NamedTuple):
+    """Where the server to check listens."""
+
+    host: str
+    port: int
+    tls: bool = False
+    wants_certificate: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check the server that the arguments name; return 0 when it is healthy and 1 when not."""
+    try:
+        problem = check(target(arguments, os.environ))
+    except ValueError as error:
+        problem = str(error)
+    if problem is None:
+        return 0
+    sys.stderr.write(f"burn-remote-server: {problem}\n")
+    return 1
+
+
+def target(arguments: Sequence[str], environment: Mapping[str, str]) -> Target:
+    """Return the server that ``--address`` names, or else the one that is configured.
+
+    Raises ``ValueError`` for an address or port that cannot be.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for setting in ("address", "config", *_SETTINGS):
+        parser.add_argument(f"--{setting.replace('_', '-')}")
+    flags, _ = parser.parse_known_args(arguments)  # a server's other flags may stand beside
+    if flags.address is not None:
+        return _read_address(flags.address)
+    config = flags.config or environment.get("BURN_REMOTE_CONFIG")
+    file = _read_file(Path(config)) if config else {}
+    variables = {name: environment.get(f"BURN_REMOTE_{name.upper()}") for name in _SETTINGS}
+    if str(variables["port"]).startswith("tcp://"):  # Kubernetes' word for a service, not ours
+        variables["port"] = None
+    found = {name: getattr(flags, name) or variables[name] or file.get(name) for name in _SETTINGS}
+    port = str(found["port"] or DEFAULT_PORT)
+    if not port.isdecimal():
+        raise ValueError(f"the port is {port!r}; expected a whole number")
+    return Target(
+        reachable_host(str(found["host"] or DEFAULT_HOST)),
+        int(port),
+        tls=bool(found["tls_certificate"]),
+        wants_certificate=bool(found["tls_client_ca"]),
+    )
+
+
+def _read_address(address: str) -> Target:
+    parts = urlsplit(address if "://" in address else f"ws://{address}")
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or not port:
+        raise ValueError(f"--address is {address!r}; expected one such as ws://127.0.0.1:3000")
+    return Target(reachable_host(parts.hostname), port, parts.scheme in ("wss", "https"))
+
+
+def _read_file(path: Path) -> dict[str, str | int]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
+
+
+def check(server: Target) -> str | None:
+    """Ask a server for ``/healthz``; return ``None`` when it is healthy, or else what is wrong."""
+    authority = http_authority(server.host, server.port)
+    try:
+        status = _request_status(server, authority)
+    except TimeoutError:
+        return f"{authority} did not answer within {TIMEOUT_SECONDS:g} seconds"
+    except OSError as error:
+        return f"{authority} cannot be reached: {error.strerror or error}"
+    if status.startswith(b"HTTP/1.1 200"):
+        return None
+    if server.wants_certificate and not status:
+        return None  # the handshake was done, then it missed our certificate: its event loop lives
+    answer = status.split(b"\r\n")[0].decode("latin-1")
+    return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
+
+
+def _request_status(server: Target, authority: str) -> bytes:
+    request = f"GET /healthz HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
+    address = (server.host, server.port)
+    with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as connection:
+        if server.tls:
+            import ssl  # 20 ms that only those with certificates pay
+
+            # Alive or not is the question; a container asks itself by an address that no
+            # certificate names.
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            with context.wrap_socket(connection, server_hostname=server.host) as encrypted:
+                encrypted.sendall(request.encode("ascii"))
+                return encrypted.recv(STATUS_BYTES)
+        connection.sendall(request.encode("ascii"))
+        return connection.recv(STATUS_BYTES)

@@ -1,0 +1,229 @@
+"""Which flags does ``burn-remote-server`` have, and what becomes of mistakes?
+
+Flags arrive as text and are checked where variables and the file are, so that a bad value reads the
+same wherever it came from. A user's mistake ends in one sentence and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final, Never
+
+import typer
+from pydantic import SecretStr
+
+from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.process.configuration_sources import (
+    LoadedSettings,
+    flag_name,
+    load_settings,
+)
+from burn_remote_server.process.sizes import format_bytes
+
+__all__ = ["main"]
+
+USAGE_EXIT_CODE: Final = 2
+
+LISTENING: Final = "Where it listens"
+ADMITTING: Final = "Who may connect"
+COMPUTING: Final = "What it computes on"
+SESSION_LIMITS: Final = "What one session may use"
+SERVER_LIMITS: Final = "What all sessions together may use"
+WAITING: Final = "How long it waits"
+LOGGING: Final = "What it tells"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    try:
+        app(args=list(arguments), prog_name="burn-remote-server")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def _flag(setting: str, panel: str, metavar: str) -> Any:
+    """Return the option of a setting, its help taken from the setting itself."""
+    field = Settings.model_fields[setting]
+    return typer.Option(
+        flag_name(setting),
+        help=f"{field.description} {_default_text(setting, field.default)}".rstrip(),
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+
+
+def _default_text(setting: str, default: object) -> str:
+    """Return the end of a flag's help. What unset means, the description says itself."""
+    if default is None:
+        return ""
+    if default == ():
+        return "Default: none."
+    if isinstance(default, bool):
+        return f"Default: {str(default).lower()}."
+    if isinstance(default, int) and setting.endswith("_bytes"):
+        default = format_bytes(default)
+    return f"Default: {default:g}." if isinstance(default, float) else f"Default: {default}."
+
+
+@app.command(
+    help="Hold the tensors of remote programs, and compute on them.\n\n"
+    "Each setting has a flag, a variable and a place in the --config file: --drain-seconds, for "
+    "one, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. The flag wins over the variable, and the "
+    "variable over the file. A size is a number of bytes, or like 64MiB."
+)
+def command(
+    context: typer.Context,
+    host: Annotated[str | None, _flag("host", LISTENING, "HOST")] = None,
+    port: Annotated[str | None, _flag("port", LISTENING, "PORT")] = None,
+    advertise_address: Annotated[
+        str | None, _flag("advertise_address", LISTENING, "ADDRESS")
+    ] = None,
+    tls_certificate: Annotated[str | None, _flag("tls_certificate", LISTENING, "FILE")] = None,
+    tls_key: Annotated[str | None, _flag("tls_key", LISTENING, "FILE")] = None,
+    token_file: Annotated[str | None, _flag("token_file", ADMITTING, "FILE")] = None,
+    tls_client_ca: Annotated[str | None, _flag("tls_client_ca", ADMITTING, "FILE")] = None,
+    peer: Annotated[list[str] | None, _flag("peer", ADMITTING, "HOST")] = None,
+    peer_ca: Annotated[str | None, _flag("peer_ca", ADMITTING, "FILE")] = None,
+    backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
+    device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
+    device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
+    custom_operations: Annotated[
+        list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
+    ] = None,
+    seed: Annotated[str | None, _flag("seed", COMPUTING, "NUMBER")] = None,
+    inline_cost_limit: Annotated[str | None, _flag("inline_cost_limit", COMPUTING, "COUNT")] = None,
+    max_session_bytes: Annotated[
+        str | None, _flag("max_session_bytes", SESSION_LIMITS, "BYTES")
+    ] = None,
+    max_session_tensors: Annotated[
+        str | None, _flag("max_session_tensors", SESSION_LIMITS, "COUNT")
+    ] = None,
+    max_tensor_bytes: Annotated[
+        str | None, _flag("max_tensor_bytes", SESSION_LIMITS, "BYTES")
+    ] = None,
+    max_message_bytes: Annotated[
+        str | None, _flag("max_message_bytes", SESSION_LIMITS, "BYTES")
+    ] = None,
+    session_queue_batches: Annotated[
+        str | None, _flag("session_queue_batches", SESSION_LIMITS, "COUNT")
+    ] = None,
+    session_queue_bytes: Annotated[
+        str | None, _flag("session_queue_bytes", SESSION_LIMITS, "BYTES")
+    ] = None,
+    max_session_transfers: Annotated[
+        str | None, _flag("max_session_transfers", SESSION_LIMITS, "COUNT")
+    ] = None,
+    max_operation_cost: Annotated[
+        str | None, _flag("max_operation_cost", SESSION_LIMITS, "COUNT")
+    ] = None,
+    max_operation_seconds: Annotated[
+        str | None, _flag("max_operation_seconds", SESSION_LIMITS, "SECONDS")
+    ] = None,
+    max_total_bytes: Annotated[str | None, _flag("max_total_bytes", SERVER_LIMITS, "BYTES")] = None,
+    max_connections: Annotated[str | None, _flag("max_connections", SERVER_LIMITS, "COUNT")] = None,
+    max_connections_per_address: Annotated[
+        str | None, _flag("max_connections_per_address", SERVER_LIMITS, "COUNT")
+    ] = None,
+    transfer_checksum: Annotated[
+        str | None, _flag("transfer_checksum", SERVER_LIMITS, "true|false")
+    ] = None,
+    max_sessions: Annotated[str | None, _flag("max_sessions", SERVER_LIMITS, "COUNT")] = None,
+    heartbeat_seconds: Annotated[str | None, _flag("heartbeat_seconds", WAITING, "SECONDS")] = None,
+    handshake_timeout_seconds: Annotated[
+        str | None, _flag("handshake_timeout_seconds", WAITING, "SECONDS")
+    ] = None,
+    lease_seconds: Annotated[str | None, _flag("lease_seconds", WAITING, "SECONDS")] = None,
+    drain_seconds: Annotated[str | None, _flag("drain_seconds", WAITING, "SECONDS")] = None,
+    fetch_timeout_seconds: Annotated[
+        str | None, _flag("fetch_timeout_seconds", WAITING, "SECONDS")
+    ] = None,
+    transfer_expiry_seconds: Annotated[
+        str | None, _flag("transfer_expiry_seconds", WAITING, "SECONDS")
+    ] = None,
+    log_level: Annotated[str | None, _flag("log_level", LOGGING, "LEVEL")] = None,
+    log_format: Annotated[str | None, _flag("log_format", LOGGING, "FORMAT")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of settings, each under its flag's name with underscores: "
+            "device_count = 2. Or BURN_REMOTE_CONFIG.",
+            metavar="FILE",
+        ),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option(
+            "--show-config", metavar="", help="Print the settings in force, as TOML, and exit."
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            metavar="",
+            help="Ask a running server whether it is healthy; exit with 0 if so and 1 if not.",
+        ),
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="With --check: the server's address, such as ws://node-a:3000, where it is not "
+            "the configured one.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    show_version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the tensors of remote programs, and compute on them."""
+    if show_version:
+        typer.echo(f"burn-remote-server {version('burn-remote')}")
+        return
+    if address is not None and not check:
+        _refuse("--address goes with --check; a server listens on --host and --port")
+    # Secrets have no flag.
+    flags = {name: context.params.get(name) for name in Settings.model_fields}
+    # Lists, empty where the flag was not given.
+    flags |= {"peer": peer or None, "custom_operations": custom_operations or None}
+    try:
+        loaded = load_settings(flags, os.environ, config)
+    except BurnRemoteError as error:
+        _refuse(str(error))
+    if show_config:
+        typer.echo(_format_settings(loaded))
+        return
+    from burn_remote_server.process.daemon import CannotStart, run
+
+    try:
+        run(loaded.settings)
+    except CannotStart as error:
+        _refuse(str(error))
+
+
+def _format_settings(loaded: LoadedSettings) -> str:
+    """Return settings as TOML that ``--config`` takes, with where each came from."""
+    lines = []
+    for name, value in loaded.settings.model_dump().items():
+        source = loaded.sources.get(name, "default")
+        if value is None:  # TOML has no word for it
+            lines.append(f"# {name} is unset")
+        elif isinstance(value, SecretStr):
+            lines.append(f"# {name} is set by {source}, and not shown")
+        else:
+            lines.append(f"{name} = {json.dumps(value, default=str)}  # {source}")
+    return "\n".join(lines)
+
+
+def _refuse(sentence: str) -> Never:
+    typer.echo(f"burn-remote-server: {sentence}", err=True)
+    raise typer.Exit(USAGE_EXIT_CODE)

@@ -1,0 +1,112 @@
+"""How does the daemon run: its event loop, its signals, what it says, and why it may not start?"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from burn_remote_protocol.dialects import native
+from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_server.connections import service
+from burn_remote_server.host import Host
+from burn_remote_server.process import banner, signals
+from burn_remote_server.process.addresses import http_authority, reachable_host, websocket_address
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.process.notify import READY, STOPPING, notify
+from burn_remote_server.telemetry import logs as telemetry
+
+__all__ = ["CannotStart", "run"]
+
+DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS), "Burn 0.21")
+
+
+class CannotStart(BurnRemoteError):
+    """The server could not begin to listen; the text says why and what to do."""
+
+    code = "cannot_start"
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal says to stop and the sessions are drained. Raises ``CannotStart``."""
+    telemetry.configure(settings.log_level, settings.log_format)
+    is_ready = False
+
+    def announce(host: Host) -> None:
+        nonlocal is_ready
+        is_ready = True
+        signals.on_hangup(asyncio.get_running_loop(), host.reload)
+        addresses = [
+            websocket_address(
+                reachable_host(settings.host), host.port, device.index, secure=settings.is_secure
+            )
+            for device in host.devices
+        ]
+        about = banner.facts(settings, addresses, host.port, DIALECTS)
+        banner.announce(about, addresses, out=sys.stdout, terminal=sys.stderr)
+        notify(READY, f"ready at {' '.join(addresses)}")
+
+    async def serve() -> None:
+        drain = asyncio.Event()
+
+        def begin_to_drain() -> None:
+            notify(STOPPING, "draining")
+            drain.set()
+
+        signals.install(asyncio.get_running_loop(), begin_to_drain)
+        await service.serve(settings, drain=drain, ready=announce)
+
+    problem: Exception | None = None
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve())
+    except* (BurnRemoteError, OSError) as group:
+        if is_ready:
+            raise  # no mistake of the operator's: the traceback says where it happened
+        problem = _first(group)
+    if problem is not None:
+        raise CannotStart(_explain(problem, settings)) from problem
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where it is installed; ``None`` means asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def _explain(problem: Exception, settings: Settings) -> str:
+    """Return one sentence on why the port cannot be had, and what to do."""
+    address = http_authority(settings.host, settings.port)
+    if isinstance(problem, socket.gaierror):
+        return (
+            f"--host {settings.host!r} is no name or address of this machine; "
+            "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
+        )
+    match getattr(problem, "errno", None):
+        case errno.EADDRINUSE:
+            return (
+                f"{address} is in use by another program; stop that one, "
+                "or choose another port with --port (0 takes any free one)"
+            )
+        case errno.EACCES | errno.EPERM:
+            return (
+                f"{address} may not be listened on by this user; "
+                "ports below 1024 need privileges, so choose a higher one with --port"
+            )
+        case errno.EADDRNOTAVAIL:
+            return (
+                f"{address} is not an address of this machine; "
+                "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
+            )
+    return str(problem)

@@ -1,0 +1,1 @@
+"""What does a server tell: logs, metrics, health?"""

@@ -1,0 +1,139 @@
+"""How do a server's counters look to Prometheus?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.telemetry.counters import Counters
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One sample: the metric's name and help, and the counter that it shows."""
+
+    name: str
+    help: str
+    counter: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_gauge: bool = False
+
+
+_BYTES_HELP: Final = "Bytes that crossed the sockets of clients and of other servers."
+_BYTES_METRIC: Final = "burn_remote_bytes"
+
+# Prometheus adds _total to the names of counters. Rows of one metric stand together.
+ROWS: Final = (
+    _Row("burn_remote_sessions_opened", "Sessions opened.", "sessions_opened"),
+    _Row("burn_remote_sessions_closed", "Sessions closed.", "sessions_closed"),
+    _Row("burn_remote_sessions_refused", "Sessions refused.", "sessions_refused"),
+    _Row("burn_remote_batches", "Batches of tasks executed.", "batches"),
+    _Row("burn_remote_operations", "Tensor operations executed.", "operations"),
+    _Row(
+        _BYTES_METRIC,
+        _BYTES_HELP,
+        "client_received_bytes",
+        {"kind": "client", "direction": "received"},
+    ),
+    _Row(_BYTES_METRIC, _BYTES_HELP, "client_sent_bytes", {"kind": "client", "direction": "sent"}),
+    _Row(
+        _BYTES_METRIC, _BYTES_HELP, "peer_received_bytes", {"kind": "peer", "direction": "received"}
+    ),
+    _Row(_BYTES_METRIC, _BYTES_HELP, "peer_sent_bytes", {"kind": "peer", "direction": "sent"}),
+    _Row("burn_remote_tensors", "Tensors held now.", "tensors", is_gauge=True),
+    _Row("burn_remote_tensor_bytes", "Bytes of tensors held now.", "tensor_bytes", is_gauge=True),
+    _Row("burn_remote_transfers_open", "Offers open now.", "transfers_open", is_gauge=True),
+    _Row("burn_remote_transfers_exposed", "Tensors offered to other servers.", "transfers_exposed"),
+    _Row("burn_remote_transfers_served", "Tensors sent to other servers.", "transfers_served"),
+    _Row("burn_remote_transfers_fetched", "Tensors got from other servers.", "transfers_fetched"),
+    _Row("burn_remote_transfers_expired", "Offers nobody took in time.", "transfers_expired"),
+)
+
+
+class Metrics(Collector):
+    """Reads the counters when Prometheus asks, and never in between.
+
+    ``total`` returns the sum of all counters of the server; it may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        total: Callable[[], Counters],
+        *,
+        version: str,
+        backend: str,
+        devices: Sequence[Backend] = (),
+    ) -> None:
+        self._total = total
+        self._devices = devices
+        self._build = {"version": version, "backend": backend}
+        # A registry of its own: two servers in one process must not see each other's numbers.
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its present value; prometheus-client calls this."""
+        total = self._total()
+        yield _gauge("burn_remote_build_info", "What runs here.", 1, self._build)
+        yield _gauge("burn_remote_sessions", "Sessions open now.", _open_sessions(total), {})
+        yield from _families(total)
+        yield _device_memory(self._devices)
+        failures = CounterMetricFamily(
+            "burn_remote_failures", "Errors told to clients, by code.", labels=["code"]
+        )
+        for code, count in sorted(total.failures.items()):
+            failures.add_metric([code], count)
+        yield failures
+
+
+def _open_sessions(total: Counters) -> int:
+    return total.sessions_opened - total.sessions_closed
+
+
+def _device_memory(devices: Sequence[Backend]) -> Metric:
+    family = GaugeMetricFamily(
+        "burn_remote_device_memory_bytes",
+        "Memory of each device: what may be used, what arrays take, what is kept to use again.",
+        labels=["device", "name", "kind"],
+    )
+    for index, device in enumerate(devices):
+        for kind, size in device.memory()._asdict().items():
+            family.add_metric([str(index), device.device_name, kind], size)
+    return family
+
+
+def _families(total: Counters) -> Iterator[Metric]:
+    families: dict[str, Any] = {}
+    for row in ROWS:
+        kind = GaugeMetricFamily if row.is_gauge else CounterMetricFamily
+        family = families.get(row.name)
+        if family is None:
+            family = families[row.name] = kind(row.name, row.help, labels=list(row.labels))
+        family.add_metric(list(row.labels.values()), getattr(total, row.counter))
+    yield from families.values()
+
+
+def _gauge(name: str, text: str, value: float, labels: Mapping[str, str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family

@@ -1,0 +1,1 @@
+"""How do tensors get from server to server?"""

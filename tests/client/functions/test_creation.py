@@ -1,0 +1,127 @@
+"""Tensors are made of data or of rules, on the device that is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote import random
+from burn_remote.functions import creation
+from burn_remote.functions.counting import SENT_LENGTH
+from support.runners import RecordingDevice
+
+
+@pytest.fixture
+def default(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> RecordingDevice:
+    monkeypatch.setattr(creation, "default_device", lambda: device)
+    monkeypatch.setattr(random, "default_device", lambda: device)
+    return device
+
+
+def test_without_a_device_tensors_are_on_the_default_one(default: RecordingDevice) -> None:
+    made = [
+        br.tensor([1, 2]), br.asarray(np.ones(3)), br.zeros(3), br.ones((2, 3)), br.empty(()),
+        br.full((2,), 7), br.arange(3), br.linspace(0, 1, 3), br.eye(3), br.random.normal((2,)),
+    ]  # fmt: skip
+    assert all(x.device is default for x in made)
+
+
+def test_data_is_uploaded_as_it_is(device: RecordingDevice) -> None:
+    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    x = br.tensor(array, device=device)
+    assert (x.shape, x.dtype) == ((2, 3), br.int16)
+    assert device.runner.uploads[x.handle.id].bytes == array.tobytes()
+
+
+def test_a_tensor_is_converted_but_not_sent(device: RecordingDevice) -> None:
+    x = br.ones((2,), device=device)
+    assert br.tensor(x) is x
+    assert br.tensor(x, dtype=br.float64, device=device).dtype is br.float64
+    assert device.runner.uploads == {}
+
+
+def test_defaults_are_float32_for_shapes_and_the_numbers_own_for_full(
+    device: RecordingDevice,
+) -> None:
+    assert br.zeros((2,), device=device).dtype is br.float32
+    assert br.full((2,), 1, device=device).dtype is br.int64
+    assert br.full((2,), 1.0, device=device).dtype is br.float32
+    assert br.full((2,), True, device=device).dtype is br.bool
+    assert br.full((2,), 1, dtype="float16", device=device).dtype is br.float16
+    with pytest.raises(br.DTypeMismatch):
+        br.full((2,), 1.5, dtype=br.int8, device=device)
+
+
+def test_like_means_shape_dtype_and_device(device: RecordingDevice) -> None:
+    x = br.zeros((2, 3), dtype=br.uint8, device=device)
+    for y in (br.zeros_like(x), br.ones_like(x), br.empty_like(x), br.full_like(x, 3)):
+        assert (y.shape, y.dtype, y.device) == ((2, 3), br.uint8, device)
+    assert br.ones_like(x, dtype=br.float32).dtype is br.float32
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(5,), (2, 5), (5, 2), (0, 10, 3), (10, 0, -3), (0.5,), (0, 1, 0.1), (1, 0, -0.25), (3.0, 1)],
+)
+def test_ranges_are_numpys(device: RecordingDevice, arguments: tuple[float, ...]) -> None:
+    x = br.arange(*arguments, device=device)
+    expected = np.arange(*arguments)
+    assert x.shape == expected.shape
+    assert x.dtype is (br.int64 if expected.dtype.kind == "i" else br.float32)
+    sent = device.runner.uploads[x.handle.id]
+    np.testing.assert_allclose(
+        np.frombuffer(sent.bytes, str(sent.dtype)), expected, rtol=1e-6, atol=1e-7
+    )
+
+
+def test_a_long_range_is_counted_on_the_device(device: RecordingDevice) -> None:
+    x = br.arange(SENT_LENGTH + 1, device=device)
+    assert (x.shape, x.dtype) == ((SENT_LENGTH + 1,), br.int64)
+    assert br.linspace(0, 1, 10_000, device=device).shape == (10_000,)
+    assert device.runner.uploads == {}
+
+
+def test_a_step_of_zero_is_refused(device: RecordingDevice) -> None:
+    with pytest.raises(br.UsageError, match="step"):
+        br.arange(0, 5, 0, device=device)
+
+
+def test_random_numbers_carry_their_distribution(device: RecordingDevice) -> None:
+    cases = [
+        (br.random.uniform((2,), -1, 1, device=device), ("Uniform", -1.0, 1.0)),
+        (br.random.normal((2,), std=3, device=device), ("Normal", 0.0, 3.0)),
+        (br.random.bernoulli((2,), 0.3, device=device), ("Bernoulli", 0.3)),
+        (br.random.default((2,), device=device), ("Default",)),
+        (br.random.integers(1, 7, (2,), device=device), ("Uniform", 1.0, 7.0)),
+    ]
+    seen = [op.signature.call.parameters["distribution"] for op in device.runner.operations]
+    assert seen == [distribution for _, distribution in cases]
+    assert cases[-1][0].dtype is br.int64
+
+
+def test_random_arguments_are_checked(device: RecordingDevice) -> None:
+    with pytest.raises(br.UsageError, match="probability"):
+        br.random.bernoulli((2,), 1.5, device=device)
+    with pytest.raises(br.UsageError, match="no integer"):
+        br.random.integers(3, 3, (2,), device=device)
+    with pytest.raises(br.UsageError, match="astype"):
+        br.random.integers(0, 3, (2,), dtype=br.float32, device=device)
+    assert br.random.bernoulli((2,), dtype=br.bool, device=device).dtype is br.bool
+    assert br.random.permutation(5, device=device).shape == (5,)
+
+
+def test_grids_have_numpys_shapes(device: RecordingDevice) -> None:
+    axes = [br.ones((size,), device=device) for size in (2, 3, 4)]
+    assert {grid.shape for grid in br.meshgrid(*axes)} == {(3, 2, 4)}
+    assert {grid.shape for grid in br.meshgrid(*axes, indexing="ij")} == {(2, 3, 4)}
+    with pytest.raises(br.UsageError, match="indexing"):
+        br.meshgrid(*axes, indexing="yx")
+    with pytest.raises(br.ShapeMismatch):
+        br.meshgrid(br.ones((2, 2), device=device))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2**60,)])
+def test_absurd_shapes_are_refused(device: RecordingDevice, shape: tuple[int, ...]) -> None:
+    with pytest.raises(br.BurnRemoteError):
+        br.zeros(shape, device=device)

@@ -1,0 +1,140 @@
+"""Two sockets are one session; when either ends, everybody who uses it is told what is known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from burn_remote.sessions.burn_connection import BurnConnection
+from burn_remote_protocol.dialects.burn_0_21 import encode_close
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+    ConnectionFailed,
+    ConnectionLost,
+    ProtocolViolation,
+)
+from support.burn_end import ROUTES, BurnEnd, burn_end
+from support.link_servers import PATIENCE_SECONDS
+
+
+class Connected:
+    """A connection, its server's end, and what it reported."""
+
+    def __init__(self, end: BurnEnd) -> None:
+        self.end = end
+        self.answers: list[bytes] = []
+        self.lost: list[BurnRemoteError] = []
+        self.told = threading.Event()
+        self.connection = BurnConnection(
+            end.dial, self._take, self._lose, lambda: "; the last was so and so"
+        )
+        self.session = end.greet()
+
+    def _take(self, frame: bytes) -> None:
+        self.answers.append(frame)
+        self.told.set()
+
+    def _lose(self, error: BurnRemoteError) -> None:
+        self.lost.append(error)
+        self.told.set()
+
+    def wait_told(self) -> None:
+        assert self.told.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def connected() -> Iterator[Connected]:
+    with burn_end() as end:
+        made = Connected(end)
+        made.connection.start()
+        yield made
+        made.connection.end(ClosedDevice("the test is over"))
+
+
+def test_frames_sent_together_arrive_one_by_one_in_order(connected: Connected) -> None:
+    frames = [b"%d" % number for number in range(1000)]
+    connected.connection.send(frames)
+    assert [connected.end.requests.message() for _ in frames] == frames
+    assert connected.connection.traffic.frames_sent == 1000
+    assert connected.connection.traffic.bytes_sent == sum(map(len, frames))
+
+
+def test_answers_are_handled_although_nobody_waits(connected: Connected) -> None:
+    connected.end.responses.send(b"an answer")
+    connected.connection.receiver.attend()
+    connected.wait_told()
+    assert connected.answers == [b"an answer"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_either_socket_s_end_is_a_lost_connection_with_what_is_known(
+    route: str, connected: Connected
+) -> None:
+    connected.end.socket_at(route).hang_up()
+    connected.wait_told()
+    (error,) = connected.lost
+    assert isinstance(error, ConnectionLost)
+    assert "hung up" in str(error)
+    assert "panics" in str(error)
+    assert str(error).endswith("the last was so and so")
+    with pytest.raises(ConnectionLost, match="the last was so and so"):
+        connected.connection.send([b"too late"])
+    for each in ROUTES:
+        assert connected.end.socket_at(each).rest() == []
+
+
+def test_something_said_on_the_socket_of_tasks_ends_the_session(connected: Connected) -> None:
+    connected.end.requests.send(b"hello?")
+    connected.wait_told()
+    assert isinstance(connected.connection.error, ProtocolViolation)
+
+
+def test_the_first_error_stays(connected: Connected) -> None:
+    connected.connection.end(ClosedDevice("first"))
+    connected.connection.end(ConnectionLost("second"))
+    assert [str(error) for error in connected.lost] == ["first"]
+    with pytest.raises(ClosedDevice, match="first"):
+        connected.connection.raise_error()
+
+
+def test_goodbye_is_said_after_the_last_frames(connected: Connected) -> None:
+    connected.connection.close([b"one", b"two"])
+    expected = [b"one", b"two", encode_close(connected.session)]
+    assert connected.end.requests.rest() == expected
+    with pytest.raises(ClosedDevice, match="was closed"):
+        connected.connection.send([b"three"])
+
+
+def test_after_a_fork_the_sockets_are_left_alone(connected: Connected) -> None:
+    connected.connection.abandon(ClosedDevice("belongs to the parent"))
+    with pytest.raises(ClosedDevice, match="parent"):
+        connected.connection.send([b"from the child"])
+    connected.end.responses.send(b"for the parent")
+    connected.connection.receiver.attend()
+    connected.wait_told()
+    assert connected.answers == [b"for the parent"]
+
+
+def test_sessions_are_drawn_at_random() -> None:
+    sessions = set()
+    for _ in range(2):
+        with burn_end() as end:
+            made = Connected(end)
+            sessions.add(made.session)
+            made.connection.end(ClosedDevice("enough"))
+    assert len(sessions) == 2
+
+
+def test_without_its_second_socket_the_first_is_given_back() -> None:
+    with burn_end() as end:
+
+        def dial(route: str) -> Any:
+            return end.dial("/nowhere" if route == "/response" else route)
+
+        with pytest.raises(ConnectionFailed):
+            BurnConnection(dial, lambda _: None, lambda _: None, lambda: "")
+        assert end.requests.rest() == []

@@ -1,0 +1,103 @@
+"""What waits leaves when it is much, when somebody asks for it, or when its time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from burn_remote.sessions import burn_departures
+from burn_remote.sessions.burn_departures import Departures
+from burn_remote.sessions.burn_outgoing import Outgoing
+from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
+from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.messages import Seed
+
+
+class Connection:
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        self.error: ConnectionLost | None = None
+        self.sent: list[int] = []
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.sent.append(len(frames))
+
+
+@pytest.fixture
+def scheduled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Sessions that asked to be flushed in a millisecond, which never passes."""
+    asked: list[object] = []
+    monkeypatch.setattr(burn_departures, "schedule_flush", asked.append)
+    return asked
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+@pytest.fixture
+def outgoing() -> Outgoing:
+    return Outgoing()
+
+
+@pytest.fixture
+def departures(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> Departures:
+    session: Any = "session"
+    return Departures(session, outgoing, connection)
+
+
+def add(departures: Departures, outgoing: Outgoing, made_bytes: int = 0) -> None:
+    with departures.lock:
+        outgoing.task(Seed(0))
+        departures.added(made_bytes)
+
+
+def test_a_few_wait_and_ask_once_for_their_millisecond(
+    departures: Departures, outgoing: Outgoing, connection: Connection, scheduled: list[object]
+) -> None:
+    for _ in range(3):
+        add(departures, outgoing)
+    assert (connection.sent, scheduled) == ([], ["session"])
+    departures.flush_waiting()
+    add(departures, outgoing)
+    assert (connection.sent, scheduled) == ([3], ["session"] * 2)
+
+
+def test_many_leave_at_once(
+    departures: Departures, outgoing: Outgoing, connection: Connection
+) -> None:
+    for _ in range(BATCH_TASKS):
+        add(departures, outgoing)
+    assert connection.sent == [BATCH_TASKS]
+
+
+def test_what_makes_much_memory_leaves_at_once(
+    departures: Departures, outgoing: Outgoing, connection: Connection
+) -> None:
+    for _ in range(4):
+        add(departures, outgoing, DROP_BYTES // 2)
+    assert connection.sent == [2, 2]
+
+
+def test_nothing_is_sent_where_nothing_waits(
+    departures: Departures, connection: Connection
+) -> None:
+    departures.flush()
+    assert connection.sent == []
+
+
+def test_an_error_is_told_to_who_sends_and_not_to_the_clock(
+    departures: Departures, outgoing: Outgoing, connection: Connection
+) -> None:
+    add(departures, outgoing)
+    connection.error = ConnectionLost("gone")
+    departures.flush_waiting()
+    departures.flush()
+    with departures.lock, pytest.raises(ConnectionLost, match="gone"):
+        departures.leave()

@@ -1,0 +1,52 @@
+"""What is known of a Burn server, which says nothing of itself, and what must be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote.sessions.burn_facts import MAX_MESSAGE_BYTES, facts, find_bool_store
+from burn_remote.sessions.pending import Pending
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
+from burn_remote_protocol.errors import ConnectionFailed
+
+
+def answering(usages: dict[DType, int], asked: list[DType] | None = None):  # type: ignore[no-untyped-def]
+    """Return a server's answers as ``ask``."""
+
+    def ask(dtype: DType) -> Pending[DTypeUsage]:
+        pending: Pending[DTypeUsage] = Pending()
+        pending.complete(DTypeUsage(usages.get(dtype, 0)))
+        if asked is not None:
+            asked.append(dtype)
+        return pending
+
+    return ask
+
+
+def test_a_device_is_told_by_its_dialect_and_found_at_its_address() -> None:
+    known = facts("ws://box:3000/1")
+    assert known.device == {"dialect": "burn-0.21"}
+    assert known.peer_address == "ws://box:3000/1"
+    assert known.limits["message_bytes"] == MAX_MESSAGE_BYTES == 67_108_864
+
+
+@pytest.mark.parametrize(
+    ("usages", "store"),
+    [
+        ({BOOL: 3, BOOL_U8: 3}, BOOL),  # the CPU backend, as recorded
+        ({BOOL_U8: 3, BOOL_U32: 3}, BOOL_U8),
+        ({BOOL: 1, BOOL_U32: 3}, BOOL_U32),
+        ({}, BOOL),
+    ],
+)
+def test_truth_values_are_kept_in_the_first_store_that_computes(
+    usages: dict[DType, int], store: DType
+) -> None:
+    asked: list[DType] = []
+    assert find_bool_store(answering(usages, asked), "ws://box", 1.0) is store
+    assert asked == [BOOL, BOOL_U8, BOOL_U32]
+
+
+def test_a_server_that_does_not_answer_must_be_started_anew() -> None:
+    with pytest.raises(ConnectionFailed, match=r"ws://box.*panicked.*start it anew"):
+        find_bool_store(lambda _: Pending(), "ws://box", 0.01)

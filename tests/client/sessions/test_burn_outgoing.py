@@ -1,0 +1,136 @@
+"""Frames leave in order, and a tensor is freed with its last use where that has not left yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote.sessions.burn_outgoing import Outgoing
+from burn_remote_protocol.dialects.burn_0_21 import decode_tasks
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, F32
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.messages import Drop, Expose, Read, Seed, Upload
+from burn_remote_protocol.operations.families import base, numeric
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
+
+SPEC = TensorSpec((2,), F32)
+IN = TensorUse(SPEC, TensorStatus.READ_ONLY)
+OUT = IN._replace(status=TensorStatus.NOT_INIT)
+ADD = sign(numeric.ADD, IN, IN, OUT)
+DATA = TensorData(bytes(8), (2,), F32)
+
+
+@pytest.fixture
+def outgoing() -> Outgoing:
+    """A queue in which tensors 1 and 2 exist on the server."""
+    made = Outgoing()
+    for tensor in (1, 2):
+        made.upload(tensor, DATA)
+    made.take()
+    return made
+
+
+def taken(outgoing: Outgoing) -> list[Any]:
+    """Every task that leaves now, in order."""
+    return [task for frame in outgoing.take() for task in decode_tasks(frame)]
+
+
+def statuses(operation: Any) -> list[str]:
+    assert isinstance(operation, Operation)
+    return [use.status.value for use in operation.signature.input_uses]
+
+
+def test_operations_leave_in_order_with_their_ids(outgoing: Outgoing) -> None:
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.task(Seed(5))
+    outgoing.operation(ADD, [3, 1, 4])
+    first, seed, second = taken(outgoing)
+    assert (first.tensors, seed, second.tensors) == ((1, 2, 3), Seed(5), (3, 1, 4))
+    assert statuses(first) == ["ReadOnly", "ReadOnly"]
+    assert len(outgoing) == 0
+
+
+def test_a_tensor_dropped_before_its_use_leaves_is_freed_with_that_use(outgoing: Outgoing) -> None:
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.operation(ADD, [1, 2, 4])
+    outgoing.drop(1)
+    first, second = taken(outgoing)
+    assert (statuses(first), statuses(second)) == (["ReadOnly"] * 2, ["ReadWrite", "ReadOnly"])
+
+
+def test_a_tensor_used_twice_in_one_operation_is_freed_with_the_second_use(
+    outgoing: Outgoing,
+) -> None:
+    outgoing.operation(ADD, [1, 1, 3])
+    outgoing.drop(1)
+    (operation,) = taken(outgoing)
+    assert statuses(operation) == ["ReadOnly", "ReadWrite"]
+
+
+def test_a_tensor_whose_last_use_has_left_is_dropped_by_a_task_of_its_own(
+    outgoing: Outgoing,
+) -> None:
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.take()
+    outgoing.drop(1)
+    (drop,) = taken(outgoing)
+    assert (drop.signature.row.name, drop.tensors) == ("Drop", (1,))
+
+
+@pytest.mark.parametrize("ask", [Read, Expose])
+def test_a_question_may_be_the_last_use(ask: type[Any], outgoing: Outgoing) -> None:
+    def question(request: int) -> Any:
+        return Read(request, 1, SPEC) if ask is Read else Expose(1, SPEC, 1, 2**63, 5.0)
+
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.question(question)
+    outgoing.drop(1)
+    operation, asked, drop = taken(outgoing)
+    assert statuses(operation) == ["ReadOnly", "ReadOnly"]
+    assert isinstance(asked, ask)
+    assert drop == Drop((1,))
+
+
+def test_what_the_server_never_had_is_not_dropped(outgoing: Outgoing) -> None:
+    outgoing.drop(99)
+    assert taken(outgoing) == []
+
+
+def test_everything_is_freed_at_the_end(outgoing: Outgoing) -> None:
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.drop(1)
+    outgoing.take()
+    freed = [task.tensors for frame in outgoing.take_drops() for task in decode_tasks(frame)]  # type: ignore[union-attr]
+    assert sorted(freed) == [(2,), (3,)]
+    assert outgoing.take_drops() == []
+
+
+def test_positions_never_repeat(outgoing: Outgoing) -> None:
+    requests = [outgoing.question(lambda request: Read(request, 1, SPEC)) for _ in range(5)]
+    assert len({*requests, outgoing.next_request()}) == 6
+
+
+@pytest.mark.parametrize("store", [BOOL, BOOL_U8, BOOL_U32])
+def test_truth_values_are_sent_as_the_server_stores_them(store: Any, outgoing: Outgoing) -> None:
+    outgoing.bool_store = store
+    outgoing.upload(5, TensorData(b"\1\0", (2,), BOOL))
+    truth = TensorUse(TensorSpec((2,), BOOL), TensorStatus.NOT_INIT)
+    outgoing.operation(sign(base.EQUAL, IN, IN, truth), [1, 2, 6])
+    upload, equal = taken(outgoing)
+    assert isinstance(upload, Upload)
+    assert upload.data.dtype is store
+    assert len(upload.data.bytes) == 2 * store.itemsize
+    assert equal.signature.outputs == (TensorSpec((2,), store),)
+
+
+def test_more_than_a_server_takes_in_one_message_is_refused(outgoing: Outgoing) -> None:
+    size = 64 * 2**20
+    for lacking in (100, 50):
+        outgoing.upload(7, TensorData(bytes(size - 4 * lacking), (size // 4 - lacking,), F32))
+    with pytest.raises(UsageError, match="67,108,864"):
+        outgoing.upload(8, TensorData(bytes(size), (size // 4,), F32))
+    assert all(len(frame) <= size for frame in outgoing.take())

@@ -1,0 +1,120 @@
+"""Answers find who waits for them, and are what the program knows, not what the server stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote.runner import TensorHandle
+from burn_remote.sessions.burn_replies import BurnReplies
+from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.pending import Pending
+from burn_remote_protocol.dialects.burn_answers import Answer
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
+from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+
+class Holder:
+    """Who made a handle, and hears that it was dropped."""
+
+    def drop_handle(self, identifier: int) -> None:
+        """Nothing is on a server."""
+
+
+def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> TensorHandle:
+    holder: Any = Holder()
+    return TensorHandle(holder, identifier, TensorSpec(shape, dtype))
+
+
+@pytest.fixture
+def replies() -> BurnReplies:
+    return BurnReplies(Locations())
+
+
+def asked(replies: BurnReplies, request: int, read: TensorHandle | None = None) -> Pending[Any]:
+    pending: Pending[Any] = Pending()
+    replies.expect(request, pending, read)
+    return pending
+
+
+def test_answers_find_their_questions_in_any_order(replies: BurnReplies) -> None:
+    sync, usage, read = asked(replies, 1), asked(replies, 2), asked(replies, 3, handle(F32))
+    data = TensorData(bytes(8), (2,), F32)
+    for answer in (Answer(3, data), Answer(1, None), Answer(2, 3)):
+        replies.take(answer)
+    assert (sync.result(0), usage.result(0), read.result(0)) == (None, DTypeUsage(3), data)
+
+
+@pytest.mark.parametrize(
+    ("declared", "answered", "elements", "expected"),
+    [
+        (I32, I64, [1, -2], [1, -2]),  # positions of extremes, as recorded
+        (BOOL, U8, [1, 0], [True, False]),  # truth values that were gathered, as recorded
+        (BOOL, BOOL_U8, [0, 1], [False, True]),
+    ],
+)
+def test_a_read_is_what_the_program_declared(
+    replies: BurnReplies, declared: DType, answered: DType, elements: Any, expected: Any
+) -> None:
+    stored = np.array(elements, np.int64 if answered is I64 else np.uint8)
+    pending = asked(replies, 1, handle(declared))
+    replies.take(Answer(1, TensorData(stored.tobytes(), (2,), answered)))
+    data = pending.result(0)
+    assert data.spec == TensorSpec((2,), declared)
+    seen = np.frombuffer(data.bytes, np.int32 if declared is I32 else np.bool_)
+    assert seen.tolist() == expected
+
+
+@pytest.mark.parametrize("answer", [None, 3, TensorData(bytes(12), (3,), F32)])
+def test_an_answer_that_is_no_tensor_of_that_shape_is_a_violation(
+    answer: Any, replies: BurnReplies
+) -> None:
+    asked(replies, 1, handle(F32))
+    with pytest.raises(ProtocolViolation, match="read of float32"):
+        replies.take(Answer(1, answer))
+
+
+def test_an_answer_that_nobody_asked_for_is_a_violation(replies: BurnReplies) -> None:
+    asked(replies, 1)
+    replies.take(Answer(1, None))
+    with pytest.raises(ProtocolViolation, match="not asked"):
+        replies.take(Answer(1, None))
+
+
+def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnReplies) -> None:
+    locations = Locations()
+    locations.note(9)
+    replies = BurnReplies(locations)
+    failed, other = asked(replies, 1, handle(F32)), asked(replies, 2)
+    replies.take(Answer(1, OperationFailed("too small")))
+    with pytest.raises(OperationFailed, match="too small") as caught:
+        failed.result(0)
+    assert caught.value.location
+    assert not other.done()
+
+
+def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnReplies) -> None:
+    waiting = [asked(replies, number) for number in range(3)]
+    replies.fail(ConnectionLost("gone"))
+    errors = []
+    for pending in waiting:
+        with pytest.raises(ConnectionLost, match="gone") as caught:
+            pending.result(0)
+        errors.append(caught.value)
+    assert len({id(error) for error in errors}) == 3
+    replies.fail(ConnectionLost("again"))  # nobody is left
+
+
+def test_waiting_for_an_answer_does_not_keep_the_tensor_alive(replies: BurnReplies) -> None:
+    dropped: list[int] = []
+
+    class Noting(Holder):
+        def drop_handle(self, identifier: int) -> None:
+            dropped.append(identifier)
+
+    holder: Any = Noting()
+    asked(replies, 1, TensorHandle(holder, 9, TensorSpec((2,), F32)))
+    assert dropped == [9]

@@ -1,0 +1,81 @@
+"""How does a connection come back, and how are its errors told?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from burn_remote.sessions.connection import Connection, fresh
+from burn_remote_protocol.dialects.native import VERSIONS, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionFailed,
+    ConnectionLost,
+    HandshakeRefused,
+    LimitExceeded,
+    OperationFailed,
+    SessionLost,
+)
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.memory import memory_pair
+from burn_remote_protocol.messages import Welcome
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionLost("gone"),
+        SessionLost("over"),
+        LimitExceeded("bytes in one message", seen=3, allowed=2),
+        OperationFailed("why", operation="Numeric.Add", shapes="float32[2]", tensor=4),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fresh_error_says_the_same_and_is_another_object(error: BurnRemoteError) -> None:
+    again = fresh(error)
+    assert again is not error
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_attempts_to_come_back_wait_a_random_time_that_doubles_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds: list[float] = []
+
+    def drawn(low: float, high: float) -> float:
+        assert low == 0
+        bounds.append(high)
+        return 0.0
+
+    monkeypatch.setattr("burn_remote.sessions.connection.random.uniform", drawn)
+    client, server = memory_pair()
+    welcome = Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, {}, "")
+    server.send(encode_frame(welcome))
+    attempts: Iterator[BlockingLink | BurnRemoteError] = iter(
+        [client, *[ConnectionFailed("not yet")] * 8, HandshakeRefused("enough")]
+    )
+
+    def dial(timeout_seconds: float) -> BlockingLink:
+        attempt = next(attempts)
+        if isinstance(attempt, BurnRemoteError):
+            raise attempt
+        return attempt
+
+    lost: list[BurnRemoteError] = []
+    ended = threading.Event()
+
+    def note(error: BurnRemoteError) -> None:
+        lost.append(error)
+        ended.set()
+
+    connection = Connection(dial, None, 5, lambda frame: None, note)
+    connection.receiver.start()
+    server.close()
+    assert ended.wait(5)
+    assert bounds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert isinstance(lost[0], SessionLost)
+    assert "enough" in str(lost[0])

@@ -1,0 +1,43 @@
+"""Which dialect a server speaks is found out, and only where the program left that open."""
+
+from __future__ import annotations
+
+import pytest
+
+import burn_remote as br
+from support.burn_end import burn_end
+
+
+def test_a_server_without_a_native_route_is_spoken_to_as_burn() -> None:
+    with burn_end() as end:
+        device = end.admit(lambda: br.RemoteDevice(end.address))
+        assert device.info == {"dialect": "burn-0.21"}
+        assert end.refused == ["/session"]
+        device.close()
+
+
+def test_a_dialect_that_is_named_is_not_looked_for() -> None:
+    with burn_end() as end:
+        end.admit(lambda: br.RemoteDevice(end.address, dialect="burn-0.21")).close()
+        assert end.refused == []
+        with pytest.raises(br.ConnectionFailed, match="404"):
+            br.RemoteDevice(end.address, dialect="native")
+
+
+@pytest.mark.parametrize("status", [403, 500, 503])
+def test_a_server_that_is_in_trouble_is_not_taken_for_burn_s(status: int) -> None:
+    with burn_end(refuse_with=status) as end:
+        with pytest.raises(br.ConnectionFailed, match=str(status)):
+            br.RemoteDevice(end.address)
+        assert end.sockets == {}
+
+
+def test_a_device_behind_a_path_keeps_its_path() -> None:
+    with burn_end() as end, pytest.raises(br.ConnectionFailed, match="404"):
+        br.RemoteDevice(f"{end.address}/1")
+    assert end.refused == ["/1/session", "/1/request"]
+
+
+def test_a_dialect_that_nobody_speaks_is_named_with_those_that_are() -> None:
+    with pytest.raises(br.UsageError, match=r"klingon.*native.*burn-0.21"):
+        br.RemoteDevice("ws://127.0.0.1:9", dialect="klingon")

@@ -1,0 +1,137 @@
+"""A server connects to the peers that its operator named, and to nothing else a client names."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionFailed, TransferFailed, UsageError
+from burn_remote_server.access.peer_rules import PeerRules, is_forbidden, is_own_address
+
+ip = ipaddress.ip_address
+
+EVERYTHING = ("0.0.0.0/0", "::/0")
+
+
+def elsewhere(_: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+    ],
+)
+def test_no_rule_allows_link_local_or_metadata_addresses(address: str) -> None:
+    assert is_forbidden(ip(address))
+    assert not PeerRules((*EVERYTHING, "metadata")).allows("metadata", ip(address))
+
+
+def test_this_machine_is_allowed_without_being_named() -> None:
+    rules = PeerRules(())
+    assert rules.allows("localhost", ip("127.0.0.1"))
+    assert rules.allows("localhost", ip("::1"))
+    assert rules.allows("other", ip("::ffff:127.0.0.1"))
+
+
+def test_another_machine_is_not_allowed_unless_named() -> None:
+    assert not PeerRules(()).allows("node-b", ip("192.0.2.7"))
+    assert PeerRules(["node-b"]).allows("NODE-B", ip("192.0.2.7"))
+    assert PeerRules(["192.0.2.7"]).allows("anything", ip("192.0.2.7"))
+    assert PeerRules(["192.0.2.0/24"]).allows("anything", ip("192.0.2.7"))
+    assert not PeerRules(["192.0.3.0/24", "node-c"]).allows("node-b", ip("192.0.2.7"))
+
+
+def test_only_addresses_that_can_be_bound_to_are_this_machines() -> None:
+    assert is_own_address(ip("127.0.0.1"))
+    assert not is_own_address(ip("192.0.2.7"))
+    assert not is_own_address(ip("2001:db8::1"))
+
+
+@pytest.mark.parametrize("peer", ["ws://node-b", "node-b:3000", "a/b", "", "node b", "300.1.1.1/8"])
+def test_a_peer_that_is_no_host_or_network_is_refused(peer: str) -> None:
+    with pytest.raises(UsageError, match="expected a host's name, address or network"):
+        PeerRules([peer])
+
+
+def test_where_a_connection_came_from_is_checked_by_the_same_rules() -> None:
+    rules = PeerRules(["10.0.0.0/8"], elsewhere)
+    assert rules.allows_address("10.1.2.3")
+    assert rules.allows_address("10.1.2.3:51034")
+    assert rules.allows_address("::ffff:10.1.2.3")
+    assert rules.allows_address("[::ffff:10.1.2.3]:51034")
+    assert not rules.allows_address("[fe80::1%eth0]:51034")
+    assert not rules.allows_address("11.1.2.3")
+    assert not rules.allows_address("fe80::1%eth0")
+    assert not rules.allows_address("a unix socket")
+
+
+async def resolving(
+    monkeypatch: pytest.MonkeyPatch, rules: PeerRules, address: str, *answers: str
+) -> str:
+    import asyncio
+
+    async def look_up(host: str, port: int, **_: object) -> list[object]:
+        if not answers:
+            raise socket.gaierror
+        return [(0, 0, 0, "", (answer, port)) for answer in answers]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+    return (await rules.resolve(address))[1]
+
+
+async def test_a_connection_goes_to_the_address_that_was_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = PeerRules(["node-b"], elsewhere)
+    found = await resolving(monkeypatch, rules, "ws://node-b:3000", "192.0.2.7", "192.0.2.8")
+    assert found == "192.0.2.7"
+
+
+async def test_a_name_that_leads_to_metadata_is_refused_although_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = PeerRules(["node-b"], elsewhere)
+    with pytest.raises(TransferFailed, match=r"may not fetch from 'node-b'.*--peer node-b"):
+        await resolving(monkeypatch, rules, "ws://node-b:3000", "169.254.169.254", "fe80::1%eth0")
+    found = await resolving(monkeypatch, rules, "ws://node-b", "169.254.169.254", "192.0.2.7")
+    assert found == "192.0.2.7"
+
+
+async def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TransferFailed, match="no host is known by the name 'node-b'"):
+        await resolving(monkeypatch, PeerRules(["node-b"]), "ws://node-b")
+
+
+@pytest.mark.parametrize("path", ["/admin", "/1/admin", "/12345", "/../1", "/token/a/b/c"])
+async def test_paths_of_other_programs_are_refused(path: str) -> None:
+    with pytest.raises(TransferFailed, match="no server's device"):
+        await PeerRules(()).resolve(f"ws://127.0.0.1:3000{path}")
+
+
+@pytest.mark.parametrize("path", ["", "/", "/1", "/token/abc", "/token/abc%3D/2"])
+async def test_paths_of_devices_are_taken(path: str) -> None:
+    _, numeric = await PeerRules(()).resolve(f"ws://127.0.0.1:3000{path}")
+    assert numeric == "127.0.0.1"
+
+
+async def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(ConnectionFailed):
+        await PeerRules(()).resolve("file:///etc/passwd")

@@ -1,0 +1,120 @@
+"""A session holds what it may and no more; what all hold together is bounded too."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
+from burn_remote_server.access.quota import Pool, Quota
+
+
+def test_bytes_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> None:
+    quota = Quota(100, 10)
+    quota.take(100, 1)
+    with pytest.raises(QuotaExceeded, match="session bytes: 101 would be held, 100 are allowed"):
+        quota.take(1, 1)
+    assert (quota.bytes, quota.tensors) == (100, 1)
+
+
+def test_tensors_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> None:
+    quota = Quota(100, 2)
+    quota.take(0, 2)
+    with pytest.raises(QuotaExceeded, match="session tensors: 3 would be held, 2 are allowed"):
+        quota.take(0, 1)
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    quota = Quota(100, 1)
+    quota.take(100, 1)
+    quota.give_back(100, 1)
+    quota.take(100, 1)
+
+
+def test_a_tensor_over_the_limit_of_one_is_refused_by_name() -> None:
+    quota = Quota(100, 2, max_tensor_bytes=50)
+    assert quota.refusal([50, 50]) is None
+    refusal = quota.refusal([1, 51])
+    assert refusal is not None
+    assert "tensor bytes: 51 would be held, 50 are allowed" in str(refusal)
+
+
+def test_too_many_failures_end_the_session() -> None:
+    Quota(100, 2).take_slot(1)
+    with pytest.raises(LimitExceeded, match="seen 3, allowed 2"):
+        Quota(100, 2).take_slot(2)
+
+
+def test_all_sessions_together_hold_no_more_than_the_pool() -> None:
+    pool = Pool(1000)
+    first, second = Quota(1000, 9, None, pool), Quota(1000, 9, None, pool)
+    first.take(600, 1)
+    second.take(400, 1)
+    with pytest.raises(
+        QuotaExceeded, match="bytes of all sessions: 1,001 would be held, 1,000 are allowed"
+    ):
+        second.take(1, 1)
+    first.give_back(600, 1)
+    first.end()
+    second.take(600, 1)
+
+
+def test_a_session_that_ended_puts_all_back_and_takes_nothing_more() -> None:
+    pool = Pool(10**9)
+    quota = Quota(10**9, 9, None, pool)
+    quota.take(5 * 10**8, 1)
+    quota.end()
+    assert pool.taken == 0
+    quota.give_back(5 * 10**8, 1)  # a drop that comes late
+    with pytest.raises(QuotaExceeded):
+        quota.take(1, 1)
+    assert pool.taken == 0
+
+
+@given(st.lists(st.integers(-(10**7), 10**7)), st.integers(10**6, 10**8))
+def test_the_pool_has_what_is_used_and_at_most_two_shares_more(
+    steps: list[int], allowed: int
+) -> None:
+    pool = Pool(allowed)
+    quota = Quota(allowed, 10**9, None, pool)
+    held: list[int] = []
+    for step in steps:
+        if step >= 0:
+            try:
+                quota.take(step, 1)
+                held.append(step)
+            except QuotaExceeded:
+                assert quota.bytes + step > allowed
+        elif held:
+            quota.give_back(held.pop(), 1)
+        assert quota.bytes == sum(held)
+        assert quota.bytes <= pool.taken <= min(allowed, quota.bytes + 2 * pool.share)
+
+
+def test_sessions_of_many_threads_never_take_more_than_the_pool_has() -> None:
+    pool = Pool(10**7)
+    start = threading.Barrier(4)
+    seen: list[int] = []
+
+    def work() -> None:
+        quota = Quota(10**7, 10**9, None, pool)
+        start.wait(5)
+        for _ in range(2000):
+            try:
+                quota.take(3 * 10**6, 1)
+            except QuotaExceeded:
+                continue
+            seen.append(pool.taken)
+            quota.give_back(3 * 10**6, 1)
+        quota.end()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert max(seen) <= 10**7
+    assert pool.taken == 0

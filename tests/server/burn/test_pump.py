@@ -1,0 +1,328 @@
+"""Burn's sockets: who may join them, who is served by small ids, and what a session may pile up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
+from burn_remote_protocol.dialects.burn_answers import decode_answer, encode_data_request
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload
+from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
+from burn_remote_server.access.peer_rules import PeerRules
+from burn_remote_server.backends import open_backends
+from burn_remote_server.burn import pump as burn_pump
+from burn_remote_server.burn.pump import (
+    FRAMES_TOGETHER,
+    serve_data,
+    serve_request,
+    serve_response,
+)
+from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES
+from burn_remote_server.host import Host
+from burn_remote_server.process.configuration import Settings
+from support.scripted import ScriptedLink
+
+ALICE = "alice-has-this-token-1"
+BOB = "bob-has-this-other-one"
+SPEC = TensorSpec((4,), F32)
+DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
+INIT = encode_init(7)
+
+
+def scripted(frames: list[bytes]) -> Any:
+    """Return a link that the pump takes for a WebSocket."""
+    return ScriptedLink(frames)
+
+
+def settings(**values: object) -> Settings:
+    tokens = SecretStr(f"alice:{ALICE},bob:{BOB}")
+    return Settings(tokens=tokens, **values)
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        yield Host(settings(), open_backends("numpy", 1), tasks)
+
+
+def held(leave: threading.Event) -> None:
+    assert leave.wait(5)
+
+
+def upload_and_read(count: int = 1) -> list[bytes]:
+    reads = [encode_tasks([Read(number, 1, SPEC)], number) for number in range(count)]
+    return [encode_tasks([Upload(1, DATA)], 0), *reads]
+
+
+async def test_both_sockets_with_the_token_are_one_session(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read()])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(1)
+    assert decode_answer(response.sent[0]).value == DATA
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+    assert len(host.sessions) == 0
+
+
+@pytest.mark.parametrize("first", ["/request", "/response"])
+async def test_the_sockets_of_a_session_may_come_in_any_order(first: str, host: Host) -> None:
+    links = {"/request": scripted([INIT, *upload_and_read()]), "/response": scripted([INIT])}
+    serve = {"/request": serve_request, "/response": serve_response}
+    serving = []
+    for route in sorted(links, key=lambda route: route != first):
+        serving.append(asyncio.create_task(serve[route](links[route], host.devices[0], ALICE)))
+        await asyncio.sleep(0)  # it joins before the other comes
+    await links["/response"].wait_sent(1)
+    for link in links.values():
+        link.end()
+    await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("serve", [serve_request, serve_response])
+async def test_a_session_whose_other_socket_never_comes_is_closed_and_freed(serve: Any) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        short = settings(handshake_timeout_seconds=0.01)
+        host = Host(short, open_backends("numpy", 1), tasks)
+        frames = upload_and_read() if serve is serve_request else []
+        await serve(scripted([INIT, *frames]), host.devices[0], ALICE)
+        assert len(host.sessions) == 0
+
+
+async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(host: Host) -> None:
+    request = scripted([INIT])
+    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    await asyncio.sleep(0)  # the session opens
+    second = scripted([INIT])
+    await serve_request(second, host.devices[0], ALICE)
+    assert "has a /request socket already" in second.closed_with[1]
+    assert len(host.sessions) == 1
+    request.end()
+    await serving
+
+
+async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burn_pump, "WHOLE_BYTES", 40)
+    large = TensorData(bytes(range(100)), (25,), F32)
+    read = encode_tasks([Read(1, 2, large.spec)], 1)
+    request = scripted([INIT, encode_tasks([Upload(2, large)], 0), read, *upload_and_read()])
+    response = scripted([INIT])
+    fragmented: list[int] = []
+    whole = response.send_fragments
+
+    async def send_fragments(pieces: Any, size: int) -> None:
+        fragmented.append(size)
+        await whole(pieces, size)
+
+    response.send_fragments = send_fragments
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(2)
+    assert [decode_answer(frame).value for frame in response.sent] == [large, DATA]
+    assert fragmented == [40] * 2
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("token", [None, "", "x" * 30])
+async def test_a_socket_without_a_known_token_opens_nothing(host: Host, token: str | None) -> None:
+    link = scripted([INIT, *upload_and_read()])
+    await serve_request(link, host.devices[0], token)
+    assert link.closed_with[0] == 1008
+    assert "token" in link.closed_with[1]
+    assert len(host.sessions) == 0
+
+
+async def test_nobody_with_another_token_joins_a_session_by_its_number(host: Host) -> None:
+    request = scripted([INIT])
+    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    await asyncio.sleep(0)  # the session opens
+    eavesdropping = scripted([INIT])
+    await serve_response(eavesdropping, host.devices[0], BOB)
+    assert eavesdropping.closed_with == (1008, "both sockets of a session show the same token")
+    request.end()
+    await serving
+
+
+async def exposed_as(host: Host, transfer: int) -> tuple[Any, asyncio.Task[None]]:
+    tasks = [encode_tasks([Upload(1, DATA)], 0), encode_tasks([Expose(1, SPEC, 1, transfer, 9)], 1)]
+    request = scripted([INIT, *tasks])
+    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    return request, serving
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "is_served"),
+    [
+        ("192.0.2.7", None, False),
+        ("192.0.2.7", "guessed-guessed-guessed", False),
+        ("192.0.2.7", ALICE, True),
+        ("10.1.2.3", None, True),
+    ],
+)
+async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
+    host: Host, address: str, token: str | None, is_served: bool
+) -> None:
+    host.peer_rules = PeerRules(["10.0.0.0/8"], lambda _: False)  # type: ignore[misc]
+    request, serving = await exposed_as(host, 3)
+    link = scripted([encode_data_request(3)])
+    link.peer_host = address
+    fetching = asyncio.create_task(serve_data(link, host.devices[0], token))
+    if is_served:
+        await link.wait_sent(1)
+        link.end()
+    await fetching
+    assert bool(link.sent) == is_served
+    request.end()
+    await serving
+
+
+async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read(30_000)])
+    response = scripted([INIT])
+    response.hold()
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_held()
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    # Answers that wait, and batches that wait for the worker.
+    batches = host.settings.session_queue_batches * FRAMES_TOGETHER
+    assert len(request.frames) > 30_000 - 2 * MAX_WAITING_REPLIES - batches
+    response.let_go()
+    await response.wait_sent(30_000)
+    assert not request.frames
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_answers_that_would_hold_more_than_the_session_may_are_refused() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(settings(max_session_bytes=300), open_backends("numpy", 1), tasks)
+        request = scripted([INIT, *upload_and_read(20)])
+        response = scripted([INIT])
+        response.hold()
+        serving = [
+            asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+            asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        ]
+        await response.wait_held()
+        response.let_go()
+        await response.wait_sent(20)
+        answers = [decode_answer(frame).value for frame in response.sent]
+        refused = [value for value in answers if isinstance(value, OperationFailed)]
+        assert DATA in answers
+        assert "300 are allowed" in str(refused[0])
+        for link in (request, response):
+            link.end()
+        await asyncio.gather(*serving)
+
+
+async def test_garbage_is_answered_and_closes_nothing(host: Host) -> None:
+    request = scripted([INIT, b"\xc1 no task", *upload_and_read(2), encode_tasks([Sync(9)], 9)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(3)
+    answers = [decode_answer(frame).value for frame in response.sent]
+    assert all("not MessagePack" in str(value) for value in answers)
+    assert not any(task.done() for task in serving)
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_sync_tells_of_a_failure_that_no_read_has_told(host: Host) -> None:
+    use = TensorUse(SPEC, TensorStatus.READ_ONLY)
+    out = use._replace(status=TensorStatus.NOT_INIT)
+    add = Execute(Operation(sign(numeric.ADD, use, use, out), (5, 5, 6)))
+    failing = encode_tasks([add], 0)
+    first = [failing, encode_tasks([Sync(1)], 1), encode_tasks([Read(2, 6, SPEC)], 2)]
+    second = [failing, encode_tasks([Read(3, 6, SPEC)], 3), encode_tasks([Sync(4)], 4)]
+    request = scripted([INIT, *first, *second])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(4)
+    answers = {answer.request: answer.value for answer in map(decode_answer, response.sent)}
+    assert [isinstance(answers[number], OperationFailed) for number in (1, 2, 3)] == [True] * 3
+    assert answers[4] is None
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_server_that_shuts_down_answers_what_was_asked(host: Host) -> None:
+    request = scripted([INIT, *upload_and_read(5)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+    ]
+    await response.wait_sent(1)
+    host.draining.set()
+    await asyncio.gather(*serving)
+    assert len(response.sent) == 5
+    assert len(host.sessions) == 0
+
+
+async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waiting(
+    host: Host,
+) -> None:
+    busy = scripted([INIT])
+    serving = [asyncio.create_task(serve_request(busy, host.devices[0], ALICE))]
+    await asyncio.sleep(0)  # the session opens
+    leave = threading.Event()
+    next(iter(host.sessions)).submit(lambda: held(leave))
+    other = encode_init(8)
+    request = scripted([other, *upload_and_read()])
+    response = scripted([other])
+    serving += [
+        asyncio.create_task(serve_request(request, host.devices[0], BOB)),
+        asyncio.create_task(serve_response(response, host.devices[0], BOB)),
+    ]
+    await response.wait_sent(1)
+    leave.set()
+    for link in (busy, request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
+async def test_an_unknown_peer_that_asks_for_nothing_is_not_kept() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings_ = settings(handshake_timeout_seconds=0.01)
+        host = Host(settings_, open_backends("numpy", 1), tasks)
+        host.peer_rules = PeerRules((), lambda _: False)  # type: ignore[misc]
+        link = scripted([])
+        link.peer_host = "192.0.2.7"
+        await serve_data(link, host.devices[0], None)
+        assert "within 0.01 seconds" in link.closed_with[1]

@@ -1,0 +1,63 @@
+"""Connections are counted from their first moment, and one too many is told so, or just closed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_server.connections.limits import REFUSALS_AT_ONCE, ConnectionLimits
+from burn_remote_server.telemetry.health import refuse
+
+
+def test_connections_up_to_the_limit_are_taken() -> None:
+    limits = ConnectionLimits(3, 2)
+    assert [limits.enter(address) for address in "aab"] == [(True, "")] * 3
+
+
+def test_one_more_from_an_address_is_told_so_by_name_and_numbers() -> None:
+    limits = ConnectionLimits(9, 2)
+    for _ in range(2):
+        limits.enter("192.0.2.7")
+    may_stay, reason = limits.enter("192.0.2.7")
+    assert may_stay
+    assert "connections from 192.0.2.7: 3 would be open, 2 are allowed" in reason
+    assert limits.enter("192.0.2.8") == (True, "")
+
+
+def test_one_more_of_all_is_told_so() -> None:
+    limits = ConnectionLimits(2, 2)
+    limits.enter("a")
+    limits.enter("b")
+    assert "connections: 3 would be open, 2 are allowed" in limits.enter("c")[1]
+
+
+def test_a_flood_is_closed_without_a_word() -> None:
+    limits = ConnectionLimits(1000, 1)
+    told = [limits.enter("a")[0] for _ in range(2 + REFUSALS_AT_ONCE)]
+    assert told == [True] * (1 + REFUSALS_AT_ONCE) + [False]
+
+
+@given(st.lists(st.sampled_from("abc")))
+def test_whoever_leaves_makes_room_and_nothing_is_kept_of_them(addresses: list[str]) -> None:
+    limits = ConnectionLimits(1000, 1000)
+    for address in addresses:
+        limits.enter(address)
+    assert len(limits) == len(addresses)
+    for address in addresses:
+        limits.leave(address)
+    assert len(limits) == 0
+    assert not limits._open
+
+
+def test_a_refused_connection_is_answered_with_the_reason() -> None:
+    answer = refuse({}, "connections: 3 would be open, 2 are allowed", 0, 1)
+    assert answer is not None
+    assert answer[0] == 429
+    assert b"2 are allowed" in answer[2]
+
+
+def test_web_pages_are_refused_and_programs_are_not() -> None:
+    answer = refuse({"Origin": "https://page.example"}, "", 0, 1)
+    assert answer is not None
+    assert answer[0] == 403
+    assert refuse({}, "", 0, 1) is None

@@ -1,0 +1,100 @@
+"""A fetch has its room reserved from the start, until the tensor came and nobody wants it."""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.quota import Quota
+from burn_remote_server.execution.fetches import Fetches
+from burn_remote_server.execution.slots import InFlight
+
+
+def in_flight(elements: int = 10) -> InFlight:
+    return InFlight(TensorSpec((elements,), F32), 1.0)
+
+
+def test_room_is_reserved_before_anything_arrives() -> None:
+    quota = Quota(100, 9)
+    fetches = Fetches(quota, None)
+    fetches.begin(in_flight(20))
+    with pytest.raises(QuotaExceeded, match="session bytes: 120"):
+        fetches.begin(in_flight(10))
+    assert quota.bytes == 80
+
+
+def test_a_tensor_over_the_limit_of_one_is_refused() -> None:
+    with pytest.raises(QuotaExceeded, match="tensor bytes: 44 would be held, 40 are allowed"):
+        Fetches(Quota(100, 9, 40), None).begin(in_flight(11))
+
+
+def test_a_tensor_that_is_dropped_on_its_way_keeps_its_room_until_it_has_come() -> None:
+    quota = Quota(100, 9)
+    fetches = Fetches(quota, None)
+    slot = in_flight(20)
+    fetches.begin(slot)
+    fetches.drop(slot)
+    assert quota.bytes == 80
+    slot.complete("array")
+    fetches.begin(in_flight(25))
+    assert quota.bytes == 100
+
+
+def test_a_dropped_tensor_is_not_kept_whichever_comes_first() -> None:
+    fetches = Fetches(Quota(1000, 9), None)
+    early, late = in_flight(), in_flight()
+    for slot in (early, late):
+        fetches.begin(slot)
+    early.complete("array")
+    fetches.drop(early)
+    fetches.drop(late)
+    late.complete("array")
+    assert early.array() is None
+    assert late.array() is None
+
+
+def test_only_so_many_are_on_their_way_at_once() -> None:
+    fetches = Fetches(Quota(10_000, 999), 3)
+    slots = [in_flight() for _ in range(3)]
+    for slot in slots:
+        fetches.begin(slot)
+    with pytest.raises(QuotaExceeded, match="being fetched: 4 would be, 3 are allowed"):
+        fetches.begin(in_flight())
+    slots[1].complete("array")
+    fetches.begin(in_flight())
+
+
+def test_thousands_that_came_and_went_leave_nothing_behind() -> None:
+    quota = Quota(40, 1)
+    fetches = Fetches(quota, None)
+    for _ in range(5000):
+        slot = in_flight()
+        fetches.begin(slot)
+        slot.complete("array")
+        fetches.drop(slot)
+    assert (quota.bytes, quota.tensors) == (0, 0)
+    assert len(fetches._begun) <= 64
+
+
+def test_a_tensor_without_elements_is_counted_and_freed_like_any_other() -> None:
+    quota = Quota(40, 1)
+    fetches = Fetches(quota, None)
+    slot = in_flight(0)
+    fetches.begin(slot)
+    assert quota.tensors == 1
+    slot.complete("array")
+    fetches.drop(slot)
+    assert quota.tensors == 0
+
+
+def test_when_the_session_ends_all_room_is_free() -> None:
+    quota = Quota(400, 9)
+    fetches = Fetches(quota, None)
+    slots = [in_flight(), in_flight(0)]
+    for slot in slots:
+        fetches.begin(slot)
+    fetches.drop(slots[0])
+    fetches.end()
+    assert (quota.bytes, quota.tensors) == (0, 0)

@@ -1,0 +1,137 @@
+"""Every setting is a flag that teaches; a mistake is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from burn_remote_server.process import daemon
+from burn_remote_server.process.command_line import main
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.process.configuration_sources import flag_name, load_settings
+from burn_remote_server.process.daemon import CannotStart
+
+SECRETS = {"tokens", "peer_token"}
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("BURN_REMOTE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which a daemon would have run."""
+    settings: list[Settings] = []
+    monkeypatch.setattr(daemon, "run", settings.append)
+    return settings
+
+
+@pytest.fixture
+def help_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["--help"]) == 0
+    return re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("setting", sorted(Settings.model_fields.keys() - SECRETS))
+def test_every_setting_is_a_flag(setting: str, served: list[Settings], help_text: str) -> None:
+    description = Settings.model_fields[setting].description
+    assert description is not None
+    assert flag_name(setting) in help_text
+    assert description.split(". ")[0] in help_text
+
+
+@pytest.mark.parametrize("secret", sorted(SECRETS))
+def test_secrets_have_no_flag(secret: str, help_text: str) -> None:
+    assert f" {flag_name(secret)} " not in help_text
+
+
+def test_help_says_how_flags_variables_and_the_file_relate(help_text: str) -> None:
+    assert "BURN_REMOTE_DRAIN_SECONDS" in help_text
+    assert "The flag wins over the variable" in help_text
+
+
+def test_flags_reach_the_daemon(served: list[Settings]) -> None:
+    arguments = ["--port", "0", "--max-session-bytes", "8GiB", "--peer", "a", "--peer", "b"]
+    assert main(arguments) == 0
+    assert served == [Settings(port=0, max_session_bytes=8 * 2**30, peer=("a", "b"))]
+
+
+def test_a_bad_value_is_one_sentence_and_exit_code_2(
+    served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--port", "abc"]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err == "burn-remote-server: --port is 'abc': expected a whole number\n"
+    assert served == []
+
+
+def test_an_unknown_flag_is_exit_code_2(
+    served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--prot", "1"]) == 2
+    assert "--port" in capsys.readouterr().err
+    assert served == []
+
+
+def test_an_address_without_check_is_explained(
+    served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--address", "ws://node-a"]) == 2
+    assert "--address goes with --check" in capsys.readouterr().err
+    assert served == []
+
+
+def test_a_server_that_cannot_start_is_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(settings: Settings) -> None:
+        raise CannotStart("the port is taken")
+
+    monkeypatch.setattr(daemon, "run", refuse)
+    assert main([]) == 2
+    assert capsys.readouterr().err == "burn-remote-server: the port is taken\n"
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"burn-remote-server {version('burn-remote')}\n"
+
+
+def test_the_shown_configuration_can_be_used_as_a_file(
+    tmp_path: Path, served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--port", "0", "--peer", "10.0.0.0/8", "--transfer-checksum", "false"]
+    assert main([*arguments, "--show-config"]) == 0
+    shown = capsys.readouterr().out
+    assert "port = 0  # --port" in shown
+    assert 'host = "127.0.0.1"  # default' in shown
+    assert served == []
+    file = tmp_path / "server.toml"
+    file.write_text(shown)
+    assert tomllib.loads(shown)["peer"] == ["10.0.0.0/8"]
+    assert (
+        load_settings({}, {}, file).settings
+        == load_settings(
+            {"port": "0", "peer": ["10.0.0.0/8"], "transfer_checksum": "false"}, {}
+        ).settings
+    )
+
+
+def test_the_shown_configuration_keeps_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BURN_REMOTE_TOKENS", "alice:a-secret-of-alice")
+    assert main(["--show-config"]) == 0
+    shown = capsys.readouterr().out
+    assert "a-secret-of-alice" not in shown
+    assert "# tokens is set by BURN_REMOTE_TOKENS, and not shown" in shown

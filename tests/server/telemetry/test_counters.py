@@ -1,0 +1,45 @@
+"""Counting is adding; what was counted is never lost."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from burn_remote_server.telemetry.counters import Counters, Tally
+
+
+def test_the_total_is_the_sum_of_all_writers() -> None:
+    tally = Tally()
+    first, second = tally.open(), tally.open()
+    first.operations += 2
+    second.operations += 3
+    first.failures["unsupported"] += 1
+    second.failures["unsupported"] += 1
+    assert tally.total().operations == 5
+    assert tally.total().failures == {"unsupported": 2}
+
+
+def test_what_a_closed_writer_counted_stays() -> None:
+    tally = Tally()
+    counters = tally.open()
+    counters.batches += 7
+    counters.failures["unsupported"] += 1
+    tally.close(counters)
+    tally.close(counters)
+    assert tally.total().batches == 7
+    assert tally.total().failures == {"unsupported": 1}
+
+
+def test_a_total_is_a_copy() -> None:
+    tally = Tally()
+    tally.total().operations += 1
+    assert tally.total().operations == 0
+
+
+def test_every_number_is_added() -> None:
+    one, sum_ = Counters(), Counters()
+    names = [item.name for item in fields(Counters) if item.name != "failures"]
+    for name in names:
+        setattr(one, name, 1)
+    sum_.add(one)
+    sum_.add(one)
+    assert {getattr(sum_, name) for name in names} == {2}

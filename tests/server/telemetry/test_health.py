@@ -1,0 +1,78 @@
+"""The port answers plain HTTP so that machines and people learn what they need."""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote_server.telemetry.health import ServerState, refuse, respond
+
+READY = ServerState(exposition=lambda: b"metrics\n")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/", "/healthz?from=kubernetes"])
+def test_a_living_server_is_healthy(path: str) -> None:
+    assert respond(path, READY)[::2] == (200, b"ok\n")
+
+
+def test_a_draining_server_is_healthy_and_not_ready() -> None:
+    draining = ServerState(draining=True)
+    assert respond("/healthz", draining)[0] == 200
+    assert respond("/readyz", READY)[::2] == (200, b"ready\n")
+    assert respond("/readyz", draining)[::2] == (503, b"draining\n")
+
+
+def test_metrics_come_with_their_own_content_type() -> None:
+    status, headers, body = respond("/metrics", READY)
+    assert (status, body) == (200, b"metrics\n")
+    assert headers["Content-Type"].startswith("text/plain; version=")
+
+
+def test_without_metrics_there_are_none() -> None:
+    assert respond("/metrics", ServerState())[0] == 404
+
+
+@pytest.mark.parametrize(("path", "is_route"), [("/", False), ("", False), ("/1/session", True)])
+def test_a_browser_is_told_what_this_port_is(path: str, is_route: bool) -> None:
+    status, headers, body = respond(path, READY, is_route=is_route)
+    assert status == 426
+    assert headers["Upgrade"] == "websocket"
+    assert b"burn-remote-server" in body
+    assert b"/healthz" in body
+
+
+def test_a_wrong_path_is_named() -> None:
+    status, _, body = respond("/sesion", READY)
+    assert status == 404
+    assert body.startswith(b"Nothing is at '/sesion'.")
+
+
+def test_a_path_without_end_is_not_repeated_in_full() -> None:
+    assert len(respond("/" + "x" * 100_000, READY)[2]) < 1000
+
+
+def test_a_connection_too_many_is_told_why() -> None:
+    assert refuse({}, "512 connections from here", 0, 1) == (
+        429,
+        {"Content-Type": "text/plain; charset=utf-8"},
+        b"512 connections from here\n",
+    )
+
+
+def test_a_web_page_may_not_connect() -> None:
+    answer = refuse({"Origin": "https://example.org"}, "", 0, 1)
+    assert answer is not None
+    assert answer[0] == 403
+
+
+def test_a_program_may_connect() -> None:
+    assert refuse({"User-Agent": "Python"}, "", 1, 2) is None
+
+
+@pytest.mark.parametrize(("devices", "which"), [(1, b"only /0"), (3, b"/0 to /2")])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(
+    devices: int, which: bytes
+) -> None:
+    answer = refuse({}, "", 7, devices)
+    assert answer is not None
+    assert answer[0] == 421
+    assert answer[2] == b"there is no device /7 here, " + which + b"\n"

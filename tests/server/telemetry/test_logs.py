@@ -1,0 +1,145 @@
+"""Log lines carry facts, look alike whoever wrote them, and go where the daemon sends them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from burn_remote_server.telemetry import logs as telemetry
+from burn_remote_server.telemetry.logs import get_logger, session_name
+
+
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def kept_logging() -> Iterator[None]:
+    """Give the process back the logging that it had."""
+    root, library = logging.getLogger(), logging.getLogger("websockets")
+    handlers, levels = root.handlers[:], (root.level, library.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    library.setLevel(levels[1])
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    stream = io.StringIO()
+    telemetry.configure("info", "auto", stream)
+    return stream
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+    get_logger("burn_remote_server.connections.pump").info("session opened", session="2a", device=0)
+    (line,) = lines(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "session opened",
+        "level": "info",
+        "logger": "burn_remote_server.connections.pump",
+        "session": "2a",
+        "device": 0,
+    }
+
+
+def test_a_line_is_readable_on_a_terminal() -> None:
+    stream = Terminal()
+    telemetry.configure("info", "auto", stream)
+    get_logger("module").info("session opened", session="2a")
+    assert "session opened" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_the_format_can_be_chosen() -> None:
+    stream = Terminal()
+    telemetry.configure("info", "json", stream)
+    get_logger("module").info("ready")
+    assert lines(stream)[0]["event"] == "ready"
+
+
+def test_lines_below_the_level_are_left_out(stream: io.StringIO) -> None:
+    get_logger("module").debug("detail")
+    assert stream.getvalue() == ""
+
+
+def test_facts_may_have_any_name(stream: io.StringIO) -> None:
+    get_logger("module").info("event", name="x", message="y", args=(1,), process=2)
+    (line,) = lines(stream)
+    assert (line["name"], line["message"], line["process"]) == ("x", "y", 2)
+
+
+def test_a_session_is_named_in_each_of_its_lines(stream: io.StringIO) -> None:
+    logger = get_logger("module").bind(session=session_name(42))
+    logger.info("first")
+    logger.info("second", batch=3)
+    assert [line["session"] for line in lines(stream)] == ["000000000000002a"] * 2
+
+
+def test_an_exception_keeps_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise LookupError("kernel")
+    except LookupError:
+        get_logger("module").exception("failed")
+    (line,) = lines(stream)
+    assert line["level"] == "error"
+    assert "LookupError: kernel" in line["exception"]
+
+
+def test_lines_of_libraries_look_like_ours(stream: io.StringIO) -> None:
+    logging.getLogger("asyncio").warning("slow %s", "callback")
+    assert lines(stream)[0]["event"] == "slow callback"
+
+
+def test_the_websocket_library_tells_of_trouble_only(stream: io.StringIO) -> None:
+    logging.getLogger("websockets.server").info("connection open")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), EOFError("ended")])
+def test_a_client_that_went_away_is_one_line(stream: io.StringIO, error: Exception) -> None:
+    try:
+        raise error
+    except (OSError, EOFError):
+        logging.getLogger("websockets.server").error("handler failed", exc_info=True)
+    (line,) = lines(stream)
+    assert line["level"] == "warning"
+    assert line["reason"] == str(error)
+    assert "exception" not in line
+
+
+def test_our_own_mistake_in_a_handler_keeps_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        logging.getLogger("websockets.server").error("handler failed", exc_info=True)
+    (line,) = lines(stream)
+    assert line["level"] == "error"
+    assert "ZeroDivisionError" in line["exception"]
+
+
+def test_a_client_cannot_write_on_the_operators_terminal() -> None:
+    stream = Terminal()
+    telemetry.configure("info", "auto", stream)
+    get_logger("module").info("session opened", client="\x1b[2Jgone")
+    assert "\x1b[2J" not in stream.getvalue()
+
+
+def test_a_server_inside_a_program_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    get_logger("module").info("ready", session=1)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,114 @@
+"""An operator's module says what its operations are; what cannot be is one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_server.custom import (
+    CustomOperation,
+    CustomOperations,
+    custom_operation,
+    load_operations,
+)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Write a module of the operator's, which can then be imported under its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return name
+
+    return write
+
+
+def operation(name: str = "double", **declared: Any) -> CustomOperation:
+    settings: dict[str, Any] = {"inputs": {"x": "any"}, "shapes": lambda x: x}
+
+    @custom_operation(name, **settings | declared)
+    def double(xp: Any, x: Any) -> Any:
+        return xp.add(x, x)
+
+    return double
+
+
+def test_a_decorated_function_can_still_be_called() -> None:
+    assert operation()(np, np.arange(3)).tolist() == [0, 2, 4]
+
+
+def test_the_operations_of_a_module_are_those_it_decorates(
+    written: Callable[[str, str], str],
+) -> None:
+    module = written(
+        "operators_two",
+        "from burn_remote_server.custom import custom_operation\n"
+        "def shapes(x): return x\n"
+        "@custom_operation('one', inputs={'x': 'float'}, shapes=shapes)\n"
+        "def one(xp, x): return x\n"
+        "@custom_operation('two', inputs={'x': 'int uint'}, shapes=shapes)\n"
+        "def two(xp, x): return x\n",
+    )
+    assert load_operations([module]).names == ["one", "two"]
+    assert load_operations([module, module]).names == ["one", "two"]
+    assert load_operations([]).names == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import a_library_that_is_nowhere", "needs a_library_that_is_nowhere, which is not inst"),
+        ("1 / 0", "importing 'operators_bad' raised ZeroDivisionError: division by zero"),
+        ("raise SystemExit('no licence')", "raised SystemExit: no licence"),
+        ("def", r"raised SyntaxError: .*operators_bad.py, line 1"),
+        ("x = 1", "'operators_bad' has none; decorate a function"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named_with_the_reason(
+    written: Callable[[str, str], str], text: str, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        load_operations([written("operators_bad", text)])
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.at.all", "burn_remote_server.nowhere"])
+def test_a_module_that_is_not_there_says_how_to_put_it_there(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}' cannot be imported; install .* PYTHONPATH"):
+        load_operations([name])
+
+
+def test_two_operations_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two custom operations 'double'"):
+        CustomOperations([operation(), operation()])
+
+
+def test_what_is_no_operation_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no custom operation; decorate a function"):
+        CustomOperations([len])
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentence"),
+    [
+        ({"name": ""}, "1 to 100 printable characters, not ''"),
+        ({"name": "a\nb"}, "printable"),
+        ({"name": "a" * 101}, "1 to 100"),
+        ({"outputs": ()}, "'double' has no outputs"),
+        (
+            {"inputs": {"x": "float33"}},
+            "input 'x' of the custom operation 'double' is 'float33'",
+        ),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused(declared: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        operation(**declared)

@@ -1,0 +1,47 @@
+"""Every variant of the IR is there on NumPy, except those that the table marks as impossible."""
+
+from __future__ import annotations
+
+from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.operations.encoding import decode_operation
+from burn_remote_protocol.operations.families.session import CUSTOM, DROP, IMPOSSIBLE, INIT
+from burn_remote_protocol.operations.row import Row, Signature
+from burn_remote_protocol.operations.table import TABLE
+from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.custom import CustomOperations, custom_operation
+from support.recorded import golden
+
+
+def is_supported(signature: Signature) -> bool:
+    """Whether a session finds an implementation; that may then refuse the shapes."""
+    names = {f"input{place}": "any" for place, _ in enumerate(signature.input_uses)}
+    outputs = [f"output{place}" for place, _ in enumerate(signature.outputs)]
+    custom = custom_operation(
+        "custom_op", inputs=names, outputs=outputs or ["none"], shapes=lambda *_: signature.outputs
+    )
+    session = NumpyBackend().open_session(CustomOperations([custom(lambda xp, *arrays: arrays)]))
+    try:
+        session.bind(signature)
+    except Unsupported:
+        return False
+    except Exception:  # whatever: these values show bytes, their shapes fit nothing
+        return True
+    return True
+
+
+def test_only_what_is_impossible_is_unsupported() -> None:
+    supported: dict[Row, bool] = {}
+    for line in golden("OperationIr"):
+        signature = decode_operation(line.tuples).signature
+        row = signature.row
+        # A session does these two itself.
+        answers = row in (INIT, DROP) or is_supported(signature)
+        supported[row] = supported.get(row, False) or answers
+    assert supported.keys() == set(TABLE.values())
+    assert supported[CUSTOM]
+    unsupported = {row for row, answers in supported.items() if not answers}
+    assert unsupported == set(IMPOSSIBLE)
+
+
+def test_what_is_impossible_says_why() -> None:
+    assert all(len(reason.split()) > 5 for reason in IMPOSSIBLE.values())

@@ -1,0 +1,177 @@
+"""A server that fetches trusts no peer: what it sends is checked, and tries never mix."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
+from burn_remote_protocol.dtypes import U8
+from burn_remote_protocol.errors import HandshakeRefused, TransferFailed
+from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Refused, Reply, Welcome
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.peer_rules import PeerRules
+from burn_remote_server.backends import open_backends
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers import peers as module
+from burn_remote_server.transfers.peers import Peers
+
+SPEC = TensorSpec((20_000,), U8)
+GOOD = bytes(range(200)) * 100
+WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
+
+Script = Callable[[int], list[bytes]]
+
+
+class Source:
+    """A peer that answers each fetch by a script, and remembers how it was greeted."""
+
+    def __init__(self, script: Script, welcome: bytes = WELCOME) -> None:
+        self.greetings: list[Hello] = []
+        self.answer: Callable[[FetchRequest], list[bytes]] = lambda request: (
+            script(request.request) if request.offset == 0 else []
+        )
+        self._welcome = welcome
+
+    async def handle(self, connection: ServerConnection) -> None:
+        self.greetings.append(decode_frame(await connection.recv(decode=False)))
+        await connection.send(self._welcome)
+        async for frame in connection:
+            assert isinstance(frame, bytes)
+            request = decode_frame(frame)
+            assert isinstance(request, FetchRequest)
+            for answer in self.answer(request):
+                await connection.send(answer)
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Peers]:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        peers = Peers(Settings(), PeerRules(()), tasks, Counters())
+        yield peers
+        await peers.close()
+
+
+async def fetched(peers: Peers, source: Source) -> bytes:
+    backend = open_backends("numpy", 1)[0]
+    async with serve(source.handle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        task = Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC)
+        array = await peers.fetch("native", backend, task)
+        return bytes(backend.to_bytes(array, SPEC.dtype))
+
+
+def whole(request: int) -> list[bytes]:
+    data = memoryview(GOOD)
+    return [encode_frame(Reply(request, SPEC)), chunk_head(request, 0, data) + data]
+
+
+async def test_a_tensor_arrives_and_checksums_were_asked_for(peers: Peers) -> None:
+    source = Source(whole)
+    assert await fetched(peers, source) == GOOD
+    assert source.greetings[0].settings == {"chunk_checksum": "xxh3"}
+
+
+async def test_checksums_are_not_asked_for_where_the_operator_says_so() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
+        source = Source(whole)
+        assert await fetched(peers, source) == GOOD
+        assert source.greetings[0].settings == {}
+        await peers.close()
+
+
+async def test_a_garbled_chunk_fails_the_fetch(peers: Peers) -> None:
+    def garbled(request: int) -> list[bytes]:
+        spec, chunk = whole(request)
+        return [spec, chunk[:-1] + bytes((chunk[-1] ^ 1,))]
+
+    with pytest.raises(TransferFailed, match="garbled"):
+        await fetched(peers, Source(garbled))
+
+
+async def test_after_a_garbled_chunk_the_fetch_goes_on_from_there_on_another_connection(
+    peers: Peers,
+) -> None:
+    asked: list[int] = []
+
+    def garbled_once(request: int, offset: int) -> list[bytes]:
+        asked.append(offset)
+        data = memoryview(GOOD)
+        chunks = [
+            chunk_head(request, start, part) + part
+            for start in range(offset, 20_000, 5_000)
+            if (part := data[start : start + 5_000])
+        ]
+        if len(asked) == 1:
+            chunks[2] = chunks[2][:-1] + bytes((chunks[2][-1] ^ 1,))
+        return [encode_frame(Reply(request, SPEC)), *chunks]
+
+    source = Source(whole)
+    source.answer = lambda request: (
+        garbled_once(request.request, request.offset) if request.offset < 20_000 else []
+    )
+    assert await fetched(peers, source) == GOOD
+    assert asked == [0, 10_000]
+    assert len(source.greetings) == 2
+
+
+async def test_a_second_answer_does_not_mix_with_the_first(peers: Peers) -> None:
+    def twice(request: int) -> list[bytes]:
+        spec = encode_frame(Reply(request, SPEC))
+        return [spec, chunk_head(request, 0) + GOOD[:100], spec]
+
+    with pytest.raises(TransferFailed, match="answers each fetch once"):
+        await fetched(peers, Source(twice))
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        chunk_head(1, 1) + b"a gap",
+        chunk_head(1, 0) + bytes(20_001),
+        chunk_head(1, 2**63) + b"far away",
+    ],
+)
+async def test_a_chunk_in_the_wrong_place_fails_the_fetch(peers: Peers, chunk: bytes) -> None:
+    with pytest.raises(TransferFailed, match="a chunk at"):
+        await fetched(peers, Source(lambda request: [encode_frame(Reply(request, SPEC)), chunk]))
+
+
+async def test_a_tensor_of_another_shape_is_refused_before_room_is_made(peers: Peers) -> None:
+    def larger(request: int) -> list[bytes]:
+        return [encode_frame(Reply(request, TensorSpec((2**50,), U8)))]
+
+    with pytest.raises(TransferFailed, match="the source exposed"):
+        await fetched(peers, Source(larger))
+
+
+async def test_a_peer_that_refuses_is_named_with_its_reason(peers: Peers) -> None:
+    refusal = encode_frame(Refused(HandshakeRefused("this server needs a peer token")))
+    with pytest.raises(TransferFailed, match=r"cannot reach .*127\.0\.0\.1.*needs a peer token"):
+        await fetched(peers, Source(whole, refusal))
+
+
+async def test_addresses_that_lead_nowhere_do_not_pile_up(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 3)
+    backend = open_backends("numpy", 1)[0]
+    for port in range(1, 20):
+        with pytest.raises(TransferFailed, match="nothing listens"):
+            task = Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC)
+            await peers.fetch("native", backend, task)
+    assert len(peers._peers) == 1
+
+
+async def test_a_peer_that_is_idle_makes_room_for_another(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 1)
+    assert await fetched(peers, Source(whole)) == GOOD
+    assert await fetched(peers, Source(whole)) == GOOD
+    assert len(peers._peers) == 1

@@ -1,0 +1,82 @@
+"""A tensor that a connection broke under can be fetched once more; one that arrived cannot."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from burn_remote_protocol.dtypes import U8
+from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
+from burn_remote_protocol.messages import FetchRequest
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.transfers.exposed import Exposed, Transfers
+from burn_remote_server.transfers.sending import Sending
+
+ID = b"t" * 32
+EXPOSED = Exposed("array", TensorSpec((10,), U8), backend=None)  # type: ignore[arg-type]
+
+
+def fetched(transfers: Transfers) -> list[Exposed]:
+    got: list[Exposed] = []
+    transfers.fetch(("native", ID), got.append)
+    return got
+
+
+def test_what_did_not_arrive_is_exposed_once_more() -> None:
+    transfers = Transfers()
+    sending = Sending(transfers, "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    sending.expose_again()
+    assert fetched(transfers) == [EXPOSED]
+    assert fetched(transfers) == []
+
+
+def test_what_arrived_is_not() -> None:
+    transfers = Transfers()
+    sending = Sending(transfers, "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    assert sending.arrived(FetchRequest(1, ID, 10))
+    sending.expose_again()
+    assert fetched(transfers) == []
+
+
+def test_neither_is_a_failure_nor_what_could_not_be_sent() -> None:
+    transfers = Transfers()
+    sending = Sending(transfers, "native", 9.0)
+    failure = OperationFailed("it failed")
+    sending.begin(FetchRequest(1, ID), Exposed(None, EXPOSED.spec, EXPOSED.backend, failure))
+    sending.begin(FetchRequest(2, ID), EXPOSED)
+    sending.give_up(FetchRequest(2, ID))
+    sending.expose_again()
+    assert len(transfers) == 0
+
+
+def test_a_new_fetch_is_no_word_of_arrival() -> None:
+    sending = Sending(Transfers(), "native", 9.0)
+    assert not sending.arrived(FetchRequest(1, ID, 10))
+
+
+@pytest.mark.parametrize("request_", [FetchRequest(1, ID, 5), FetchRequest(1, b"o" * 32, 10)])
+def test_a_word_of_arrival_that_fits_no_fetch_is_refused(request_: FetchRequest) -> None:
+    sending = Sending(Transfers(), "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    with pytest.raises(ProtocolViolation, match="begun before"):
+        sending.arrived(request_)
+
+
+def test_a_fetch_from_beyond_the_end_is_refused() -> None:
+    with pytest.raises(ProtocolViolation, match="from byte 11"):
+        Sending(Transfers(), "native", 9.0).begin(FetchRequest(1, ID, 11), EXPOSED)
+
+
+def test_peers_that_give_up_in_silence_hold_nothing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    sending = Sending(Transfers(), "native", 9.0)
+    for request in range(1000):
+        sending.begin(FetchRequest(request, ID), EXPOSED)
+        now += 1.0
+    assert len(sending._begun) <= 11
