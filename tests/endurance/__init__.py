@@ -1,0 +1,1 @@
+"""Real servers and clients in real processes that come, work, crash and go."""

@@ -1,0 +1,125 @@
+"""Run one endurance run: ``python -m endurance kills``, ``load`` or ``soak``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from endurance.chart import Line, Panel, chart
+from endurance.kills import Kills, kill_rounds
+from endurance.load import Load, many_at_once, one_after_another
+from endurance.processes import Snapshot
+from endurance.soak import Soak, soak
+
+MIB = 2**20
+
+
+def say(text: str) -> None:
+    """Write a line at once: runs are long."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def shown(snapshot: Snapshot) -> str:
+    """Return what a server holds, as text."""
+    return (
+        f"{snapshot.resident_bytes / MIB:.1f} MiB, {snapshot.descriptors} descriptors, "
+        f"{snapshot.threads} threads, {snapshot.sessions} sessions, {snapshot.tensors} tensors of "
+        f"{snapshot.tensor_bytes:,} bytes, {snapshot.offers} offers"
+    )
+
+
+def run_kills(given: argparse.Namespace) -> None:
+    """Kill so many times and say what the others noticed."""
+    seen = Kills()
+    for number, seen in enumerate(kill_rounds(given.rounds, given.seed)):
+        if number % 10 == 0:
+            say(f"round {number}: {dict(seen.errors)}")
+    assert seen.before and seen.after and seen.bystander
+    say(f"killed: {seen.clients_killed} clients, {seen.servers_killed} servers")
+    say(f"how the others ended: {dict(seen.errors)}")
+    say(
+        f"bystander: {seen.bystander.steps:,} steps, the longest took "
+        f"{seen.bystander.longest_seconds * 1000:.0f} ms"
+    )
+    say(f"steady server after a tenth of the rounds: {shown(seen.before)}")
+    say(f"steady server at the end: {shown(seen.after)}")
+
+
+def run_load(given: argparse.Namespace) -> None:
+    """Open sessions at once and one after another."""
+    for what, load in (
+        ("at once", many_at_once(given.at_once)),
+        ("one after another", one_after_another(given.in_turn)),
+    ):
+        _say_load(what, load)
+
+
+def _say_load(what: str, load: Load) -> None:
+    say(f"{load.sessions:,} sessions {what}: {load.reads:,} right results in {load.seconds:.1f} s")
+    for moment in ("before", "during", "after"):
+        say(f"  {moment}: {shown(getattr(load, moment))}")
+
+
+def run_soak(given: argparse.Namespace) -> None:
+    """Run clients for minutes and draw what the servers held."""
+    seen = Soak()
+    for seen in soak(given.clients, given.minutes * 60, given.sample_seconds, given.seed):
+        sample = seen.samples[-1]
+        if len(seen.samples) % 12 == 1:
+            say(f"{sample.seconds:.0f} s: {' | '.join(map(shown, sample.servers))}")
+    given.picture.parent.mkdir(parents=True, exist_ok=True)
+    given.picture.write_text(_picture(seen), "utf-8")
+    say(f"clients: {dict(seen.endings)}; {seen.steps:,} steps of those that closed")
+    say(f"{seen.cpu_seconds / seen.wall_seconds:.2f} of a core")
+    for number, metrics in enumerate(seen.metrics):
+        say(f"server {number}: {shown(seen.samples[-1].servers[number])}")
+        for name in sorted(metrics):
+            if name.startswith(("burn_remote_sessions", "burn_remote_transfers")):
+                say(f"  {name} {metrics[name]:.0f}")
+
+
+def _picture(seen: Soak) -> str:
+    def panel(title: str, values: list[list[float]]) -> Panel:
+        return Panel(title, [Line(f"server {n + 1}", line) for n, line in enumerate(values)])
+
+    columns = [[sample.servers[n] for sample in seen.samples] for n in range(2)]
+    minutes = [sample.seconds / 60 for sample in seen.samples]
+    return chart(
+        minutes,
+        [
+            panel("Resident memory, MiB", [[s.resident_bytes / MIB for s in c] for c in columns]),
+            panel("Live tensors, MB", [[s.tensor_bytes / 1e6 for s in c] for c in columns]),
+            panel("Open sessions", [[float(s.sessions) for s in c] for c in columns]),
+        ],
+    )
+
+
+def main() -> None:
+    """Read what is asked for and run it."""
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True)
+    kills = commands.add_parser("kills")
+    kills.add_argument("--rounds", type=int, default=200)
+    kills.add_argument("--seed", type=int, default=0)
+    kills.set_defaults(run=run_kills)
+    load = commands.add_parser("load")
+    load.add_argument("--at-once", type=int, default=200)
+    load.add_argument("--in-turn", type=int, default=5000)
+    load.set_defaults(run=run_load)
+    long = commands.add_parser("soak")
+    long.add_argument("--clients", type=int, default=20)
+    long.add_argument("--minutes", type=float, default=30)
+    long.add_argument("--sample-seconds", type=float, default=5)
+    long.add_argument("--seed", type=int, default=0)
+    long.add_argument("--picture", type=Path, default=Path("docs/images/soak.svg"))
+    long.set_defaults(run=run_soak)
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    given.run(given)
+
+
+if __name__ == "__main__":
+    main()

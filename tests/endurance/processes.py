@@ -1,0 +1,150 @@
+"""How are the client processes of an endurance run started, killed and asked how it went?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from support.servers import RunningServer
+
+__all__ = ["WAIT_SECONDS", "Process", "Report", "Snapshot", "eventually"]
+
+# The bound on each wait: for a program to end, for a server to free what a dead one held.
+WAIT_SECONDS: Final = 5.0
+TESTS: Final = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a program ended: ``ended`` is the name of the error's class, empty without one."""
+
+    ended: str
+    text: str
+    steps: int
+    longest_seconds: float
+
+
+class Process:
+    """A client in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "endurance.program", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def wait_ready(self) -> None:
+        """Wait for the line of a program with ``--announce``."""
+        assert self._process.stdout is not None  # started with pipes
+        line = self._process.stdout.readline()
+        assert line == "ready\n", f"instead of being ready: {line}{self._process.communicate()[1]}"
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+
+    def wait(self, timeout_seconds: float = WAIT_SECONDS) -> int:
+        """Wait until it has ended by itself, or was killed; return its exit code."""
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._where_it_hangs(timeout_seconds)) from None
+
+    def _collect(self, timeout_seconds: float) -> tuple[str, str]:
+        try:
+            return self._process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._where_it_hangs(timeout_seconds)) from None
+
+    def _where_it_hangs(self, seconds: float) -> str:
+        self._process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self._process.kill()
+        return f"it hangs for {seconds:g} seconds:\n{self._process.communicate()[1]}"
+
+    def vanish(self, timeout_seconds: float = WAIT_SECONDS) -> None:
+        """Have a program with ``--vanish`` end, which tells nobody."""
+        self._collect(timeout_seconds)
+
+    def report(self, timeout_seconds: float = WAIT_SECONDS) -> Report:
+        """Ask it to end if it has not, and return its report.
+
+        Raises ``AssertionError`` for one that hangs, and for one that ended with anything but a
+        report: an error of no type of ours, a wrong result.
+        """
+        output, errors = self._collect(timeout_seconds)
+        assert self._process.returncode == 0 and not errors, errors or self._process.returncode
+        fields: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return Report(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a server holds."""
+
+    resident_bytes: int
+    descriptors: int
+    threads: int
+    sessions: int
+    tensors: int
+    tensor_bytes: int
+    offers: int
+
+    @classmethod
+    def of(cls, server: RunningServer) -> Snapshot:
+        """Ask a server's metrics and its process."""
+        metrics = server.metrics()
+        return cls(
+            resident_bytes=server.resident_bytes,
+            descriptors=server.descriptors,
+            threads=server.threads,
+            sessions=int(metrics["burn_remote_sessions"]),
+            tensors=int(metrics["burn_remote_tensors"]),
+            tensor_bytes=int(metrics["burn_remote_tensor_bytes"]),
+            offers=int(metrics["burn_remote_transfers_open"]),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no session is open, and nothing is left of any."""
+        return not (self.sessions or self.tensors or self.tensor_bytes or self.offers)
+
+
+def eventually(
+    server: RunningServer,
+    claim: Callable[[Snapshot], bool],
+    timeout_seconds: float = WAIT_SECONDS,
+) -> Snapshot:
+    """Return the first snapshot of which the claim holds. Raises ``AssertionError`` without one."""
+    deadline = time.monotonic() + timeout_seconds
+    while not claim(snapshot := Snapshot.of(server)):
+        assert time.monotonic() < deadline, f"after {timeout_seconds:g} seconds: {snapshot}"
+        time.sleep(0.02)  # between two looks; nothing depends on how long it is
+    return snapshot

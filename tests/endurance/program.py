@@ -1,0 +1,163 @@
+"""What does a client of an endurance run do? ``python -m endurance.program ADDRESS``, a process.
+
+It does random pieces of work and compares each result with NumPy's. It ends after its steps, when
+its standard input closes, or with the error that its server's death raised; then it writes a report
+in JSON. Anything but a ``BurnRemoteError`` ends it with a traceback and another exit code than 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+import burn_remote as br
+from burn_remote.sessions.native_session import NativeSession
+from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Work = Callable[["Program"], None]
+
+# Bytes of an upload: more than a chunk of 1 MiB, so that a crash may fall between two.
+UPLOAD_BYTES: Final = 3 * 2**20
+
+
+class Program:
+    """A client with a device, perhaps one on another server, and tensors that it keeps."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.rng: Final = np.random.default_rng(given.seed)
+        self.device: Final = br.RemoteDevice(given.address, dialect=given.dialect)
+        self.other: Final = br.RemoteDevice(given.other) if given.other else None
+        self.kept: list[tuple[br.Tensor, Array]] = []
+
+    def integers(self, *shape: int) -> Array:
+        """Return integers whose sums and products are exact in 64 bits."""
+        return self.rng.integers(-1000, 1000, shape)
+
+    def close(self) -> None:
+        """End the sessions."""
+        self.device.close()
+        if self.other is not None:
+            self.other.close()
+
+
+def compare(tensor: br.Tensor, expected: Array) -> None:
+    """Read a tensor. Raises ``AssertionError`` where it is not what NumPy has computed."""
+    np.testing.assert_array_equal(tensor.numpy(), expected)
+
+
+def compute(program: Program) -> None:
+    """Some operations and a read."""
+    a, b = program.integers(16, 24), program.integers(24, 8)
+    x, y = br.tensor(a, device=program.device), br.tensor(b, device=program.device)
+    compare((x @ y + 1).sum(axis=0), (a @ b + 1).sum(axis=0))
+
+
+def queue_many(program: Program) -> None:
+    """Hundreds of operations before one read."""
+    a = program.integers(64)
+    x = br.tensor(a, device=program.device)
+    for number in range(300):
+        x, a = x + number, a + number
+    compare(x, a)
+
+
+def upload(program: Program) -> None:
+    """A payload of several chunks there, and back."""
+    a = program.integers(UPLOAD_BYTES // 8)
+    compare(br.tensor(a, device=program.device), a)
+
+
+def keep(program: Program) -> None:
+    """Hold a tensor for some time, and drop the oldest of several."""
+    a = program.integers(50_000)
+    program.kept.append((br.tensor(a, device=program.device) * 2, a * 2))
+    if len(program.kept) > 4:
+        compare(*program.kept.pop(0))
+
+
+def move(program: Program) -> None:
+    """To the other server and back, without a read in between."""
+    if program.other is None:
+        return
+    a = program.integers(60_000)
+    moved = br.tensor(a, device=program.device).to(program.other)
+    compare((moved + 1).to(program.device), a + 1)
+
+
+def expose_in_vain(program: Program) -> None:
+    """Offer a tensor that nobody fetches."""
+    tensor = br.ones((10_000,), device=program.device)
+    is_native = isinstance(program.device.session, NativeSession)
+    transfer = new_transfer_id() if is_native else new_transfer_number()
+    program.device.session.expose(tensor.handle, transfer, 60)
+
+
+def fail(program: Program) -> None:
+    """An operation that fails, whose failure the read raises; the session goes on."""
+    beyond = br.tensor([99], device=program.device)
+    try:
+        br.arange(4, device=program.device).take(beyond, axis=0).numpy()
+    except br.OperationFailed:
+        return
+    raise AssertionError("an index out of range did not fail")
+
+
+WORK: Final[tuple[Work, ...]] = (compute, queue_many, upload, keep, move, expose_in_vain, fail)
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Work until the end, whichever; return the report."""
+    report: dict[str, Any] = {"ended": "", "text": "", "steps": 0, "longest_seconds": 0.0}
+    choices = random.Random(given.seed)
+    try:
+        program = Program(given)
+        if given.announce:
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+        while report["steps"] != given.steps:
+            if select.select([sys.stdin], [], [], given.think_seconds)[0]:
+                break
+            started = time.monotonic()
+            (compute if given.small else choices.choice(WORK))(program)
+            report["longest_seconds"] = max(report["longest_seconds"], time.monotonic() - started)
+            report["steps"] += 1
+        if given.vanish:
+            os._exit(0)
+        program.close()
+    except br.BurnRemoteError as error:
+        report["ended"], report["text"] = type(error).__name__, str(error)
+    return report
+
+
+def main() -> None:
+    """Run and write the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address")
+    parser.add_argument("--other", help="address of a second server, to move tensors to")
+    parser.add_argument("--dialect", default="native")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=-1, help="unset: until standard input closes")
+    parser.add_argument("--think-seconds", type=float, default=0.0, help="pause before each step")
+    parser.add_argument("--small", action="store_true", help="only small computations")
+    parser.add_argument("--announce", action="store_true", help="say when the sessions are open")
+    parser.add_argument("--vanish", action="store_true", help="end without closing the sessions")
+    # Whoever waits for this program in vain asks where it is.
+    faulthandler.register(signal.SIGUSR1)
+    report = run(parser.parse_args())
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What does a server look like after half an hour of clients that come, work, crash and go?
+
+Two servers; their clients move tensors between them. Each client lives a random time and then goes
+in order, vanishes or is killed. Every few seconds both servers are asked what they hold.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
+
+from endurance.processes import Process, Snapshot, eventually
+from support.servers import RunningServer, server
+
+__all__ = ["Sample", "Soak", "soak"]
+
+LEASE_SECONDS: Final = 5.0
+FLAGS: Final = ("--lease-seconds", str(LEASE_SECONDS), "--transfer-expiry-seconds", "5")
+# Of a client, drawn between these.
+LIFE_SECONDS: Final = (10.0, 120.0)
+# The pause before each piece of work: 20 clients leave most of two cores to others.
+THINK_SECONDS: Final = "1.0"
+# The bound on a client's last step, on a machine that others use too.
+ENDING_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.5
+CLOSE, VANISH, CRASH = "closed", "vanished", "crashed"
+# How clients end: in order; without a word, by themselves; killed.
+ENDINGS: Final = (CLOSE, VANISH, CRASH, CRASH)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the servers held at a moment after the start."""
+
+    seconds: float
+    servers: tuple[Snapshot, ...]
+
+
+@dataclass
+class Soak:
+    """What a soak run showed."""
+
+    samples: list[Sample] = field(default_factory=list)
+    endings: Counter[str] = field(default_factory=Counter)
+    steps: int = 0  # of the clients that closed; crashed ones tell nothing
+    cpu_seconds: float = 0.0  # of servers and clients
+    wall_seconds: float = 0.0
+    metrics: tuple[dict[str, float], ...] = ()  # at the end
+
+
+@dataclass
+class _Client:
+    process: Process
+    until: float
+    ending: str
+
+
+def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iterator[Soak]:
+    """Keep so many clients running for so long, yielding at each sample and at the end.
+
+    Raises ``AssertionError`` where a client got a wrong result or an error, or a server keeps what
+    belongs to nobody.
+    """
+    rng = random.Random(seed)
+    seen = Soak()
+    started = time.monotonic()
+    with ExitStack() as stack:
+        servers = [stack.enter_context(server(*FLAGS)) for _ in range(2)]
+        running = [_start(rng, servers) for _ in range(clients)]
+        while (now := time.monotonic()) < started + seconds:
+            for number, client in enumerate(running):
+                if client.until < now:
+                    _end(client, seen)
+                    running[number] = _start(rng, servers)
+                # One that ended by itself before its time has a report that says why.
+                assert not running[number].process.ended, running[number].process.report()
+            if now - started >= len(seen.samples) * sample_seconds:
+                seen.samples.append(Sample(now - started, tuple(map(Snapshot.of, servers))))
+                yield seen
+            time.sleep(LOOK_SECONDS)
+        for client in running:
+            _end(client, seen)
+        for each in servers:
+            eventually(each, lambda snapshot: snapshot.is_empty, LEASE_SECONDS + 5)
+        seen.wall_seconds = time.monotonic() - started
+        seen.samples.append(Sample(seen.wall_seconds, tuple(map(Snapshot.of, servers))))
+        children = psutil.Process().cpu_times()
+        seen.cpu_seconds = children.children_user + children.children_system
+        seen.cpu_seconds += sum(each.cpu_seconds for each in servers)
+        seen.metrics = tuple(each.metrics() for each in servers)
+        for metrics in seen.metrics:
+            _check_counters(metrics)
+    yield seen
+
+
+def _check_counters(metrics: dict[str, float]) -> None:
+    """Assert what must hold of the counters of a server that nobody uses any more."""
+    count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()}
+    assert count["sessions_opened_total"] == count["sessions_closed_total"], count
+    taken = count["transfers_served_total"] + count["transfers_expired_total"]
+    assert taken <= count["transfers_exposed_total"], count  # the others ended with their session
+
+
+def _start(rng: random.Random, servers: list[RunningServer]) -> _Client:
+    first, second = rng.sample(servers, 2)
+    ending = rng.choice(ENDINGS)
+    dialect = rng.choice(("native", "native", "burn-0.21"))
+    process = Process(
+        first.address,
+        "--other", second.address,
+        "--dialect", dialect,
+        "--seed", str(rng.randrange(2**32)),
+        "--think-seconds", THINK_SECONDS,
+        *(["--vanish"] if ending == VANISH else []),
+    )  # fmt: skip
+    return _Client(process, time.monotonic() + rng.uniform(*LIFE_SECONDS), ending)
+
+
+def _end(client: _Client, seen: Soak) -> None:
+    with client.process as process:
+        if client.ending == CRASH:
+            process.kill()
+        elif client.ending == VANISH:
+            process.vanish(ENDING_SECONDS)
+        else:
+            report = process.report(ENDING_SECONDS)
+            assert not report.ended, report
+            seen.steps += report.steps
+    seen.endings[client.ending] += 1
