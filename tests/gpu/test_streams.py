@@ -1,0 +1,178 @@
+"""Sessions of one GPU work at the same time and never see each other's half-finished memory."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.tensors import Slice, TensorData, TensorSpec
+from burn_remote_server.backends import Backend, BackendSession
+from support.kernels import signature
+
+pytestmark = pytest.mark.gpu
+
+F32 = DType.from_wire("F32")
+SIDE = 4096
+SQUARE = TensorSpec((SIDE, SIDE), F32)
+
+
+def never() -> Any:
+    raise AssertionError("the result is there already")
+
+
+def uploaded(gpu: Backend, session: BackendSession, array: Any) -> Any:
+    return session.adopt(gpu.to_device(TensorData(array.tobytes(), array.shape, F32)))
+
+
+def busy(session: BackendSession, x: Any, steps: int = 40) -> Any:
+    """Return x times the identity many times: some 100 ms of work that is not waited for."""
+    multiply = session.bind(signature("Float.Matmul", SQUARE, SQUARE))
+    result = x
+    for _ in range(steps):
+        result = multiply(result, x)
+    return result
+
+
+def test_what_is_still_being_computed_is_handed_over_whole(gpu: Backend) -> None:
+    first, second = gpu.open_session(), gpu.open_session()
+    first.activate()
+    result = busy(first, uploaded(gpu, first, np.eye(SIDE, dtype=np.float32)))
+    shared = first.share(result)
+    del result
+
+    second.activate()
+    taken = second.adopt(shared)
+    del shared
+    doubled = second.bind(signature("Numeric.Add", SQUARE, SQUARE))(taken, taken)
+    del taken
+    # The first session's memory is given out and written over again.
+    first.activate()
+    for _ in range(8):
+        busy(first, uploaded(gpu, first, np.zeros((SIDE, SIDE), np.float32)), 1)
+    second.activate()
+    gpu.sync()
+    seen = np.frombuffer(gpu.to_bytes(doubled, F32), np.float32).reshape(SIDE, SIDE)
+    np.testing.assert_array_equal(seen, 2 * np.eye(SIDE, dtype=np.float32))
+
+
+def test_what_another_uses_outlives_its_own_session(gpu: Backend) -> None:
+    first, second = gpu.open_session(), gpu.open_session()
+    second.activate()
+    waiting = busy(second, uploaded(gpu, second, np.eye(SIDE, dtype=np.float32)))
+    first.activate()
+    shared = first.share(uploaded(gpu, first, np.ones((SIDE, SIDE), np.float32)))
+
+    second.activate()
+    taken = second.adopt(shared)
+    del shared
+    # Runs after a long queue; until then the array's memory must stay.
+    total = second.bind(signature("Numeric.Add", SQUARE, SQUARE))(taken, waiting)
+    del taken
+    first.activate()
+    overwriting = [uploaded(gpu, first, np.zeros((SIDE, SIDE), np.float32)) for _ in range(8)]
+    second.activate()
+    seen = np.frombuffer(gpu.to_bytes(total, F32), np.float32).reshape(SIDE, SIDE)
+    np.testing.assert_array_equal(seen, 1 + np.eye(SIDE, dtype=np.float32))
+    assert len(overwriting) == 8
+
+
+def test_a_read_of_unfinished_work_is_answered_later(gpu: Backend) -> None:
+    session = gpu.open_session()
+    session.activate()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    result = busy(session, uploaded(gpu, session, np.eye(SIDE, dtype=np.float32)), 100)
+
+    assert session.read(result, F32, lambda: answers.put) is None
+    del result
+
+    answer = answers.get(timeout=5)
+    seen = np.frombuffer(answer, np.float32).reshape(SIDE, SIDE)
+    np.testing.assert_array_equal(seen, np.eye(SIDE, dtype=np.float32))
+
+
+def test_a_read_of_finished_work_is_answered_at_once(
+    gpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("burn_remote_server.backends.cuda.host.PATIENCE_SECONDS", 5.0)
+    session = gpu.open_session()
+    session.activate()
+    array = uploaded(gpu, session, np.arange(4, dtype=np.float32))
+    gpu.sync()
+
+    answer = session.read(array, F32, never)
+
+    assert answer is not None
+    assert np.frombuffer(answer, np.float32).tolist() == [0, 1, 2, 3]
+
+
+def test_a_sync_is_answered_when_the_work_is_done(gpu: Backend) -> None:
+    session = gpu.open_session()
+    session.activate()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    result = busy(session, uploaded(gpu, session, np.eye(SIDE, dtype=np.float32)), 100)
+
+    assert not session.synced(lambda: answers.put)
+
+    assert answers.get(timeout=5) is None
+    assert result.shape == (SIDE, SIDE)
+
+
+def test_memory_is_given_back_to_the_system(gpu: Backend) -> None:
+    session = gpu.open_session()
+    session.activate()
+    array = uploaded(gpu, session, np.zeros(2**24, np.float32))
+    used = gpu.memory().used
+    del array
+    session.activate()
+    gpu.memory_cleanup()
+
+    after = gpu.memory()
+    assert after.used <= used - 2**26
+    assert after.cached < 2**26
+
+
+def test_what_will_stay_has_a_pool_of_its_own(gpu: Backend) -> None:
+    session = gpu.open_session()
+    session.activate()
+    ones = session.bind(signature("Base.Ones", out=TensorSpec((2**20,), F32)))
+    gpu.memory_cleanup()
+    with gpu.memory_persistent_allocations():
+        weights = ones()
+    passing = ones()
+    assert gpu.memory().used >= 2 * 2**22
+    distance = abs(int(weights.data.ptr) - int(passing.data.ptr))
+    assert distance >= 2**22
+    assert weights.data.mem is not passing.data.mem
+
+
+def test_streams_are_used_again(gpu: Backend) -> None:
+    first = gpu.open_session()
+    first.activate()
+    first.close()
+    second = gpu.open_session()
+    second.activate()
+    streams = pytest.importorskip("cupy").cuda
+    stream = streams.get_current_stream()
+    second.close()
+    third = gpu.open_session()
+    third.activate()
+    assert streams.get_current_stream() == stream
+    third.close()
+
+
+def test_parts_and_views_share_memory_and_small_parts_do_not(gpu: Backend) -> None:
+    session = gpu.open_session()
+    session.activate()
+    spec = TensorSpec((1000,), F32)
+    array = uploaded(gpu, session, np.arange(1000, dtype=np.float32))
+    half = session.bind(signature("Base.Slice", spec, ranges=(Slice(0, 500, 1),)))(array)
+    part = session.bind(
+        signature("Base.Slice", TensorSpec((500,), F32), ranges=(Slice(0, 200, 1),))
+    )(half)
+
+    assert half.data.ptr == array.data.ptr
+    assert part.data.ptr != array.data.ptr
