@@ -1,0 +1,1 @@
+"""The parts of ``cluster_demo.py``, each a question of its own."""

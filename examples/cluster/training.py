@@ -1,0 +1,195 @@
+"""How do several nodes train one network, and what remains when one of them goes?
+
+Every trainer has the same weights and its own part of each batch. It computes the gradients of that
+part, the servers pass them to each other, and each adds them up in the same order: so all trainers
+have the same weights again, bit for bit. This program reads one number a step, the loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import operator
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+import burn_remote as br
+from cluster.digits_data import CLASSES, PIXELS, Digits
+from cluster.nodes import Cluster, Node
+
+__all__ = ["Training", "digest"]
+
+HIDDEN: Final = 64
+BATCH: Final = 120
+LEARNING_RATE: Final = 0.3
+
+# w1, b1, w2, b2 of 64 pixels → HIDDEN → 10 classes, one after the other in one flat tensor: the
+# gradients of a step are then one move, not four.
+SHAPES: Final = ((PIXELS, HIDDEN), (1, HIDDEN), (HIDDEN, CLASSES), (1, CLASSES))
+
+Weights = dict[Node, br.Tensor]
+
+
+@dataclass
+class Training:
+    """The state of a training; ``losses`` has one number for each step done."""
+
+    cluster: Cluster
+    train: Digits
+    test: Digits
+    losses: list[float] = field(default_factory=list)
+    taken: int = 0  # steps, also those that had to be taken again
+    requests: int = 0  # that the steps asked, over all sessions
+    seconds: float = 0.0  # that the steps took
+    _data: dict[Node, tuple[br.Tensor, br.Tensor]] = field(default_factory=dict)
+    _images: dict[Node, br.Tensor] = field(default_factory=dict)  # to evaluate with
+    # By the number of steps done. A step that ended needs the one before it on every trainer: so
+    # the last two are enough to have one that no lost node can take along.
+    _weights: dict[int, Weights] = field(default_factory=dict)
+    # What this program knows itself: the last resort when all trainers are lost at once.
+    _known: tuple[int, np.ndarray] = field(default_factory=lambda: (0, initial_weights()))
+
+    def start(self) -> None:
+        """Give every trainer its data and the weights to begin with."""
+        self._spread(*self._known)
+
+    def step(self) -> float:
+        """Take the next step and return its loss. Raises one of ``FAILURES``, with no step taken.
+
+        Only the read at the end waits.
+        """
+        nodes = self.cluster.trainers
+        done = len(self.losses)
+        before, started = self._asked(), time.perf_counter()
+        weights = self._weights[done]
+        start = done * BATCH % len(self.train.labels)
+        rows = np.array_split(np.arange(start, start + BATCH), len(nodes))
+        parts = [
+            gradients(weights[node], *(d[part[0] : part[-1] + 1] for d in self._data[node]))
+            for node, part in zip(nodes, rows, strict=True)
+        ]
+        sums = [
+            functools.reduce(operator.add, [part.to(node.device) for part in parts])
+            for node in nodes
+        ]
+        changed = {
+            node: weights[node] - total[:-1] * LEARNING_RATE
+            for node, total in zip(nodes, sums, strict=True)
+        }
+        loss = float(self.cluster.result(sums[0][-1:].read())[0])
+        self.taken += 1
+        self.requests += self._asked() - before
+        self.seconds += time.perf_counter() - started
+        self._weights = {done: weights, done + 1: changed}
+        self.losses.append(loss)
+        return loss
+
+    def recover(self) -> None:
+        """Go on with the nodes that are left, from the newest weights that any of them has.
+
+        Raises ``TimeoutError`` where one may have them and does not say.
+        """
+        for done in sorted(self._weights, reverse=True):
+            for node in self._holders(done):
+                with contextlib.suppress(br.OperationFailed, br.ConnectionLost):
+                    self._spread(done, self._read(done, node))
+                    return
+        self._spread(*self._known)
+
+    def accuracy(self) -> float:
+        """Move the weights to the evaluator and return its share of right answers."""
+        node = self.cluster.evaluator
+        if node not in self._images:
+            self._images[node] = br.tensor(self.test.pixels, device=node.device)
+        done = len(self.losses)
+        holders = self._holders(done)
+        if not holders:
+            raise br.SessionLost("no node that is left has the weights")
+        weights = self._weights[done][holders[0]].to(node.device)
+        _, logits = forward(unpacked(weights), self._images[node])
+        answers = self.cluster.result(logits.argmax(axis=-1).read())
+        return float(np.mean(np.asarray(answers).ravel() == self.test.labels))
+
+    def weights(self) -> list[np.ndarray]:
+        """Return the weights that each trainer has, flat, float32."""
+        done = len(self.losses)
+        found = [self._read(done, node) for node in self._holders(done)]
+        self._known = done, found[0]
+        return found
+
+    def _holders(self, done: int) -> list[Node]:
+        """Return the nodes that are left and have the weights after so many steps."""
+        return [node for node in self.cluster.alive if node in self._weights[done]]
+
+    def _read(self, done: int, node: Node) -> np.ndarray:
+        return np.asarray(self.cluster.result(self._weights[done][node].read()))
+
+    def _spread(self, done: int, weights: np.ndarray) -> None:
+        """Have every trainer go on from these weights, after so many steps."""
+        del self.losses[done:]
+        nodes = self.cluster.trainers
+        for node in nodes:
+            if node not in self._data:
+                self._data[node] = (
+                    br.tensor(self.train.pixels, device=node.device),
+                    br.tensor(self.train.one_hot, device=node.device),
+                )
+        self._weights = {done: {node: br.tensor(weights, device=node.device) for node in nodes}}
+
+    def _asked(self) -> int:
+        return sum(node.device.traffic.requests for node in self.cluster.nodes)
+
+
+def initial_weights() -> np.ndarray:
+    """Draw weights as He et al. (2015) advise for ReLU; flat, always the same."""
+    random = np.random.default_rng(0)
+    drawn = [
+        random.normal(0, (2 / rows) ** 0.5, (rows, columns)) if rows > 1 else np.zeros((1, columns))
+        for rows, columns in SHAPES
+    ]
+    return np.concatenate([each.ravel() for each in drawn]).astype(np.float32)
+
+
+def unpacked(flat: br.Tensor) -> list[br.Tensor]:
+    """Return w1, b1, w2, b2 of flat weights."""
+    tensors = []
+    start = 0
+    for rows, columns in SHAPES:
+        stop = start + rows * columns
+        tensors.append(flat[start:stop].reshape((rows, columns)))
+        start = stop
+    return tensors
+
+
+def forward(weights: list[br.Tensor], x: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+    """Return the hidden layer [n, HIDDEN] and the logits [n, 10] for pixels [n, 64]."""
+    w1, b1, w2, b2 = weights
+    hidden = (x @ w1 + b1).relu()
+    return hidden, hidden @ w2 + b2
+
+
+def gradients(flat: br.Tensor, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+    """Return one part's gradients of the batch's mean cross-entropy, flat, and behind them its
+    part of the loss itself: the sum over all parts is then both. ``y`` [n, 10] is one-hot."""
+    weights = unpacked(flat)
+    hidden, logits = forward(weights, x)
+    likelihood = logits.log_softmax(axis=-1)
+    d_logits = (likelihood.exp() - y) * (1 / BATCH)
+    d_hidden = (d_logits @ weights[2].T) * (hidden > 0).astype(br.float32)
+    found = [
+        x.T @ d_hidden,
+        d_hidden.sum(axis=0),
+        hidden.T @ d_logits,
+        d_logits.sum(axis=0),
+        (likelihood * y).sum() * (-1 / BATCH),
+    ]
+    return br.concat([each.reshape((-1,)) for each in found])
+
+
+def digest(weights: np.ndarray) -> str:
+    """Return the SHA-256 of weights: equal for equal bits."""
+    return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
