@@ -1,0 +1,306 @@
+"""Build the image, start three servers and a client in containers, and put everything away again.
+
+    python3 docker/containers.py demo   the whole story, from inside the network and from outside
+    python3 docker/containers.py up     only the servers, at wss://127.0.0.1:3001, :3002 and :3003
+    python3 docker/containers.py down   stop and remove the servers
+    python3 docker/containers.py clean  the same, and remove the images that this project made
+
+``--with burn`` makes node c the server of Burn 0.21 itself, ``--with cuda`` gives the nodes a GPU.
+
+What is wrong with the machine ends in one sentence and exit code 2. Needs Docker with Compose, and
+for the client outside the network a Python with burn-remote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+DEMO: Final = HERE.parent / "examples/cluster_demo.py"
+PROJECT: Final = os.environ.get("COMPOSE_PROJECT_NAME", "burn-remote")
+PUBLIC_BASE: Final = "python:3.12-slim"
+LOCAL_BASE: Final = "burn-remote/python-base:bookworm"
+NODES: Final = ("a", "b", "c")
+PREBUILT: Final = HERE / "prebuilt/burn-server"
+READY_SECONDS: Final = 60
+OURS: Final = ("--filter", "label=org.burn-remote.project")  # of images
+HEALTH: Final = "{{.State.Running}} {{.State.Health.Status}}"
+# Of a Compose file beside compose.yaml -> what it needs in the environment.
+VARIABLES: Final[Mapping[str | None, Mapping[str, str]]] = {
+    "cuda": {"EXTRAS": "cuda12", "IMAGE": "burn-remote-server:cuda12"},
+}
+
+# What Docker says -> what to do about it.
+ADVICE: Final = {
+    "permission denied": "you may not use Docker; add yourself to its group, or use sudo",
+    "connect to the docker daemon": "Docker is not running; start it (systemctl start docker)",
+    "is already allocated": "a port is in use; choose others by PORT_A, PORT_B and PORT_C",
+    "address already in use": "a port is in use; choose others by PORT_A, PORT_B and PORT_C",
+    "pull access denied": "the base image is not to be had; name another by BASE_IMAGE",
+    'get "https://': "the registry cannot be reached; name an image that is here by BASE_IMAGE",
+    "manifest unknown": "the base image is not to be had; name another by BASE_IMAGE",
+    "no space left on device": "the disk of Docker is full; docker system df shows with what",
+    "could not select device driver": "Docker has no GPU; install the NVIDIA Container Toolkit",
+}
+
+
+class Unusable(Exception):
+    """One sentence that says what is wrong and what to do."""
+
+
+def run(
+    command: Sequence[str], *, seconds: float = 600, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a command; return what it printed. Raises ``Unusable`` where it failed."""
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+    except FileNotFoundError:
+        raise Unusable(f"{command[0]} is not installed here, or not on PATH") from None
+    except subprocess.TimeoutExpired:
+        raise Unusable(f"{' '.join(command[:4])} … took over {seconds:g} s") from None
+    if done.returncode:
+        raise Unusable(explained(f"{done.stdout}\n{done.stderr}"))
+    return done.stdout
+
+
+def explained(output: str) -> str:
+    """Return one sentence about what Docker printed."""
+    known = (advice for sign, advice in ADVICE.items() if sign in output.lower())
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next(known, f"Docker says: {lines[-1] if lines else 'nothing, and failed'}")
+
+
+def base_image() -> str:
+    """Return the image to build on: what is asked for, the public one, or one made here."""
+    chosen = os.environ.get("BASE_IMAGE")
+    if chosen:
+        return chosen
+    for command in (["image", "inspect", PUBLIC_BASE], ["pull", "--quiet", PUBLIC_BASE]):
+        try:
+            run(["docker", *command], seconds=120)
+            return PUBLIC_BASE
+        except Unusable:
+            continue
+    print(f"{PUBLIC_BASE} cannot be pulled; making {LOCAL_BASE} from Debian's packages")
+    run([str(HERE / "make-base.sh"), LOCAL_BASE])
+    return LOCAL_BASE
+
+
+def burn_target() -> str:
+    """Return the stage of ``burn.Dockerfile`` to take: a program that is there, or the crates."""
+    chosen = os.environ.get("BURN_TARGET")
+    if chosen:
+        return chosen
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = os.environ.get("CARGO_TARGET_DIR") or cache / "burn-remote/interop-target"
+    program = Path(built, "release/burn-server")
+    if program.exists():  # tests/interop/build.sh made it
+        shutil.copy2(program, PREBUILT)
+    return "prebuilt" if PREBUILT.exists() else "built"
+
+
+class Cluster:
+    """The containers of ``compose.yaml`` and what is in ``also``, under a project's name.
+
+    ``environment`` goes before this program's own.
+    """
+
+    def __init__(
+        self,
+        project: str = PROJECT,
+        variant: str | None = None,
+        *,
+        also: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        run(["docker", "info"], seconds=30)
+        try:
+            run(["docker", "compose", "version"], seconds=30)
+            compose = ["docker", "compose"]
+        except Unusable:
+            run(["docker-compose", "version"], seconds=30)
+            compose = ["docker-compose"]
+        self.project = project
+        self.variant = variant
+        self._compose = [*compose, "-p", project, "-f", str(HERE / "compose.yaml")]
+        if variant:
+            self._compose += ["-f", str(HERE / f"compose.{variant}.yaml")]
+        for file in also:
+            self._compose += ["-f", str(file)]
+        # BuildKit wants a plugin that this Docker may lack; the files need neither.
+        defaults = {"DOCKER_BUILDKIT": "0", **VARIABLES.get(variant, {})}
+        self.environment = {**defaults, **os.environ, **(environment or {})}
+
+    def compose(self, *arguments: str, seconds: float = 600) -> str:
+        """Run Compose; return what it printed. Raises ``Unusable``."""
+        return run([*self._compose, *arguments], seconds=seconds, environment=self.environment)
+
+    def build(self) -> None:
+        """Build the image, where what it is made of has changed."""
+        self.environment["BASE_IMAGE"] = base_image()
+        self.compose("build", "--force-rm", NODES[0])
+        if self.variant == "burn":
+            self.environment["BURN_TARGET"] = burn_target()
+            # From the crates it takes minutes.
+            self.compose("build", "--force-rm", "c", seconds=1800)
+
+    def up(self) -> None:
+        """Start the servers and wait until they are ready. Raises ``Unusable``."""
+        self.compose("up", "--detach", "--no-build", *NODES)
+        deadline = time.monotonic() + READY_SECONDS
+        for node in NODES:
+            # Once: Compose takes a second of a core to say it, in which the nodes could start.
+            container = self.container(node)
+            inspect = ["docker", "inspect", "--format", HEALTH, container]
+            while (state := run(inspect).split()) != ["true", "healthy"]:
+                if state[:1] != ["true"] or time.monotonic() > deadline:
+                    said = self.compose("logs", "--no-color", "--tail", "1", node).strip()
+                    raise Unusable(f"node {node} is not ready; it says: {said.splitlines()[-1:]}")
+                time.sleep(0.1)
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes of this project."""
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "15")
+
+    def container(self, node: str) -> str:
+        """Return the id of a node's container, or an empty text."""
+        labels = {"project": self.project, "service": node, "oneoff": "False"}
+        wanted = (f"--filter=label=com.docker.compose.{name}={labels[name]}" for name in labels)
+        return run(["docker", "ps", "--all", "--quiet", *wanted]).strip()
+
+    def inspect(self, node: str, template: str) -> str:
+        """Return what Docker knows of a node's container."""
+        return run(["docker", "inspect", "--format", template, self.container(node)]).strip()
+
+    def inside(self) -> int:
+        """Run the demo in a container on the private network; return its exit code."""
+        return subprocess.run(self.inside_command(), env=self.environment).returncode
+
+    def inside_command(self, *arguments: str) -> list[str]:
+        """Return how to run the demo there, with other arguments than the file's if any."""
+        return [*self._compose, "run", "--rm", "demo", *arguments]
+
+    def outside(self, *arguments: str) -> int:
+        """Run the demo in this process's Python, by the published ports; return its exit code."""
+        with self.credentials() as trust:
+            command = [*self.outside_command(*trust), *arguments]
+            return subprocess.run(command, env=self.environment).returncode
+
+    def outside_command(
+        self, token: Path, authority: Path, *, addresses: Sequence[str] = ()
+    ) -> list[str]:
+        """Return how to run the demo there, with the files of ``credentials``."""
+        trust = ["--token-file", str(token), "--ca", str(authority)]
+        return [sys.executable, str(DEMO), *(addresses or self.addresses()), *trust]
+
+    def addresses(self) -> list[str]:
+        """Return where clients outside the network find the servers."""
+        scheme = "ws" if self.variant == "burn" else "wss"
+        return [f"{scheme}://{self.published(node)}" for node in NODES]
+
+    def published(self, node: str) -> str:
+        """Return the host and port where clients outside find a node's container."""
+        return run(["docker", "port", self.container(node), "3000"]).strip()
+
+    @contextmanager
+    def credentials(self, node: str = NODES[0]) -> Iterator[tuple[Path, Path]]:
+        """Yield files of the client's token and of the authority, asked of a node that runs."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = Path(folder, "client.token"), Path(folder, "ca.pem")
+            for file in files:
+                secret = ["cat", f"/run/burn-remote/{file.name}"]
+                file.write_text(run(["docker", "exec", self.container(node), *secret]))
+            yield files
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Say what is done and how long it took."""
+    print(f"{what} …", flush=True)
+    start = time.perf_counter()
+    yield
+    print(f"{what}: {time.perf_counter() - start:.1f} s\n", flush=True)
+
+
+def demo(cluster: Cluster) -> int:
+    """Run the demo inside the network and outside of it; return the first bad exit code."""
+    try:
+        with timed("starting the servers"):
+            cluster.up()
+        print("== the client is in the network of the servers", flush=True)
+        code = cluster.inside()
+        if cluster.variant == "burn":
+            # Burn's server names no address of its own; others fetch where the client found it.
+            print("\n== no client is outside: other servers would look for Burn's where it does")
+        elif code == 0:
+            print("\n== the client is outside of it:", *cluster.addresses(), flush=True)
+            code = cluster.outside("--svg", "timeline.svg")
+            print("who computed and moved when: timeline.svg", flush=True)
+        return code
+    finally:
+        with timed("\nremoving containers, networks and volumes"):
+            cluster.down()
+
+
+def images() -> list[str]:
+    """Return the names of the images that were built from this project's files."""
+    named = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", *OURS])
+    return [image for image in named.split() if "<none>" not in image]
+
+
+def clean(cluster: Cluster) -> int:
+    """Remove the project's containers, networks, volumes and images."""
+    cluster.down()
+    for image in images():
+        run(["docker", "rmi", image])
+    run(["docker", "image", "prune", "--force", *OURS])  # the stages that were built from
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; return the exit code."""
+    about, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=["demo", "up", "down", "clean"])
+    parser.add_argument("--with", dest="variant", choices=["burn", "cuda"])
+    options = parser.parse_args(arguments)
+    command = options.command
+    try:
+        cluster = Cluster(variant=options.variant)
+        if command == "down":
+            cluster.down()
+            return 0
+        if command == "clean":
+            return clean(cluster)
+        with timed("building the image"):
+            cluster.build()
+        if command == "demo":
+            return demo(cluster)
+        cluster.up()
+        print("ready at", *cluster.addresses())
+        return 0
+    except Unusable as error:
+        print(f"docker/containers.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""Containers of the tests' own, and the demo as a program whose lines one can wait for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+import containers
+import pytest
+
+HERE: Final = Path(__file__).parent
+PROJECT: Final = f"burn-remote-faults-{os.getpid()}"
+# 127.0.0.1:0 lets Docker choose: nothing that runs here already is in the way.
+PORTS: Final = {"PORT_A": "0", "PORT_B": "0", "PORT_C": "0"}
+# Enough to learn something and to have the time to do something to it.
+TRAINING: Final = ("--steps", "240", "--accuracy", "0.8", "--move-mib", "8", "--rounds", "1")
+DEMO_SECONDS: Final = 120.0
+
+
+def docker(*arguments: str) -> str:
+    """Run docker; return what it printed."""
+    return containers.run(["docker", *arguments], seconds=60).strip()
+
+
+class Demo:
+    """A demo that runs; leaving it ends it."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    @property
+    def text(self) -> str:
+        """Everything it has printed."""
+        return "\n".join(self.lines)
+
+    def until(self, sign: str, seconds: float = DEMO_SECONDS) -> float:
+        """Wait for a line with ``sign``; return the time by ``time.monotonic``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or sign in self.text, seconds)
+            assert sign in self.text, self.text
+            return time.monotonic()
+
+    def end(self, seconds: float = DEMO_SECONDS) -> int:
+        """Wait for its end; return the exit code."""
+        code = self._process.wait(seconds)
+        self._reader.join()
+        print(self.text)
+        return code
+
+    @property
+    def weights(self) -> str:
+        """The digest of the weights that it ended with."""
+        found = re.search(r"weights sha256 (\w+)", self.text)
+        assert found, self.text
+        return found[1]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with self._changed:
+                    self.lines.append(line.rstrip())
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class Faulty(containers.Cluster):
+    """Containers to which something is done."""
+
+    def address(self, service: str) -> str:
+        """Return where clients outside find one of them."""
+        return f"wss://{self.published(service)}"
+
+    @property
+    def ring(self) -> str:
+        """The network between the nodes."""
+        return f"{self.project}_ring"
+
+
+Start = Callable[..., Demo]
+
+
+@pytest.fixture(scope="session")
+def built() -> Iterator[Faulty]:
+    """Return the cluster, its image built; all of it is removed in the end."""
+    cluster = Faulty(PROJECT, also=[HERE / "compose.faults.yaml"], environment=PORTS)
+    cluster.build()
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(built: Faulty) -> Faulty:
+    """Return the cluster with all its nodes ready, whatever was done to them before."""
+    built.up()
+    return built
+
+
+@pytest.fixture
+def outside(cluster: Faulty) -> Iterator[Start]:
+    """Return what starts a demo in this Python; addresses come first, then the training's size."""
+    with ExitStack() as stack:
+        trust = stack.enter_context(cluster.credentials())
+
+        def start(addresses: Sequence[str] = (), *more: str, token: Path | None = None) -> Demo:
+            command = cluster.outside_command(*trust, addresses=addresses or cluster.addresses())
+            if token is not None:
+                command += ["--token-file", str(token)]
+            return stack.enter_context(Demo([*command, *TRAINING, *more], cluster.environment))
+
+        yield start
+
+
+@pytest.fixture
+def inside(cluster: Faulty) -> Iterator[Start]:
+    """Return what starts a demo in a container on the nodes' network."""
+    with ExitStack() as stack:
+
+        def start(addresses: Sequence[str] = (), *more: str) -> Demo:
+            wanted = addresses or [f"wss://{node}:3000" for node in containers.NODES]
+            command = cluster.inside_command(*wanted, *TRAINING, *more)
+            return stack.enter_context(Demo(command, cluster.environment))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def undisturbed(built: Faulty) -> str:
+    """Return the digest of the weights of a training to which nothing was done."""
+    built.up()
+    with (
+        built.credentials() as trust,
+        Demo([*built.outside_command(*trust), *TRAINING], built.environment) as demo,
+    ):
+        assert demo.end() == 0
+        return demo.weights

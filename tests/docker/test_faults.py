@@ -1,0 +1,192 @@
+"""What happens to real nodes, done to containers while they work (``make docker-faults``).
+
+The servers' times are those of ``compose.faults.yaml``: a silent one is given up after two
+heartbeats of 2 s, a session is kept for 15 s, a fetch may stand still for 5 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import ssl
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+
+from .conftest import Faulty, Start, docker
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+GIVEN_UP_SECONDS = 5.0  # a little more than two heartbeats
+FETCH_SECONDS = 10.0  # so long an operation waits for a tensor: two times without progress
+LEASE_SECONDS = 15.0
+# Of a machine that has other things to do as well.
+MARGIN_SECONDS = 10.0
+UNDERWAY = "training 60/240"
+
+
+@contextlib.contextmanager
+def devices(cluster: Faulty, *nodes: str) -> Iterator[list[br.RemoteDevice]]:
+    """Open a session on each of these nodes."""
+    with contextlib.ExitStack() as stack:
+        token, authority = stack.enter_context(cluster.credentials())
+        yield [
+            stack.enter_context(
+                br.RemoteDevice(
+                    cluster.address(node), token=token.read_text().strip(), tls=authority
+                )
+            )
+            for node in nodes
+        ]
+
+
+def healthy(cluster: Faulty, node: str, seconds: float) -> bool:
+    """Whether a node answers within so many seconds."""
+    with cluster.credentials("c") as (_, authority):
+        trust = ssl.create_default_context(cafile=authority)
+    host, port = cluster.address(node).removeprefix("wss://").split(":")
+    connection = http.client.HTTPSConnection(host, int(port), timeout=seconds, context=trust)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except TimeoutError:
+        return False
+    finally:
+        connection.close()
+
+
+def test_a_training_step_over_a_link_with_20_ms_is_one_round_trip(
+    cluster: Faulty, outside: Start
+) -> None:
+    cluster.compose("up", "--detach", "--no-build", "far")
+    far = [cluster.address(service) for service in ("far", "b", "c")]
+    demo = outside(far)
+    assert demo.end() == 0
+    assert "round trips per training step: 1" in demo.lines
+    pace = re.search(r"steps per second, ([\d.]+) ms each", demo.text)
+    assert pace is not None and float(pace[1]) >= 20, "the link was no slower than usual"
+
+
+def test_a_network_cut_and_healed_within_the_lease_changes_no_bit_of_the_weights(
+    cluster: Faulty, inside: Start, undisturbed: str
+) -> None:
+    node = cluster.container("b")
+    networks = [cluster.ring, f"{cluster.project}_edge"]
+    demo = inside()
+    demo.until(UNDERWAY)
+    for network in networks:
+        docker("network", "disconnect", network, node)
+    try:
+        unreached = docker(
+            "exec", cluster.container("a"), "python", "-c", REACH, "b", str(GIVEN_UP_SECONDS)
+        )
+    finally:
+        for network in networks:
+            docker("network", "connect", "--alias", "b", network, node)
+    assert "reached" not in unreached.split()
+    assert demo.end() == 0
+    assert demo.weights == undisturbed
+
+
+# Tries for so many seconds to reach a node.
+REACH = """
+import socket, sys, time
+name, end = sys.argv[1], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    try:
+        socket.create_connection((name, 3000), 1).close()
+        sys.exit(print("reached"))
+    except OSError as error:
+        seen = error
+print("not", seen)
+"""
+
+
+def test_a_frozen_node_that_thaws_within_the_lease_changes_no_bit_of_the_weights(
+    cluster: Faulty, outside: Start, undisturbed: str
+) -> None:
+    demo = outside()
+    demo.until(UNDERWAY)
+    with frozen(cluster, "b"):
+        assert not healthy(cluster, "b", GIVEN_UP_SECONDS)
+    assert demo.end() == 0
+    assert demo.weights == undisturbed
+
+
+@contextlib.contextmanager
+def frozen(cluster: Faulty, node: str) -> Iterator[None]:
+    container = cluster.container(node)
+    docker("pause", container)
+    try:
+        yield
+    finally:
+        docker("unpause", container)
+
+
+def test_when_a_training_node_is_killed_the_others_end_the_training(
+    cluster: Faulty, inside: Start
+) -> None:
+    demo = inside((), "--tolerate-loss")
+    demo.until(UNDERWAY)
+    docker("kill", cluster.container("b"))
+    killed = time.monotonic()
+    # Its name is gone with it, which may also be the name server's fault: so the lease decides.
+    told = demo.until("b:3000 is lost; a:3000, c:3000 can go on", LEASE_SECONDS + MARGIN_SECONDS)
+    print(f"told {told - killed:.1f} s after the kill")
+    assert demo.end() == 0
+    assert "training 240/240" in demo.text
+
+
+def test_a_port_at_which_nothing_listens_any_more_is_lost_without_waiting_for_the_lease(
+    cluster: Faulty, outside: Start
+) -> None:
+    demo = outside()
+    names = [address.removeprefix("wss://") for address in cluster.addresses()]
+    demo.until(UNDERWAY)
+    docker("kill", cluster.container("b"))
+    killed = time.monotonic()
+    lost = f"{names[1]} is lost; {names[0]}, {names[2]} can go on"
+    told = demo.until(lost, GIVEN_UP_SECONDS + MARGIN_SECONDS)
+    print(f"told {told - killed:.1f} s after the kill")
+    assert demo.end() == 3, "a lost node is a failure, unless it was said that it is none"
+
+
+def test_a_node_killed_during_a_transfer_fails_it_in_stated_time_and_the_others_go_on(
+    cluster: Faulty,
+) -> None:
+    with devices(cluster, "a", "b", "c") as (a, b, c):
+        source = cluster.container("a")
+        tensor = br.tensor(np.ones((4096, 4096), np.float32), device=a)
+        a.sync()
+        docker("pause", source)  # it has begun, and cannot end
+        pending = tensor.to(b).sum().read()
+        docker("kill", source)
+        killed = time.monotonic()
+        with pytest.raises((br.OperationFailed, br.ConnectionLost)) as failure:
+            pending.result(FETCH_SECONDS + MARGIN_SECONDS)
+        print(f"after {time.monotonic() - killed:.1f} s {failure.type.__name__}: {failure.value}")
+        left = br.tensor(np.ones(8, np.float32), device=b)
+        assert float(left.to(c).sum().numpy()) == 8
+
+
+def test_a_node_out_of_memory_is_ended_by_its_limit_and_only_it(cluster: Faulty) -> None:
+    node = cluster.container("a")
+    try:
+        with devices(cluster, "a", "b") as (a, b):
+            # What a session may hold goes by the limit at its start: so it is lowered afterwards.
+            docker("update", "--memory", "256m", "--memory-swap", "256m", node)
+            column, row = np.ones((16384, 1), np.float32), np.ones((1, 16384), np.float32)
+            large = br.tensor(column, device=a) + br.tensor(row, device=a)
+            with pytest.raises(br.ConnectionLost) as failure:
+                large.sum().read().result(LEASE_SECONDS + MARGIN_SECONDS)
+            print(f"{type(failure.value).__name__}: {failure.value}")
+            assert float(br.tensor(np.ones(8, np.float32), device=b).sum().numpy()) == 8
+        assert cluster.inspect("a", "{{.State.OOMKilled}} {{.State.ExitCode}}") == "true 137"
+        assert cluster.inspect("b", "{{.State.Running}}") == "true"
+    finally:
+        docker("update", "--memory", "2g", "--memory-swap", "2g", node)
