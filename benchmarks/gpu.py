@@ -1,6 +1,9 @@
 """How fast is the CuPy backend beside CuPy and PyTorch used directly? Needs a GPU.
 
-Each side computes on arrays that are already there; times are medians, the GPU waited for.
+Kernels compute on arrays that are already there; training steps and copies go through a server in
+a process of its own, on the same machine. Times are medians, the GPU waited for.
+
+    PYTHONPATH=tests python benchmarks/gpu.py
 """
 
 from __future__ import annotations
@@ -13,11 +16,19 @@ from typing import Any
 import cupy
 import numpy as np
 
+import burn_remote as br
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends import open_backends
+from burn_remote_server.backends import Backend, BackendSession, open_backends
 from support.kernels import signature
+from support.servers import RunningServer, server
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
+F32 = DType.from_wire("F32")
 SHAPES = {"matmul 4096³": (4096, 4096), "matmul 32 × 1024³": (32, 1024, 1024)}
 
 
@@ -34,15 +45,228 @@ def measure(run: Callable[[], Any], sync: Callable[[], Any], repeats: int = 20) 
     return median(times)
 
 
-def torch_seconds(shape: tuple[int, ...], name: str) -> float | None:
-    """Return PyTorch's time for the same product; ``None`` without PyTorch."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[name]
-    x = torch.randn(shape, device="cuda").to(dtype)
-    return measure(lambda: torch.matmul(x, x), torch.cuda.synchronize)
+def row(what: str, ours: float, direct: float | None = None, other: float | None = None) -> None:
+    """Print one line of the table, in milliseconds."""
+    times = "".join(
+        f"{'–' if t is None else f'{t * 1e3:.3f} ms':>12}" for t in (ours, direct, other)
+    )
+    ratios = "".join(f"{'–' if t is None else f'{ours / t:.2f}':>12}" for t in (direct, other))
+    print(f"{what:<34}{times}{ratios}")
+
+
+def uploaded(backend: Backend, session: BackendSession, array: Any, dtype: DType) -> Any:
+    """Return an array on the GPU."""
+    data = TensorData(array.tobytes(), array.shape, dtype)
+    return session.adopt(backend.to_device(data))
+
+
+def products(backend: Backend, session: BackendSession) -> None:
+    """Matrix products in three precisions, alone and in batches."""
+    for what, shape in SHAPES.items():
+        for name in ("F32", "F16", "BF16"):
+            spec = TensorSpec(shape, DType.from_wire(name))
+            numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
+            held = numbers.astype(session.array_dtype(spec.dtype))
+            x = uploaded(backend, session, held, spec.dtype)
+            run = session.bind(signature("Float.Matmul", spec, spec))
+            ours = measure(lambda run=run, x=x: run(x, x), backend.sync)  # type: ignore[misc]
+            try:
+                direct = measure(lambda x=x: cupy.matmul(x, x), backend.sync)  # type: ignore[misc]
+            except Exception:  # CuPy has no batched product of bfloat16
+                direct = None
+            other = None
+            if torch is not None:
+                dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+                y = torch.randn(shape, device="cuda").to(dtypes[name])
+                other = measure(lambda y=y: torch.matmul(y, y), torch.cuda.synchronize)  # type: ignore[misc]
+            row(f"{what} {name}", ours, direct, other)
+
+
+def layers(backend: Backend, session: BackendSession) -> None:
+    """A convolution and a pooling of 32×64×56×56, beside cuDNN's as PyTorch calls it."""
+    rng = np.random.default_rng(1)
+    images, filters = TensorSpec((32, 64, 56, 56), F32), TensorSpec((64, 64, 3, 3), F32)
+    x = uploaded(backend, session, rng.standard_normal(images.shape, np.float32), F32)
+    weight = uploaded(backend, session, rng.standard_normal(filters.shape, np.float32), F32)
+    options: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    pooling: dict[str, Any] = {
+        "kernel_size": (2, 2),
+        "stride": (2, 2),
+        "padding": (0, 0),
+        "dilation": (1, 1),
+    }
+    bound = {
+        "conv2d 3×3, 64 filters": (
+            session.bind(signature("Module.Conv2d", images, filters, None, **options)),
+            (x, weight, None),
+        ),
+        "its gradient of the input": (
+            session.bind(signature("Module.Conv2dXBackward", images, filters, images, **options)),
+            (x, weight, x),
+        ),
+        "its gradient of the filters": (
+            session.bind(
+                signature("Module.Conv2dWeightBackward", images, filters, images, **options)
+            ),
+            (x, weight, x),
+        ),
+        "max_pool2d 2×2": (
+            session.bind(signature("Module.MaxPool2d", images, ceil_mode=False, **pooling)),
+            (x,),
+        ),
+    }
+    theirs: dict[str, Callable[[], Any]] = {}
+    if torch is not None:
+        a, b = (torch.as_tensor(cupy.asnumpy(each)).cuda() for each in (x, weight))
+        functional, grad = torch.nn.functional, torch.nn.grad
+        theirs = {
+            "conv2d 3×3, 64 filters": lambda: functional.conv2d(a, b, padding=1),
+            "its gradient of the input": lambda: grad.conv2d_input(a.shape, b, a, padding=1),
+            "its gradient of the filters": lambda: grad.conv2d_weight(a, b.shape, a, padding=1),
+            "max_pool2d 2×2": lambda: functional.max_pool2d(a, 2),
+        }
+    for what, (run, arrays) in bound.items():
+        ours = measure(lambda run=run, arrays=arrays: run(*arrays), backend.sync)  # type: ignore[misc]
+        if torch is None:
+            row(what, ours)
+            continue
+        for allowed in (True, False):
+            torch.backends.cudnn.allow_tf32 = allowed
+            other = measure(theirs[what], torch.cuda.synchronize)
+            row(f"{what}{', PyTorch in TF32' if allowed else ''}", ours, None, other)
+
+
+def dispatch(backend: Backend, session: BackendSession) -> None:
+    """Host time of an operation that leaves the GPU next to nothing to do."""
+    few = TensorSpec((8,), F32)
+    add = session.bind(signature("Numeric.Add", few, few))
+    x = uploaded(backend, session, np.ones(8, np.float32), F32)
+    for what, function in (("ours", add), ("CuPy", cupy.add)):
+        function(x, x)  # compiled here
+        start = time.perf_counter()
+        for _ in range(10_000):
+            function(x, x)
+        backend.sync()
+        print(f"{'host time per add, ' + what:<34}{(time.perf_counter() - start) * 100:.2f} µs")
+
+
+Arrays = tuple[Any, Any, Any, Any, Any, Any]
+
+
+def weights(batch: int) -> list[Any]:
+    """Return pictures, targets and the weights of a perceptron 784-1024-10."""
+    rng = np.random.default_rng(0)
+    return [
+        rng.random((batch, 784), np.float32), np.eye(10, dtype=np.float32)[np.arange(batch) % 10],
+        rng.standard_normal((784, 1024), np.float32) * 0.05, np.zeros((1, 1024), np.float32),
+        rng.standard_normal((1024, 10), np.float32) * 0.05, np.zeros((1, 10), np.float32),
+    ]  # fmt: skip
+
+
+def direct_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Arrays:
+    """One step as one writes it in CuPy."""
+    hidden = cupy.maximum(x @ w1 + b1, 0)
+    logits = hidden @ w2 + b2
+    exp = cupy.exp(logits - logits.max(axis=1, keepdims=True))
+    d_logits = (exp / exp.sum(axis=1, keepdims=True) - y) * (1 / batch)
+    d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(np.float32)
+    return (
+        x, y,
+        w1 - x.T @ d_hidden * 0.1, b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1,
+        w2 - hidden.T @ d_logits * 0.1, b2 - d_logits.sum(axis=0, keepdims=True) * 0.1,
+    )  # fmt: skip
+
+
+def remote_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Arrays:
+    """The same with tensors of a remote device."""
+    hidden = (x @ w1 + b1).relu()
+    logits = hidden @ w2 + b2
+    d_logits = (logits.softmax(axis=-1) - y) * (1 / batch)
+    d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(br.float32)
+    return (
+        x, y,
+        w1 - x.T @ d_hidden * 0.1, b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1,
+        w2 - hidden.T @ d_logits * 0.1, b2 - d_logits.sum(axis=0, keepdims=True) * 0.1,
+    )  # fmt: skip
+
+
+def training(device: br.Device, sync: Callable[[], Any], steps: int = 100) -> None:
+    """A training step of a perceptron 784-1024-10, many without waiting."""
+
+    def run(step: Callable[..., Arrays], batch: int, arrays: Any) -> Callable[[], None]:
+        def steps_in_a_row() -> None:
+            state = arrays
+            for _ in range(steps):
+                state = step(batch, *state)
+
+        return steps_in_a_row
+
+    for batch in (64, 4096, 65536):
+        arrays = weights(batch)
+        here = measure(run(direct_step, batch, [*map(cupy.asarray, arrays)]), sync, 9) / steps
+        tensors = [br.tensor(array, device=device) for array in arrays]
+        there = measure(run(remote_step, batch, tensors), device.sync, 9) / steps
+        row(f"training step, batch {batch}", there, here)
+
+
+def host_time(running: RunningServer, device: br.Device, count: int = 50_000) -> None:
+    """What one small operation costs the server's worker, all in all."""
+    x = y = br.ones((8,), device=device)
+    device.sync()
+    start = time.perf_counter()
+    for _ in range(count):
+        x = x + y
+    device.sync()
+    print(
+        f"{'small operation, end to end':<34}{(time.perf_counter() - start) / count * 1e6:.2f} µs"
+    )
+    times = []
+    for _ in range(2000):
+        start = time.perf_counter()
+        (y + y).numpy()
+        times.append(time.perf_counter() - start)
+    print(f"{'operation and read, round trip p50':<34}{median(times) * 1e6:.0f} µs")
+
+
+def between_gpus() -> None:
+    """1 GiB from one GPU's memory to another's, where there are two."""
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        return
+    first, second = open_backends("cupy", 2)
+    spec = TensorSpec((2**28,), F32)
+    shared = first.to_device(TensorData(bytes(2**30), spec.shape, F32))
+
+    def sync() -> None:
+        first.sync()
+        second.sync()
+
+    seconds = measure(lambda: second.brought(shared, spec, first), sync, 10)
+    print(f"{'GPU to GPU, 1 GiB':<34}{2**30 / seconds / 1e9:.0f} GB/s")
+
+
+def copies(device: br.Device) -> None:
+    """256 MiB to the GPU's server and back."""
+    array = np.ones(2**26, np.float32)
+    held: list[br.Tensor] = []
+
+    def upload() -> None:
+        held[:] = [br.tensor(array, device=device)]
+
+    up = measure(upload, device.sync, 5)
+    down = measure(lambda: held[0].numpy(), device.sync, 5)
+    for what, seconds in (("upload", up), ("download", down)):
+        print(f"{what + ' of 256 MiB through a socket':<34}{array.nbytes / seconds / 1e9:.2f} GB/s")
+
+
+def array_copies(backend: Backend, session: BackendSession) -> None:
+    """256 MiB between the host's memory and the GPU, without a socket."""
+    data = TensorData(bytes(2**28), (2**26,), F32)
+    array = session.adopt(backend.to_device(data))
+    for what, run in (
+        ("host to GPU", lambda: backend.to_device(data)),
+        ("GPU to host", lambda: backend.to_bytes(array, F32)),
+    ):
+        print(f"{what + ', 256 MiB':<34}{2**28 / measure(run, backend.sync, 5) / 1e9:.1f} GB/s")
 
 
 def main() -> None:
@@ -50,45 +274,19 @@ def main() -> None:
     (backend,) = open_backends("cupy", 1)
     backend.prepare_thread()
     session = backend.open_session()
-    print(f"{'what':<28}{'ours':>10}{'CuPy':>10}{'PyTorch':>10}  ours/CuPy ours/PyTorch")
-    for what, shape in SHAPES.items():
-        for name in ("F32", "F16", "BF16"):
-            spec = TensorSpec(shape, DType.from_wire(name))
-            numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
-            held = numbers.astype(session.array_dtype(spec.dtype))
-            x = backend.to_device(TensorData(held.tobytes(), shape, spec.dtype))
-            run = session.bind(signature("Float.Matmul", spec, spec))
-            ours = measure(lambda run=run, x=x: run(x, x), backend.sync)  # type: ignore[misc]
-            try:
-                direct = measure(lambda x=x: cupy.matmul(x, x), backend.sync)  # type: ignore[misc]
-            except Exception:  # CuPy has no batched product of bfloat16
-                direct = None
-            other = torch_seconds(shape, name)
-            row = "".join(
-                f"{'–' if t is None else f'{t * 1e3:.3f} ms':>10}" for t in (ours, direct, other)
-            )
-            ratios = "".join(
-                f"{'–' if t is None else f'{ours / t:.2f}':>11}" for t in (direct, other)
-            )
-            print(f"{what + ' ' + name:<28}{row}{ratios}")
-    data = TensorData(bytes(2**28), (2**26,), DType.from_wire("F32"))
-    array = backend.to_device(data)
-    for what, seconds in (
-        ("host to device", measure(lambda: backend.to_device(data), backend.sync, 5)),
-        ("device to host", measure(lambda: backend.to_bytes(array, data.dtype), backend.sync, 5)),
-    ):
-        print(f"{what + ' 256 MiB':<28}{2**28 / seconds / 1e9:.1f} GB/s")
-    small = np.ones(8, np.float32)
-    few = TensorSpec((8,), data.dtype)
-    add = session.bind(signature("Numeric.Add", few, few))
-    x = backend.to_device(TensorData(small.tobytes(), (8,), data.dtype))
-    for what, function in (("ours", add), ("CuPy", cupy.add)):
-        function(x, x)  # compiled here
-        start = time.perf_counter()
-        for _ in range(10_000):
-            function(x, x)
-        backend.sync()
-        print(f"{'host time per add, ' + what:<28}{(time.perf_counter() - start) * 100:.2f} µs")
+    session.activate()
+    print(f"{backend.device_name}, CuPy {cupy.__version__}, NumPy {np.__version__}", end="")
+    print(f", PyTorch {torch.__version__}" if torch is not None else "")
+    print(f"{'what':<34}{'ours':>12}{'CuPy':>12}{'PyTorch':>12}{'÷ CuPy':>12}{'÷ PyTorch':>12}")
+    products(backend, session)
+    layers(backend, session)
+    dispatch(backend, session)
+    array_copies(backend, session)
+    between_gpus()
+    with server("--backend", "cupy") as running, br.RemoteDevice(running.address) as device:
+        training(device, backend.sync)
+        host_time(running, device)
+        copies(device)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 The real client measures itself (`burn-client bench`); ours does the same here: what is timed, and
 the sizes, are those of tests/interop/src/bench.rs. A training step of the real client computes its
-gradients by autodiff, ours by hand, in about as many operations.
+gradients by autodiff, ours by hand, in about as many operations. Each part is measured on all
+pairs in turn before the next, so that a machine's other work disturbs them alike.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -52,25 +54,43 @@ MEASURES = {
     "train_steps_per_second_reading_each": "training steps/s, loss read each",
 }
 
+PARTS = ("adds", "latency", "copies", "large copies", "moves", "train")
+# The real client waits for ever where the real server closed its socket, as it does at large
+# uploads, and both clients do where it stops answering in the midst of moves; there they are soon
+# given up.
+TIMEOUT_SECONDS = {"large copies": 30, "moves": 40}
+USUAL_TIMEOUT_SECONDS = 120
+
 Figures = dict[str, float]
+
+
+class GivenUp(Exception):
+    """Something took too long; the figures so far stand."""
+
+
 console = Console()
 
 
 # -- the real client --------------------------------------------------------------------------
 
 
-def real_client(addresses: list[str], repeats: int) -> Figures:
-    """Run the real client's own benchmark; a part that does not survive is left out."""
-    figures: Figures = {}
-    for part in ("adds", "latency", "copies", "moves", "train"):
-        for megabytes in (8, 256) if part == "copies" else (8,):
-            flags = ["--only", part, "--repeats", str(repeats), "--megabytes", str(megabytes)]
-            flags += ["--timeout", "30"]  # it waits for ever for a server that closed its socket
-            with start_burn_client("bench", *addresses, *flags) as client:
-                out, _ = client.communicate()
-            if client.returncode == 0:
-                figures |= flat(json.loads(out.splitlines()[-1])["results"], megabytes)
-    return figures
+def real_client(part: str, addresses: list[str], repeats: int) -> Figures:
+    """Run a part of the real client's own benchmark. Raises ``GivenUp``."""
+    megabytes = size_of(part)
+    timeout = TIMEOUT_SECONDS.get(part, USUAL_TIMEOUT_SECONDS)
+    flags = {"only": part.split()[-1], "repeats": repeats, "megabytes": megabytes}
+    flags["timeout"] = timeout
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    with start_burn_client("bench", *addresses, *words) as client:
+        out, error = client.communicate()
+    if client.returncode != 0:
+        raise GivenUp(error.splitlines()[-1])
+    return flat(json.loads(out.splitlines()[-1])["results"], megabytes)
+
+
+def size_of(part: str) -> int:
+    """Return how many MiB a part copies or moves at once."""
+    return 256 if part == "large copies" else 8
 
 
 def flat(results: dict[str, Any], megabytes: int) -> Figures:
@@ -89,28 +109,46 @@ def flat(results: dict[str, Any], megabytes: int) -> Figures:
 # -- our client -------------------------------------------------------------------------------
 
 
-def our_client(device: br.Device, other: br.Device, repeats: int) -> Figures:
-    """Measure the same with our client; what a dialect cannot do is left out."""
-    figures = {
-        "pipelined_adds_per_second": median(lambda: pipelined_adds(device), repeats),
-        **percentiles("add_and_read_us", add_and_read(device)),
-    }
-    for megabytes in (8, 256):
-        data = np.arange(megabytes * 2**18, dtype=np.float32)
-        with contextlib.suppress(br.UsageError):
-            rate = median(lambda: upload(device, data), repeats)  # noqa: B023
-            figures[f"upload_gb_per_second {megabytes}"] = rate
-            held = br.tensor(data, device=device)
-            device.sync()
-            rate = median(lambda: download(held), repeats)  # noqa: B023
-            figures[f"download_gb_per_second {megabytes}"] = rate
+def our_client(part: str, device: br.Device, other: br.Device, repeats: int) -> Figures:
+    """Measure a part with our client; what a dialect cannot do has no figures."""
+    match part:
+        case "adds":
+            return {"pipelined_adds_per_second": median(lambda: pipelined_adds(device), repeats)}
+        case "latency":
+            return percentiles("add_and_read_us", add_and_read(device))
+        case "moves":
+            return moves(device, other, repeats)
+        case "train":
+            return {
+                f"train_steps_per_second{name}": median(lambda: train(device, reads), repeats)  # noqa: B023
+                for name, reads in (("", False), ("_reading_each", True))
+            }
+        case _:
+            return copies(device, size_of(part), repeats)
+
+
+def moves(device: br.Device, other: br.Device, repeats: int) -> Figures:
+    """Measure moves from server to server, large ones and small ones."""
     large = br.tensor(np.arange(2**21, dtype=np.float32), device=device)
-    figures["move_gb_per_second 8"] = median(lambda: move(large, other), repeats)
-    figures |= percentiles("move_and_sync_us", move_small(device, other))
-    for name, reads in (("", False), ("_reading_each", True)):
-        rate = median(lambda: train(device, reads), repeats)  # noqa: B023
-        figures[f"train_steps_per_second{name}"] = rate
-    return figures
+    figures = {"move_gb_per_second 8": median(lambda: move(large, other), repeats)}
+    try:
+        return figures | percentiles("move_and_sync_us", move_small(device, other))
+    except GivenUp as error:
+        console.print(f"small moves from {device}: {error}")
+        return figures
+
+
+def copies(device: br.Device, megabytes: int, repeats: int) -> Figures:
+    """Measure uploads and downloads of one size."""
+    data = np.arange(megabytes * 2**18, dtype=np.float32)
+    try:
+        up = median(lambda: upload(device, data), repeats)
+    except br.UsageError:  # more than one message of Burn's dialect may hold
+        return {}
+    held = br.tensor(data, device=device)
+    device.sync()
+    down = median(lambda: download(held), repeats)
+    return {f"upload_gb_per_second {megabytes}": up, f"download_gb_per_second {megabytes}": down}
 
 
 def median(measure: Callable[[], float], repeats: int) -> float:
@@ -219,46 +257,68 @@ def train(device: br.Device, reads: bool) -> float:
 
 
 @contextlib.contextmanager
-def two_servers(real: bool) -> Iterator[list[str]]:
-    """Start two servers; return their addresses."""
-    with contextlib.ExitStack() as stack:
-        if real:
-            yield [stack.enter_context(burn_server()) for _ in range(2)]
-        else:
-            yield [stack.enter_context(server()).address for _ in range(2)]
+def two_real_servers() -> Iterator[list[str]]:
+    """Start two real servers, which may not survive; return their addresses."""
+    with burn_server() as first, burn_server() as second:
+        yield [first, second]
 
 
-def ours_on(addresses: list[str], dialect: str, repeats: int) -> Figures:
-    """Measure our client on two servers, in one dialect."""
+def ours_on(part: str, addresses: list[str], dialect: str, repeats: int) -> Figures:
+    """Measure our client on two servers, in one dialect. Raises ``GivenUp``."""
     first, second = (br.RemoteDevice(address, dialect=dialect) for address in addresses)
-    with first, second:
-        return our_client(first, second, repeats)
+    with first, second, given_up_after(TIMEOUT_SECONDS.get(part, USUAL_TIMEOUT_SECONDS)):
+        return our_client(part, first, second, repeats)
+
+
+@contextlib.contextmanager
+def given_up_after(seconds: int) -> Iterator[None]:
+    """Raise ``GivenUp`` in the midst of whatever takes longer."""
+
+    def give_up(*_: object) -> None:
+        raise GivenUp(f"given up after {seconds} seconds")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def main(
-    repeats: Annotated[int, typer.Option(help="Measurements of which the median is taken.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Measurements of which the median is taken.")] = 3,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Where to write the figures.")
     ] = None,
 ) -> None:
     """Measure each client on each server, and print one table."""
-    runs: dict[str, tuple[bool, Callable[[list[str]], Figures]]] = {
-        "Rust → Rust": (True, lambda at: real_client(at, repeats)),
-        "Rust → ours": (False, lambda at: real_client(at, repeats)),
-        "ours → Rust": (True, lambda at: ours_on(at, "burn-0.21", repeats)),
-        "ours → ours, Burn's dialect": (False, lambda at: ours_on(at, "burn-0.21", repeats)),
-        "ours → ours, native": (False, lambda at: ours_on(at, "native", repeats)),
+    pairs: dict[str, tuple[bool, Callable[[str, list[str]], Figures]]] = {
+        "Rust → Rust": (True, lambda part, at: real_client(part, at, repeats)),
+        "Rust → ours": (False, lambda part, at: real_client(part, at, repeats)),
+        "ours → Rust": (True, lambda part, at: ours_on(part, at, "burn-0.21", repeats)),
+        "ours → ours, Burn's dialect": (
+            False,
+            lambda part, at: ours_on(part, at, "burn-0.21", repeats),
+        ),
+        "ours → ours, native": (False, lambda part, at: ours_on(part, at, "native", repeats)),
     }
-    figures: dict[str, Figures] = {}
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(runs))
-        for name, (real, measure) in runs.items():
-            progress.update(task, description=name)
-            with two_servers(real) as addresses:
-                figures[name] = measure(addresses)
-            progress.advance(task)
+    figures: dict[str, Figures] = {name: {} for name in pairs}
+    with contextlib.ExitStack() as stack:
+        ours = [stack.enter_context(server()).address for _ in range(2)]
+        progress = stack.enter_context(Progress(console=console, transient=True))
+        task = progress.add_task("", total=len(PARTS) * len(pairs))
+        for part in PARTS:
+            for name, (real, measure) in pairs.items():
+                progress.update(task, description=f"{part}: {name}")
+                with two_real_servers() if real else contextlib.nullcontext(ours) as addresses:
+                    try:
+                        figures[name] |= measure(part, addresses)
+                    except (br.BurnRemoteError, GivenUp) as error:
+                        progress.console.print(f"{part}: {name}: {error}")
+                progress.advance(task)
     console.print(table(figures))
-    machine = f"{date.today()}, {platform.machine()}, {psutil.cpu_count()} cores"
+    busy = psutil.getloadavg()[1]
+    machine = f"{date.today()}, {platform.machine()}, {psutil.cpu_count()} cores, load {busy:.1f}"
     console.print(f"{machine}, Python {platform.python_version()}, NumPy {np.__version__}")
     if json_file is not None:
         json_file.write_text(json.dumps({"machine": machine, "figures": figures}, indent=1))
