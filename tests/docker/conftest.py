@@ -29,8 +29,8 @@ def docker(*arguments: str) -> str:
     return containers.run(["docker", *arguments], seconds=60).strip()
 
 
-class Demo:
-    """A demo that runs; leaving it ends it."""
+class Program:
+    """A program that runs, and its lines; leaving it ends it."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.lines: list[str] = []
@@ -100,13 +100,23 @@ class Faulty(containers.Cluster):
         """Return where clients outside find one of them."""
         return f"wss://{self.published(service)}"
 
+    def begin(self, service: str, sign: str) -> None:
+        """Start one more service and wait until it has printed ``sign``.
+
+        A published port takes connections before anything listens behind it.
+        """
+        self.compose("up", "--detach", "--no-build", service)
+        follow = ["docker", "logs", "--follow", self.container(service)]
+        with Program(follow, self.environment) as log:
+            log.until(sign, containers.READY_SECONDS)
+
     @property
     def ring(self) -> str:
         """The network between the nodes."""
         return f"{self.project}_ring"
 
 
-Start = Callable[..., Demo]
+Start = Callable[..., Program]
 
 
 @pytest.fixture(scope="session")
@@ -133,11 +143,11 @@ def outside(cluster: Faulty) -> Iterator[Start]:
     with ExitStack() as stack:
         trust = stack.enter_context(cluster.credentials())
 
-        def start(addresses: Sequence[str] = (), *more: str, token: Path | None = None) -> Demo:
+        def start(addresses: Sequence[str] = (), *more: str, token: Path | None = None) -> Program:
             command = cluster.outside_command(*trust, addresses=addresses or cluster.addresses())
             if token is not None:
                 command += ["--token-file", str(token)]
-            return stack.enter_context(Demo([*command, *TRAINING, *more], cluster.environment))
+            return stack.enter_context(Program([*command, *TRAINING, *more], cluster.environment))
 
         yield start
 
@@ -147,10 +157,10 @@ def inside(cluster: Faulty) -> Iterator[Start]:
     """Return what starts a demo in a container on the nodes' network."""
     with ExitStack() as stack:
 
-        def start(addresses: Sequence[str] = (), *more: str) -> Demo:
+        def start(addresses: Sequence[str] = (), *more: str) -> Program:
             wanted = addresses or [f"wss://{node}:3000" for node in containers.NODES]
             command = cluster.inside_command(*wanted, *TRAINING, *more)
-            return stack.enter_context(Demo(command, cluster.environment))
+            return stack.enter_context(Program(command, cluster.environment))
 
         yield start
 
@@ -161,7 +171,7 @@ def undisturbed(built: Faulty) -> str:
     built.up()
     with (
         built.credentials() as trust,
-        Demo([*built.outside_command(*trust), *TRAINING], built.environment) as demo,
+        Program([*built.outside_command(*trust), *TRAINING], built.environment) as demo,
     ):
         assert demo.end() == 0
         return demo.weights

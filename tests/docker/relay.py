@@ -58,6 +58,7 @@ async def serve(port: int, host: str, to: int, seconds: float) -> None:
         )
 
     async with await asyncio.start_server(relay, "0.0.0.0", port) as server:
+        print(f"relaying to {host}:{to}", flush=True)
         await server.serve_forever()
 
 

@@ -14,7 +14,7 @@ import containers
 import pytest
 import trustme
 
-from .conftest import HERE, PORTS, PROJECT, Demo, Faulty, Start, docker
+from .conftest import HERE, PORTS, PROJECT, Faulty, Program, Start, docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -23,7 +23,7 @@ SECONDS = 30.0
 CANNOT_BEGIN = 2
 
 
-def sentence(demo: Demo) -> str:
+def sentence(demo: Program) -> str:
     """Return the only thing that a demo said, which could not begin."""
     assert demo.end(SECONDS) == CANNOT_BEGIN
     said = [line for line in demo.lines if line.startswith("cluster_demo: ")]
@@ -72,7 +72,7 @@ def expired(cluster: Faulty) -> Iterator[tuple[str, Path]]:
             also=[HERE / "compose.faults.yaml"],
             environment={**PORTS, "OLD_FOLDER": str(folder)},
         )
-        mine.compose("up", "--detach", "--no-build", "old")
+        mine.begin("old", "ready")
         yield mine.address("old"), folder / "ca.pem"
 
 

@@ -63,7 +63,7 @@ def healthy(cluster: Faulty, node: str, seconds: float) -> bool:
 def test_a_training_step_over_a_link_with_20_ms_is_one_round_trip(
     cluster: Faulty, outside: Start
 ) -> None:
-    cluster.compose("up", "--detach", "--no-build", "far")
+    cluster.begin("far", "relaying")
     far = [cluster.address(service) for service in ("far", "b", "c")]
     demo = outside(far)
     assert demo.end() == 0
