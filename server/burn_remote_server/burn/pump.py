@@ -72,7 +72,7 @@ async def serve_request(
     except* BurnRemoteError as group:
         log.info("connection ended", reason=str(group.exceptions[0]))
     finally:
-        device.host.burn_sessions.leave(device, identifier)
+        device.host.burn_sessions.leave(device, identifier, session)
         log.info("session closed", operations=session.session.interpreter.executed)
 
 
@@ -94,7 +94,7 @@ async def serve_response(
     except* BurnRemoteError:
         pass  # the client has gone; its other socket says so too
     finally:
-        device.host.burn_sessions.leave(device, identifier)
+        device.host.burn_sessions.leave(device, identifier, session)
 
 
 async def _join(

@@ -165,10 +165,12 @@ class BurnSessions:
         found.attach(route)
         return found
 
-    def leave(self, device: Device, identifier: int) -> None:
+    def leave(self, device: Device, identifier: int, session: BurnSession) -> None:
         """End a session: one of its sockets has gone. A second time does nothing."""
-        found = self._sessions.pop((device.index, identifier), None)
-        if found is not None:
-            device.host.end_session(found.session)
-            found.ended.set()
-            found.notify()
+        key = (device.index, identifier)
+        # By the time that the second socket goes, another session may have the same id.
+        if self._sessions.get(key) is session:
+            del self._sessions[key]
+            device.host.end_session(session.session)
+            session.ended.set()
+            session.notify()
