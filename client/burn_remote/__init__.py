@@ -226,6 +226,7 @@ from burn_remote.tensors.reading import (
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage, QuantScheme
 from burn_remote_protocol.errors import (
+    ArgumentMismatch,
     BurnRemoteError,
     ClosedDevice,
     ConnectionFailed,
@@ -249,9 +250,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = [
-    "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost", "DType",
-    "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceMismatch", "HandshakeRefused",
-    "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
+    "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost",
+    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceMismatch",
+    "HandshakeRefused", "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
     "ProtocolViolation", "QuantScheme", "QuantizedArray", "QuotaExceeded", "RemoteDevice",
     "RunnerClient", "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle",
     "TensorSpec", "Traffic", "TransferFailed", "UnknownTensor", "Unsupported", "UsageError",

@@ -23,6 +23,7 @@ from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
+from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
@@ -89,9 +90,7 @@ class Device:
 
     def seed(self, seed: int) -> None:
         """Set the seed of this device's random numbers, for this session only (0 ≤ seed < 2⁶⁴)."""
-        if not 0 <= seed < 2**64:
-            raise UsageError(f"a seed is from 0 to 2⁶⁴ - 1, not {seed}")
-        self.client.seed(seed)
+        self.client.seed(whole_number("a seed", seed, 0, 2**64 - 1))
 
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
         """Ask what the device can do with a dtype. Waits for the answer."""

@@ -13,6 +13,7 @@ BurnRemoteError
 │   ├── ShapeMismatch         (also a ValueError)
 │   ├── DTypeMismatch         (also a TypeError)
 │   ├── DeviceMismatch        (also a ValueError)
+│   ├── ArgumentMismatch      (also a TypeError)
 │   └── ClosedDevice
 └── OperationFailed           an operation failed on the server; reads of its outputs raise it
     ├── Unsupported           the backend has no implementation of it
@@ -32,6 +33,7 @@ from typing import Any, ClassVar, Final
 
 __all__ = [
     "CODES",
+    "ArgumentMismatch",
     "BurnRemoteError",
     "ClosedDevice",
     "ConnectionFailed",
@@ -179,6 +181,12 @@ class DeviceMismatch(UsageError, ValueError):
     code = "device_mismatch"
 
 
+class ArgumentMismatch(UsageError, TypeError):
+    """An argument that a call does not have, or of a type that it cannot be."""
+
+    code = "argument_mismatch"
+
+
 class ClosedDevice(UsageError):
     """The device was closed by this program, or belongs to the parent of a forked process."""
 
@@ -265,6 +273,7 @@ CODES: Final = _by_code(
     ShapeMismatch,
     DTypeMismatch,
     DeviceMismatch,
+    ArgumentMismatch,
     ClosedDevice,
     OperationFailed,
     Unsupported,

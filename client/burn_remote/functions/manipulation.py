@@ -58,7 +58,7 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
 
     One size may be -1: what is left. ``x.reshape(2, -1)`` is the same.
     """
-    target = normal_shape(shape) + sizes
+    target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:
         known = math.prod(size for size in target if size != -1)
         if target.count(-1) > 1 or not known or x.size % known:

@@ -14,6 +14,7 @@ from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max_abs
 from burn_remote.tensors.operators import Operator, filled, reshaped
+from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import F32, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats
@@ -36,6 +37,10 @@ __all__ = ["quant_scheme", "quantize"]
 
 QUANTIZE: Final = Operator(floats.QUANTIZE)
 
+# What Burn's wire can say: up to five sizes, each a byte.
+MAX_BLOCK_AXES: Final = 5
+MAX_BLOCK_SIZE: Final = 255
+
 
 def quant_scheme(
     value: str = "Q8S", *, block: int | Sequence[int] | None = None, packed: bool | None = None
@@ -49,16 +54,20 @@ def quant_scheme(
 
     Raises ``UsageError``.
     """
-    if value not in VALUE_RANGES:
+    if not isinstance(value, str) or value not in VALUE_RANGES:
         raise UsageError(f"value={value!r} is none of {', '.join(VALUE_RANGES)}")
-    sizes = None if block is None else (block,) if isinstance(block, int) else tuple(block)
-    if sizes is not None and not (
-        1 <= len(sizes) <= 5 and all(type(size) is int and 1 <= size <= 255 for size in sizes)
-    ):
-        raise UsageError(f"block={block!r} is not one to five sizes from 1 to 255")
+    sizes = None if block is None else _block_sizes(block)
     if packed is None:
         packed = VALUE_BITS[value] < 8
     return QuantScheme(value, "F32", ("PackedU32", 0) if packed else "Native", sizes, "Symmetric")
+
+
+def _block_sizes(block: int | Sequence[int]) -> tuple[int, ...]:
+    several = block if isinstance(block, list | tuple) else (block,)
+    if not 1 <= len(several) <= MAX_BLOCK_AXES:
+        raise UsageError(f"block={block!r} is not one to {MAX_BLOCK_AXES} sizes")
+    what = f"a size in block={block!r}"
+    return tuple([whole_number(what, size, 1, MAX_BLOCK_SIZE) for size in several])
 
 
 def quantize(

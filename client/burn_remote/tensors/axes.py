@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.tensors import Shape
 
 __all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape"]
@@ -16,7 +16,10 @@ Axes = int | Sequence[int] | None
 
 def normal_axis(axis: int, rank: int) -> int:
     """Return an axis counted from the start. Raises ``ShapeMismatch`` when there is none such."""
-    place = operator.index(axis)
+    try:
+        place = operator.index(axis)
+    except TypeError:
+        raise ArgumentMismatch(f"an axis is a whole number, not {axis!r}") from None
     if not -rank <= place < rank:
         raise ShapeMismatch(f"axis {place} is none of a shape with {rank} axes")
     return place + rank if place < 0 else place
@@ -38,7 +41,15 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
 
 
 def normal_shape(shape: int | Sequence[int]) -> Shape:
-    """Return a shape as a tuple of integers; a single size is a shape of one axis."""
-    if isinstance(shape, Sequence):
-        return tuple([operator.index(size) for size in shape])
-    return (operator.index(shape),)
+    """Return a shape as a tuple of integers; a single size is a shape of one axis.
+
+    Raises ``ArgumentMismatch`` for what is no shape.
+    """
+    try:
+        if isinstance(shape, Sequence):
+            return tuple([operator.index(size) for size in shape])
+        return (operator.index(shape),)
+    except TypeError:
+        raise ArgumentMismatch(
+            f"a shape is a whole number or a tuple of them, not {shape!r}"
+        ) from None

@@ -1,0 +1,25 @@
+"""Which arguments are whole numbers, and how is one refused that is none?"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+
+__all__ = ["whole_number"]
+
+
+def whole_number(what: str, value: Any, least: int, most: int) -> int:
+    """Return ``value`` as Python's integer; NumPy's are taken too.
+
+    ``what`` names it in the error: ``ArgumentMismatch`` for what is no integer, ``UsageError`` for
+    one below ``least`` or above ``most``.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentMismatch(f"{what} is a whole number, not {value!r}") from None
+    if not least <= number <= most:
+        raise UsageError(f"{what} is from {least:,} to {most:,}, not {number}")
+    return number
