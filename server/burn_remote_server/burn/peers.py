@@ -34,6 +34,10 @@ MAX_LANES: Final = 256
 # move a tensor now and then open a connection each time, about a millisecond.
 IDLE_SECONDS: Final = 10.0
 
+# What a peer must send while its answer comes, on average over each stall time. Larger: tensors
+# over slow networks are given up. Smaller: a peer that trickles holds a lane for longer.
+SLOWEST_BYTES_PER_SECOND: Final = 64 * 2**10
+
 # Opens a link to a route below an address, for messages of up to so many bytes.
 Dial = Callable[[str, str, int], Awaitable[WebSocketLink]]
 
@@ -94,11 +98,12 @@ class BurnPeers:
     ) -> TensorData:
         # Taken out while it is in use: after a failure, what comes may answer this request.
         link, lane.link = lane.link, None
+        max_message_bytes = max_tensor_bytes + MESSAGE_OVERHEAD_BYTES
         if link is None:
-            link = await self._dial(address, "/data", max_tensor_bytes + MESSAGE_OVERHEAD_BYTES)
+            link = await self._dial(address, "/data", max_message_bytes)
         try:
             await link.send(encode_data_request(transfer))
-            frame = await self._receive(link)
+            frame = await self._receive(link, max_message_bytes)
             data = decode_data(frame)
         except BaseException:
             self._close(link)
@@ -107,19 +112,34 @@ class BurnPeers:
         lane.link = link
         return data
 
-    async def _receive(self, link: WebSocketLink) -> bytes:
-        """Receive one message; gives up when nothing of it arrives for the stall time."""
+    async def _receive(self, link: WebSocketLink, max_message_bytes: int) -> bytes:
+        """Receive one message; gives up a peer that is silent, too slow, or sends something else.
+
+        So a fetch ends after ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` and three stall
+        times at the latest.
+        """
         receiving = asyncio.ensure_future(link.receive())
+        floor = SLOWEST_BYTES_PER_SECOND * self._stall_seconds
+        first = seen = link.arrived_bytes
         try:
-            seen = -1
-            while not receiving.done():
-                if seen == link.arrived_bytes:
-                    raise TransferFailed(
-                        f"nothing arrived from {link.peer} for {self._stall_seconds:g} seconds"
-                    )
-                seen = link.arrived_bytes
+            while True:
                 await asyncio.wait([receiving], timeout=self._stall_seconds)
-            return receiving.result()
+                if receiving.done():
+                    return receiving.result()
+                last, seen = seen, link.arrived_bytes
+                within = f"from {link.peer} within {self._stall_seconds:g} seconds"
+                if seen == last:
+                    raise TransferFailed(f"nothing arrived {within}")
+                # The message may have begun at any time of the first interval.
+                if last > first and seen - last < floor:
+                    raise TransferFailed(
+                        f"too little arrived {within}: {seen - last:,} bytes, {floor:,.0f} expected"
+                    )
+                # Pings and the heads of fragments count as arrived, and no limit on messages.
+                if seen - first > 2 * max_message_bytes:
+                    raise TransferFailed(
+                        f"{seen - first:,} bytes came from {link.peer} without a tensor"
+                    )
         finally:
             receiving.cancel()
             with contextlib.suppress(BaseException):

@@ -1,0 +1,93 @@
+"""Fetches from Burn's servers end: one that is silent, too slow, or only pings is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from burn_remote_protocol.dialects.burn_answers import encode_data
+from burn_remote_protocol.dtypes import U8
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.burn import peers as module
+from burn_remote_server.burn.peers import BurnPeers
+from burn_remote_server.telemetry.counters import Counters
+
+SPEC = TensorSpec((200,), U8)
+MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dtype)))
+
+Answer = Callable[[ServerConnection], Awaitable[None]]
+
+
+async def dial(address: str, route: str, max_message_bytes: int) -> WebSocketLink:
+    return await connect(address, route, max_message_bytes=max_message_bytes)
+
+
+async def fetched(
+    answer: Answer, stall_seconds: float, *, max_tensor_bytes: int = SPEC.nbytes
+) -> bytes:
+    """Return what is fetched from a peer that answers so."""
+
+    async def handle(connection: ServerConnection) -> None:
+        await connection.recv()
+        with contextlib.suppress(ConnectionClosed):  # it was given up
+            await answer(connection)
+        await connection.wait_closed()
+
+    backend = open_backends("numpy", 1)[0]
+    peers = BurnPeers(dial, stall_seconds, Counters())
+    async with asyncio.timeout(10), serve(handle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        try:
+            task = Fetch(0, f"ws://127.0.0.1:{port}", 1, SPEC)
+            array = await peers.fetch("session", backend, task, max_tensor_bytes)
+            return bytes(backend.to_bytes(array, SPEC.dtype))
+        finally:
+            await peers.close()
+
+
+async def said() -> AsyncIterator[bytes]:
+    for byte in MESSAGE:
+        yield bytes((byte,))
+        await asyncio.sleep(0)
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        yield b""  # a fragment of nothing: no limit on messages ends it
+        await asyncio.sleep(0)
+
+
+async def test_a_message_in_many_fragments_arrives_whole() -> None:
+    assert await fetched(lambda peer: peer.send(said()), 5.0) == bytes(range(200))
+
+
+async def test_a_peer_that_sends_nothing_is_given_up() -> None:
+    async def say_nothing(peer: ServerConnection) -> None:
+        pass
+
+    with pytest.raises(TransferFailed, match=r"nothing arrived from 127\.0\.0\.1"):
+        await fetched(say_nothing, 0.02)
+
+
+async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOWEST_BYTES_PER_SECOND", 2**40)
+    with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
+        await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=2**30)
+
+
+async def test_a_peer_that_fills_the_connection_without_a_message_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SLOWEST_BYTES_PER_SECOND", 0)
+    monkeypatch.setattr(module, "MESSAGE_OVERHEAD_BYTES", 0)
+    with pytest.raises(TransferFailed, match="without a tensor"):
+        await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=8)
