@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, TransferFailed
@@ -66,11 +67,6 @@ class _Entry:
     remaining: int
 
 
-@dataclass(slots=True)
-class _Waiting:
-    callbacks: list[Callable[[Exposed], None]] = field(default_factory=list)
-
-
 Key = tuple[str, bytes | int]
 
 # The domain of the numbers that are secrets.
@@ -111,7 +107,8 @@ class Transfers:
         self._entries: dict[Key, deque[_Entry]] = {}
         # When each expires, soonest first; the number keeps equal times in their order.
         self._deadlines: list[tuple[float, int, Key, _Entry]] = []
-        self._waiting: dict[Key, _Waiting] = {}
+        self._waiting: dict[Key, deque[Callable[[Exposed], None]]] = {}
+        self._waiting_count = 0  # of all keys
         self._owned: dict[object, _Owned] = {}
         self._over = 0  # at most so many deadlines are of entries that were removed
         # How many exposes, fetches served, and exposes that nobody fetched in time there were.
@@ -141,18 +138,14 @@ class Transfers:
             self._expire()
             if is_secret and key in self._entries:
                 raise TransferFailed("this transfer id is already in use")
-            waiting = self._waiting.get(key)
-            callbacks = waiting.callbacks[:count] if waiting else []
+            callbacks = [*islice(self._waiting.get(key, ()), count)]
             if len(callbacks) < count:
                 self._count(owner, exposed.nbytes, limits)
                 entry = _Entry(exposed, owner, count - len(callbacks))
                 self._entries.setdefault(key, deque()).append(entry)
                 expires = time.monotonic() + min(expires_seconds, limits.seconds)
                 heapq.heappush(self._deadlines, (expires, self.exposed, key, entry))
-            if waiting is not None:
-                del waiting.callbacks[: len(callbacks)]
-                if not waiting.callbacks:
-                    del self._waiting[key]
+            self._end_waiting(key, callbacks)
             self.exposed += 1
             self.served += len(callbacks)
         for callback in callbacks:
@@ -168,9 +161,10 @@ class Transfers:
             self._expire()
             entries = self._entries.get(key)
             if entries is None:
-                if len(self._waiting) >= MAX_WAITING:
+                if self._waiting_count >= MAX_WAITING:
                     raise TransferFailed(f"{MAX_WAITING:,} fetches wait for their tensor already")
-                self._waiting.setdefault(key, _Waiting()).callbacks.append(callback)
+                self._waiting.setdefault(key, deque()).append(callback)
+                self._waiting_count += 1
                 return
             self.served += 1
             entry = entries[0]
@@ -184,18 +178,16 @@ class Transfers:
     def fail(self, key: Key, exposed: Exposed) -> None:
         """Tell those who wait for a tensor that it was not exposed, and why."""
         with self._lock:
-            waiting = self._waiting.pop(key, None)
-        for callback in waiting.callbacks if waiting else []:
+            callbacks = [*self._waiting.get(key, ())]
+            self._end_waiting(key, callbacks)
+        for callback in callbacks:
             callback(exposed)
 
     def forget(self, key: Key, callback: Callable[[Exposed], None]) -> None:
         """Stop waiting for a tensor."""
         with self._lock:
-            waiting = self._waiting.get(key)
-            if waiting is not None and callback in waiting.callbacks:
-                waiting.callbacks.remove(callback)
-                if not waiting.callbacks:
-                    del self._waiting[key]
+            if callback in self._waiting.get(key, ()):
+                self._end_waiting(key, [callback])
 
     def withdraw(self, owner: object) -> None:
         """Free what a session exposed and nobody fetched."""
@@ -212,6 +204,14 @@ class Transfers:
 
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))
+
+    def _end_waiting(self, key: Key, callbacks: list[Callable[[Exposed], None]]) -> None:
+        """Forget callbacks, which are waiting under a key."""
+        for callback in callbacks:
+            self._waiting[key].remove(callback)
+        self._waiting_count -= len(callbacks)
+        if callbacks and not self._waiting[key]:
+            del self._waiting[key]
 
     def _expire(self) -> None:
         now = time.monotonic()

@@ -153,6 +153,37 @@ def test_only_so_many_fetches_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.fetch(KEY, print)
 
 
+def test_fetches_under_one_id_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    registry = Transfers()
+    got: list[Exposed] = []
+    for _ in range(3):
+        registry.fetch(KEY, got.append)
+    with pytest.raises(TransferFailed, match="3 fetches wait"):
+        registry.fetch(KEY, got.append)
+    registry.forget(KEY, got.append)
+    registry.forget(("native", b"another"), got.append)
+    registry.fetch(KEY, got.append)
+
+
+@pytest.mark.parametrize("end", ["expose", "fail"])
+def test_fetches_that_ended_make_room(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    registry = Transfers()
+    got: list[Exposed] = []
+    for _ in range(2):
+        registry.fetch(KEY, got.append)
+    if end == "expose":
+        expose(registry, exposed(), count=2)
+    else:
+        registry.fail(KEY, exposed())
+    assert len(got) == 2
+    for _ in range(2):
+        registry.fetch(KEY, got.append)
+    with pytest.raises(TransferFailed, match="2 fetches wait"):
+        registry.fetch(KEY, got.append)
+
+
 def test_what_was_fetched_is_not_held_until_the_deadline_of_what_was_not() -> None:
     registry = Transfers()
     registry.expose(("native", b"kept"), exposed(), owner=OWNER, count=1, expires_seconds=60)
