@@ -181,13 +181,18 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final = tasks
-        self._expire_transfers()
+        for backend in backends:
+            backend.begin_recycling()
+        self._expire()
 
-    def _expire_transfers(self) -> None:
-        """Free what was exposed and never fetched, now and again every second."""
+    def _expire(self) -> None:
+        """Free what was exposed and never fetched, and memory that was kept and never needed, now
+        and again every second."""
         self.transfers.expire()
+        for device in self.devices:
+            device.backend.expire_memory()
         if not self.draining.is_set():
-            self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire_transfers)
+            self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
 
     def reload(self) -> None:
         """Read tokens and certificates again; what cannot be used is reported and not taken."""

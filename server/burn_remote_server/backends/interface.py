@@ -199,6 +199,15 @@ class Backend(ABC):
     def memory_cleanup(self) -> None:
         """Return cached memory to the system."""
 
+    def begin_recycling(self) -> None:
+        """From now on keep memory of tensors that are gone for those that arrive, where that is
+        faster. Who asks for it calls ``expire_memory`` every second or so."""
+        return None
+
+    def expire_memory(self) -> None:
+        """Return to the system what was kept to be used again and was not."""
+        return None
+
     @abstractmethod
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which arrays are made that will stay, such as a model's weights."""

@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from burn_remote_protocol.tensors import TensorData
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
+from burn_remote_server.backends.array.dtypes import wire_dtype
+from burn_remote_server.backends.array.recycling import Recycling, is_recycled
 from burn_remote_server.backends.host_memory import host_memory_bytes, resident_bytes
-from burn_remote_server.backends.interface import Memory
+from burn_remote_server.backends.interface import Memory, array_shape
 
 __all__ = ["NumpyBackend"]
+
+# Of the memory that arrays may take. Larger: less is left for the rest of the machine while it is
+# kept. Smaller: large tensors arrive slower.
+RECYCLED_SHARE: Final = 1 / 8
 
 
 class NumpyBackend(ArrayBackend):
@@ -25,6 +31,7 @@ class NumpyBackend(ArrayBackend):
     def __init__(self, memory_limit: int | None = None) -> None:
         super().__init__(np)
         self._memory_limit = memory_limit
+        self._recycling = Recycling(0)
 
     @property
     def device_name(self) -> str:
@@ -35,7 +42,7 @@ class NumpyBackend(ArrayBackend):
 
     def memory(self) -> Memory:
         # Arrays are not told apart from the rest of the process.
-        return Memory(self.memory_bytes(), resident_bytes(), 0)
+        return Memory(self.memory_bytes(), resident_bytes(), self._recycling.kept_bytes)
 
     def prepare_thread(self) -> None:
         # Infinities and NaN are results like others. NumPy keeps this setting per thread and, in a
@@ -43,15 +50,24 @@ class NumpyBackend(ArrayBackend):
         np.seterr(all="ignore")
 
     def owns_memory(self, array: Any) -> bool:
-        return array.base is None and bool(array.flags.writeable)
+        return (array.base is None or is_recycled(array)) and bool(array.flags.writeable)
 
-    # NumPy has done its work when a kernel returns, and keeps no memory that it could give back.
+    def empty(self, spec: TensorSpec) -> Any:
+        return self._recycling.empty(array_shape(spec), wire_dtype(spec.dtype))
+
+    def begin_recycling(self) -> None:
+        self._recycling = Recycling(int(self.memory_bytes() * RECYCLED_SHARE))
+
+    def expire_memory(self) -> None:
+        self._recycling.expire()
+
+    # NumPy has done its work when a kernel returns.
 
     def sync(self) -> None:
         return None
 
     def memory_cleanup(self) -> None:
-        return None
+        self._recycling.expire(0)
 
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
