@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, overload
 
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import session
@@ -27,6 +28,7 @@ def custom(name: str, /, *inputs: Tensor, outputs: TensorSpec) -> Tensor: ...
 def custom(name: str, /, *inputs: Tensor, outputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]: ...
 
 
+@explained
 def custom(
     name: str, /, *inputs: Tensor, outputs: TensorSpec | Sequence[TensorSpec]
 ) -> Tensor | tuple[Tensor, ...]:

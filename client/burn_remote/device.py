@@ -300,6 +300,8 @@ def checked_device(device: Device) -> Device:
     if isinstance(device, str):
         is_address = ":" in device or "." in device
         advice = f"; write RemoteDevice({device!r})" if is_address else "; write LocalDevice()"
+    elif isinstance(device, DType):
+        advice = "; x.astype(dtype) converts"
     raise UsageError(f"a device is a RemoteDevice or a LocalDevice, not {device!r}{advice}")
 
 

@@ -88,6 +88,7 @@ from burn_remote.networks.pooling import (
     max_pool2d_with_indices,
 )
 from burn_remote.networks.sampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.tensors.calls import explained
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -176,21 +177,25 @@ __all__ = [
 ]
 
 
+@explained
 def softmax(input: Tensor, dim: int = -1) -> Tensor:
     """Return positive numbers that add up to 1 along an axis, in the ratios of ``exp(input)``."""
     return activations.softmax(input, dim)
 
 
+@explained
 def softmin(input: Tensor, dim: int = -1) -> Tensor:
     """Return ``softmax(-input)``."""
     return activations.softmin(input, dim)
 
 
+@explained
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     """Return the logarithm of ``softmax(input)``, without its underflow."""
     return activations.log_softmax(input, dim)
 
 
+@explained
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return the first half of an axis times the sigmoid of the second: ``[…, n, …]`` to n/2."""
     return activations.glu(input, dim)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.networks.convolution import Sizes, per_axis
 from burn_remote.networks.sampling import MODES
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling
@@ -72,26 +73,31 @@ MAX_POOL_BACKWARD: Final = {
 }
 
 
+@explained
 def linear_x_backward(weight: Tensor, output_grad: Tensor) -> Tensor:
     """Return ``output_grad @ weight.T``: ``[in, out]``, ``[…, out]`` to ``[…, in]``."""
     return LINEAR_X_BACKWARD.apply((weight, output_grad))
 
 
+@explained
 def linear_weight_backward(x: Tensor, output_grad: Tensor) -> Tensor:
     """Return ``x.T @ output_grad``: ``[…, in]``, ``[…, out]`` to ``[in, out]``."""
     return LINEAR_WEIGHT_BACKWARD.apply((x, output_grad))
 
 
+@explained
 def linear_bias_backward(output_grad: Tensor) -> Tensor:
     """Return the sum over all but the last axis: ``[…, out]`` to ``[out]``."""
     return LINEAR_BIAS_BACKWARD.apply((output_grad,))
 
 
+@explained
 def embedding_backward(weights: Tensor, out_grad: Tensor, indices: Tensor) -> Tensor:
     """Add the gradients of looked-up rows: ``[rows, n]``, ``[…, n]``, ``[…]`` to ``[rows, n]``."""
     return EMBEDDING_BACKWARD.apply((weights, out_grad, indices))
 
 
+@explained
 def conv_x_backward(
     x: Tensor,
     weight: Tensor,
@@ -107,6 +113,7 @@ def conv_x_backward(
     return CONV_X_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
 
 
+@explained
 def conv_weight_backward(
     x: Tensor,
     weight: Tensor,
@@ -122,11 +129,13 @@ def conv_weight_backward(
     return CONV_WEIGHT_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
 
 
+@explained
 def conv_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -> Tensor:
     """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its bias."""
     return CONV_BIAS_BACKWARD[_spatial(x, 3)].apply((x, bias, output_grad))
 
 
+@explained
 def deform_conv2d_backward(
     x: Tensor,
     offset: Tensor,
@@ -154,6 +163,7 @@ def deform_conv2d_backward(
     return to_x, to_offset, to_weight, to_mask, to_bias
 
 
+@explained
 def avg_pool_backward(
     x: Tensor,
     grad: Tensor,
@@ -170,11 +180,13 @@ def avg_pool_backward(
     return AVG_POOL_BACKWARD[spatial].apply((x, grad), parameters)
 
 
+@explained
 def adaptive_avg_pool_backward(x: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient of ``adaptive_avg_pool1d`` or ``adaptive_avg_pool2d`` to its input."""
     return ADAPTIVE_AVG_POOL_BACKWARD[_spatial(x, 2)].apply((x, grad))
 
 
+@explained
 def max_pool_backward(
     x: Tensor,
     grad: Tensor,
@@ -191,6 +203,7 @@ def max_pool_backward(
     return MAX_POOL_BACKWARD[spatial].apply((x, grad, indices), (*windows, ceil_mode))
 
 
+@explained
 def interpolate_backward(
     x: Tensor,
     grad: Tensor,
@@ -203,6 +216,7 @@ def interpolate_backward(
     return INTERPOLATE_BACKWARD.apply((x, grad), (per_axis(output_size, 2), options))
 
 
+@explained
 def ctc_loss_backward(
     log_probs: Tensor,
     targets: Tensor,

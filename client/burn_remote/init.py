@@ -24,6 +24,7 @@ from burn_remote.functions.statistics import sum
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -78,6 +79,7 @@ ERFINV_TAILS: Final = (
 )  # fmt: skip
 
 
+@explained
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the gain for an activation: ``"relu"``, ``"leaky_relu"`` with its slope, ``"tanh"`` …
 
@@ -93,6 +95,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return gain
 
 
+@explained
 def uniform(
     shape: Shape,
     a: float = 0.0,
@@ -105,6 +108,7 @@ def uniform(
     return random.uniform(shape, a, b, dtype=dtype, device=device)
 
 
+@explained
 def normal(
     shape: Shape,
     mean: float = 0.0,
@@ -117,6 +121,7 @@ def normal(
     return random.normal(shape, mean, std, dtype=dtype, device=device)
 
 
+@explained
 def trunc_normal(
     shape: Shape,
     mean: float = 0.0,
@@ -142,6 +147,7 @@ def trunc_normal(
     return astype(clip(drawn, a, b), wanted)
 
 
+@explained
 def constant(
     shape: Shape, val: float, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
@@ -149,22 +155,26 @@ def constant(
     return creation.full(shape, val, dtype=dtype, device=device)
 
 
+@explained
 def zeros(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return zeros."""
     return creation.zeros(shape, dtype=dtype, device=device)
 
 
+@explained
 def ones(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return ones."""
     return creation.ones(shape, dtype=dtype, device=device)
 
 
+@explained
 def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return a matrix ``[out, in]`` with ones on its diagonal: inputs pass unchanged."""
     rows, columns = _matrix_shape(shape)
     return creation.eye(rows, columns, dtype=dtype, device=device)
 
 
+@explained
 def xavier_uniform(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
@@ -176,6 +186,7 @@ def xavier_uniform(
     return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
 
 
+@explained
 def xavier_normal(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
@@ -187,6 +198,7 @@ def xavier_normal(
     return random.normal(shape, 0.0, std, dtype=dtype, device=device)
 
 
+@explained
 def kaiming_uniform(
     shape: Shape,
     a: float = 0.0,
@@ -205,6 +217,7 @@ def kaiming_uniform(
     return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
 
 
+@explained
 def kaiming_normal(
     shape: Shape,
     a: float = 0.0,
@@ -219,6 +232,7 @@ def kaiming_normal(
     return random.normal(shape, 0.0, std, dtype=dtype, device=device)
 
 
+@explained
 def orthogonal(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:

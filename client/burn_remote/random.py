@@ -15,6 +15,7 @@ from burn_remote.functions.searching import argsort
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
@@ -32,6 +33,7 @@ RANDOM: Final = Operator(floats.RANDOM)
 INT_RANDOM: Final = Operator(numeric.INT_RANDOM)
 
 
+@explained
 def uniform(
     shape: Shape,
     low: float = 0.0,
@@ -44,6 +46,7 @@ def uniform(
     return _drawn(shape, ("Uniform", float(low), float(high)), as_dtype(dtype), device)
 
 
+@explained
 def normal(
     shape: Shape,
     mean: float = 0.0,
@@ -56,6 +59,7 @@ def normal(
     return _drawn(shape, ("Normal", float(mean), float(std)), as_dtype(dtype), device)
 
 
+@explained
 def bernoulli(
     shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
@@ -68,11 +72,13 @@ def bernoulli(
     return _drawn(shape, ("Bernoulli", float(p)), wanted, device)
 
 
+@explained
 def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return numbers of the device's default distribution: from 0 to 1 for floats."""
     return _drawn(shape, ("Default",), as_dtype(dtype), device)
 
 
+@explained
 def integers(
     low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
 ) -> Tensor:
@@ -85,6 +91,7 @@ def integers(
     return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
 
 
+@explained
 def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
     """Return the numbers from 0 to ``count - 1`` in a random order, as int64."""
     return argsort(uniform(count, device=device))

@@ -24,6 +24,7 @@ from burn_remote.functions import (
 )
 from burn_remote.networks import activations
 from burn_remote.router import move
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.scalars import is_number
 from burn_remote.tensors.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -79,6 +80,7 @@ class Tensor(TensorValue):
     __pow__ = arithmetic.pow
     __rpow__ = arithmetic.reflected_pow
     __matmul__ = linear_algebra.matmul
+    __rmatmul__ = linear_algebra.reflected_matmul
     __neg__ = arithmetic.negative
     __pos__ = elementwise.positive
     __abs__ = elementwise.abs
@@ -114,7 +116,8 @@ class Tensor(TensorValue):
         """Iterate over the first axis; nothing waits. Raises ``ShapeMismatch`` for a 0-d tensor."""
         return (self[position] for position in range(len(self)))
 
-    def to(self, device: Device, /) -> Tensor:
+    @explained
+    def to(self, device: Device) -> Tensor:
         """Return this tensor on another device, itself if it is there already.
 
         Between servers the elements go from one to the other by transfer id, and nothing waits;

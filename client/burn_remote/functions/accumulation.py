@@ -12,6 +12,7 @@ from burn_remote.functions.manipulation import concat
 from burn_remote.functions.statistics import widened
 from burn_remote.tensors.arrays import AnyDType
 from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import numeric
@@ -28,6 +29,7 @@ CUM_MIN: Final = Operator(numeric.CUM_MIN)
 CUM_MAX: Final = Operator(numeric.CUM_MAX)
 
 
+@explained
 def cumulative_sum(
     x: Tensor,
     /,
@@ -43,6 +45,7 @@ def cumulative_sum(
     return _accumulate(CUM_SUM, widened(x, dtype), axis, 0 if include_initial else None)
 
 
+@explained
 def cumulative_prod(
     x: Tensor,
     /,
@@ -58,11 +61,13 @@ def cumulative_prod(
     return _accumulate(CUM_PROD, widened(x, dtype), axis, 1 if include_initial else None)
 
 
+@explained
 def cummax(x: Tensor, /, axis: int | None = None) -> Tensor:
     """Return the largest of each element and those before it (values only; no indices)."""
     return _accumulate(CUM_MAX, x, axis, None)
 
 
+@explained
 def cummin(x: Tensor, /, axis: int | None = None) -> Tensor:
     """Return the smallest of each element and those before it (values only; no indices)."""
     return _accumulate(CUM_MIN, x, axis, None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.functions.casting import as_float, astype
 from burn_remote.functions.comparison import not_equal
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, constant
 from burn_remote.tensors.pairs import Pair, refuse_numbers
 from burn_remote.tensors.scalars import Number, number_for
@@ -131,6 +132,7 @@ def reciprocal(x: Tensor, /) -> Tensor:
     return RECIP.unary(x)
 
 
+@explained
 def negative(x: Tensor, /) -> Tensor:
     """Return ``-x``. Raises ``DTypeMismatch`` for unsigned integers and bools."""
     dtype = x.dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.tensors.arrays import AnyDType, as_dtype
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
 from burn_remote_protocol.operations.families import base, bools, floats, ints
@@ -34,7 +35,8 @@ CONVERSIONS: Final = {
 }
 
 
-def astype(x: Tensor, dtype: AnyDType, /) -> Tensor:
+@explained
+def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
     """Convert the elements to another dtype; return ``x`` itself if it has that already.
 
     ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. Floats lose their fraction
@@ -52,6 +54,7 @@ def astype(x: Tensor, dtype: AnyDType, /) -> Tensor:
     return CONVERSIONS.get((source, wanted), CAST).into(x, dtype)
 
 
+@explained
 def dequantize(x: Tensor, /, dtype: DType = F32) -> Tensor:
     """Return quantized numbers as floating-point ones; the same as ``x.astype(dtype)``."""
     return astype(x, dtype)

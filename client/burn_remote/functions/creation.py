@@ -20,6 +20,7 @@ from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
 from burn_remote.tensors.axes import normal_shape
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
 from burn_remote.tensors.scalars import Number
 from burn_remote.tensors.value import is_tensor
@@ -52,6 +53,7 @@ __all__ = [
 EMPTY: Final = Operator(base.EMPTY)
 
 
+@explained
 def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
     """Return data as a tensor: a NumPy array, or whatever ``numpy.asarray`` understands.
 
@@ -65,11 +67,13 @@ def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = 
     return _sent(data, wanted, _client(device))
 
 
+@explained
 def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
     """Return data as a tensor; the array API's name for ``tensor``."""
     return tensor(data, dtype=dtype, device=device)
 
 
+@explained
 def zeros(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -77,6 +81,7 @@ def zeros(
     return Tensor(ZEROS.create(_client(device), _spec(shape, dtype)))
 
 
+@explained
 def ones(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -84,6 +89,7 @@ def ones(
     return Tensor(ONES.create(_client(device), _spec(shape, dtype)))
 
 
+@explained
 def empty(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -91,6 +97,7 @@ def empty(
     return Tensor(EMPTY.create(_client(device), _spec(shape, dtype)))
 
 
+@explained
 def full(
     shape: int | Sequence[int],
     value: Number,
@@ -106,6 +113,7 @@ def full(
     return Tensor(filled(_client(device), spec, value))
 
 
+@explained
 def zeros_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -113,6 +121,7 @@ def zeros_like(
     return Tensor(ZEROS.create(*_like(x, dtype, device)))
 
 
+@explained
 def ones_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -120,6 +129,7 @@ def ones_like(
     return Tensor(ONES.create(*_like(x, dtype, device)))
 
 
+@explained
 def empty_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -127,6 +137,7 @@ def empty_like(
     return Tensor(EMPTY.create(*_like(x, dtype, device)))
 
 
+@explained
 def full_like(
     x: Tensor, value: Number, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
@@ -134,6 +145,7 @@ def full_like(
     return Tensor(filled(*_like(x, dtype, device), value))
 
 
+@explained
 def arange(
     start: Number,
     /,
@@ -159,6 +171,7 @@ def arange(
     return _progression(count, first, gap, wanted, _client(device))
 
 
+@explained
 def linspace(
     start: float,
     stop: float,
@@ -177,6 +190,7 @@ def linspace(
     return _progression(num, float(start), float(step), wanted, _client(device))
 
 
+@explained
 def eye(
     rows: int,
     columns: int | None = None,
@@ -194,6 +208,7 @@ def eye(
     return astype(equal(row, column), F32 if dtype is None else as_dtype(dtype))
 
 
+@explained
 def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return the coordinates of all points of a grid, one tensor for each axis ``[n]``.
 

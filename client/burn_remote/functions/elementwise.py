@@ -14,6 +14,7 @@ from burn_remote.functions.arithmetic import add, divide, multiply
 from burn_remote.functions.comparison import greater, less
 from burn_remote.functions.logic import logical_or
 from burn_remote.functions.selection import mask_fill
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, constant
 from burn_remote.tensors.pairs import Pair
 from burn_remote_protocol.dtypes import Category
@@ -130,6 +131,7 @@ def exp(x: Tensor, /) -> Tensor:
     return EXP.unary(x)
 
 
+@explained
 def exp2(x: Tensor, /) -> Tensor:
     """Return 2 to the power of ``x``."""
     return POWF.apply(constant(x, 2.0), x)
@@ -228,21 +230,25 @@ def atanh(x: Tensor, /) -> Tensor:
     return ARC_TANH.unary(x)
 
 
+@explained
 def round(x: Tensor, /) -> Tensor:
     """Return the nearest whole number, the even one of two; integers themselves."""
     return x if x.dtype.is_integer else ROUND.unary(x)
 
 
+@explained
 def floor(x: Tensor, /) -> Tensor:
     """Return the next whole number below; integers themselves."""
     return x if x.dtype.is_integer else FLOOR.unary(x)
 
 
+@explained
 def ceil(x: Tensor, /) -> Tensor:
     """Return the next whole number above; integers themselves."""
     return x if x.dtype.is_integer else CEIL.unary(x)
 
 
+@explained
 def trunc(x: Tensor, /) -> Tensor:
     """Return the next whole number towards zero; integers themselves."""
     return x if x.dtype.is_integer else TRUNC.unary(x)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from burn_remote.functions.manipulation import broadcast_to
 from burn_remote.tensors.arrays import Array
 from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
 from burn_remote.tensors.value import is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -47,6 +48,7 @@ SCATTER_ND: Final = Operator(base.SCATTER_ND)
 _UPDATES: Final = {"assign": "Assign", "add": "Add", "mul": "Mul", "min": "Min", "max": "Max"}
 
 
+@explained
 def take(x: Tensor, positions: Tensor | Array, /, *, axis: int | None = None) -> Tensor:
     """Replace an axis by the elements at these positions of it.
 
@@ -61,6 +63,7 @@ def take(x: Tensor, positions: Tensor | Array, /, *, axis: int | None = None) ->
     return reshaped(taken, (*x.shape[:place], *places.shape, *x.shape[place + 1 :]))
 
 
+@explained
 def update_along(
     x: Tensor, axis: int, positions: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:
@@ -72,6 +75,7 @@ def update_along(
     return SELECT_ASSIGN.apply((x, positions, value), (place, update_name(update)))
 
 
+@explained
 def gather(x: Tensor, axis: int, indices: Tensor, /) -> Tensor:
     """Pick along an axis, one element for each index, as ``torch.gather`` does.
 
@@ -81,6 +85,7 @@ def gather(x: Tensor, axis: int, indices: Tensor, /) -> Tensor:
     return GATHER.apply((x, indices), (normal_axis(axis, x.ndim),))
 
 
+@explained
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     """Pick along an axis, one element for each index; other axes broadcast, as NumPy's do."""
     place = normal_axis(axis, x.ndim)
@@ -95,6 +100,7 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     return GATHER.apply((broadcast_to(x, source), broadcast_to(indices, wanted)), (place,))
 
 
+@explained
 def scatter(
     x: Tensor, axis: int, indices: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:
@@ -105,6 +111,7 @@ def scatter(
     return SCATTER.apply((x, indices, value), (normal_axis(axis, x.ndim), update_name(update)))
 
 
+@explained
 def gather_nd(x: Tensor, coordinates: Tensor, /) -> Tensor:
     """Pick an element, or a sub-tensor, for each row of coordinates of the leading axes.
 
@@ -114,6 +121,7 @@ def gather_nd(x: Tensor, coordinates: Tensor, /) -> Tensor:
     return GATHER_ND.apply((x, coordinates))
 
 
+@explained
 def scatter_nd(
     x: Tensor, coordinates: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:

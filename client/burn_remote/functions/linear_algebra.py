@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from burn_remote.functions.arithmetic import multiply
 from burn_remote.functions.casting import as_float, astype, at_least_float32
@@ -15,22 +15,24 @@ from burn_remote.functions.elementwise import abs, sqrt
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.statistics import max_abs, sum
 from burn_remote.tensors.axes import normal_axes, normal_axis
+from burn_remote.tensors.calls import explained, no_tensor
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.dtypes import F32, Category, DType
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, ints
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
     from burn_remote.tensors.axes import Axes
 
-__all__ = ["cross", "matmul", "outer", "tensordot", "vecdot", "vector_norm"]
+__all__ = ["cross", "matmul", "outer", "reflected_matmul", "tensordot", "vecdot", "vector_norm"]
 
 MATMUL: Final = Operator(floats.MATMUL)
 INT_MATMUL: Final = Operator(ints.MATMUL)
 CROSS: Final = Operator(floats.CROSS)
 
 
+@explained
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Multiply matrices: ``[…, n, k] @ […, k, m]`` gives ``[…, n, m]``; the axes before broadcast.
 
@@ -54,11 +56,17 @@ def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     return reshaped(product, start + end)
 
 
+def reflected_matmul(x2: Tensor, x1: object, /) -> NoReturn:
+    """Refuse ``x1 @ x2`` of what is no tensor. Raises ``ArgumentMismatch``."""
+    raise ArgumentMismatch(no_tensor("x1", x1))
+
+
 def _plain(x: Tensor) -> DType:
     """Return the dtype to which the other operand is dequantized."""
     return x.dtype if x.dtype.is_floating else F32
 
 
+@explained
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Multiply each element of a vector ``[n]`` by each of another, ``[m]``: ``[n, m]``."""
     if x1.ndim != 1 or x2.ndim != 1:
@@ -66,17 +74,20 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     return multiply(reshaped(x1, (x1.size, 1)), reshaped(x2, (1, x2.size)))
 
 
+@explained
 def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """Return the vector product of floating-point vectors of 3 along an axis; others broadcast."""
     rank = max(x1.ndim, x2.ndim)
     return CROSS.apply((with_rank(x1, rank), with_rank(x2, rank)), (normal_axis(axis, rank),))
 
 
+@explained
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Return the scalar product along an axis, which the result lacks; others broadcast."""
     return sum(multiply(x1, x2), axis=axis, dtype=x1.dtype)
 
 
+@explained
 def tensordot(
     x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
@@ -85,6 +96,10 @@ def tensordot(
     The result has the other axes of ``x1``, then those of ``x2``.
     """
     if isinstance(axes, int):
+        if not 0 <= axes <= min(x1.ndim, x2.ndim):
+            raise ShapeMismatch(
+                f"{x1.handle.spec} and {x2.handle.spec} have no {axes} axes to pair"
+            )
         first = tuple(range(x1.ndim - axes, x1.ndim))
         second = tuple(range(axes))
     else:
@@ -105,6 +120,7 @@ def tensordot(
     return reshaped(matmul(left, right), shape)
 
 
+@explained
 def vector_norm(
     x: Tensor, /, *, axis: Axes = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:

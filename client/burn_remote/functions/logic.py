@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.functions.casting import NOT, as_bool
 from burn_remote.functions.comparison import not_equal
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote.tensors.pairs import Pair
 from burn_remote.tensors.scalars import Number
@@ -64,6 +65,7 @@ def bitwise_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return not_equal(x1, x2) if _are_bools(x1, x2) else BITWISE_XOR.apply(x1, x2)
 
 
+@explained
 def bitwise_invert(x: Tensor, /) -> Tensor:
     """Return the bits, or truths, that ``x`` does not have."""
     return (NOT if x.dtype.is_bool else BITWISE_NOT).unary(x)
@@ -89,21 +91,25 @@ def reflected_right_shift(x2: Tensor, x1: Number, /) -> Tensor:
     return RIGHT_SHIFT.apply(x1, x2)
 
 
+@explained
 def logical_and(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Return where both are true."""
     return AND.apply(as_bool(x1), as_bool(x2))
 
 
+@explained
 def logical_or(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Return where one of both is true."""
     return OR.apply(as_bool(x1), as_bool(x2))
 
 
+@explained
 def logical_xor(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Return where exactly one of both is true."""
     return not_equal(as_bool(x1), as_bool(x2))
 
 
+@explained
 def logical_not(x: Tensor, /) -> Tensor:
     """Return where ``x`` is not true."""
     return NOT.unary(as_bool(x))

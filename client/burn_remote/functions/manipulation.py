@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -53,6 +54,7 @@ JOINED_AT_ONCE: Final = 2048
 CAT: Final = Operator(base.CAT)
 
 
+@explained
 def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
     """Return the elements, in C order, in another shape: ``reshape(x, (2, -1))``.
 
@@ -67,11 +69,13 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
     return reshaped(x, target)
 
 
+@explained
 def flatten(x: Tensor, /) -> Tensor:
     """Return all elements, in C order, along one axis."""
     return reshaped(x, (x.size,))
 
 
+@explained
 def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
     """Remove axes of size 1: those named, or all there are."""
     shape = x.shape
@@ -83,6 +87,7 @@ def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
     return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
 
 
+@explained
 def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
     """Insert axes of size 1, at these places of the result."""
     count = len(axis) if isinstance(axis, Sequence) else 1
@@ -92,6 +97,7 @@ def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
     return reshaped(x, tuple([1 if place in axes else next(sizes) for place in places]))
 
 
+@explained
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Put the axes in another order: axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
     places = normal_axes(axes, x.ndim)
@@ -100,17 +106,20 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return PERMUTE.apply((x,), (places,))
 
 
+@explained
 def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
     """Put the axes in another order, or reverse them, as NumPy does."""
     return permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
 
 
+@explained
 def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
     """Exchange two axes."""
     rank = x.ndim
     return SWAP_DIMS.apply((x,), (normal_axis(axis1, rank), normal_axis(axis2, rank)))
 
 
+@explained
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """Exchange the last two axes."""
     if x.ndim < 2:
@@ -118,6 +127,7 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
     return swapaxes(x, -2, -1)
 
 
+@explained
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
     """Move axes to these places of the result; the others keep their order."""
     rank = x.ndim
@@ -130,6 +140,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     return permute_dims(x, order)
 
 
+@explained
 def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
     """Stretch axes of size 1, and add axes in front, to reach a shape."""
     target = normal_shape(shape)
@@ -139,17 +150,20 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
     return EXPAND.into(with_rank(x, len(target)), target)
 
 
+@explained
 def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:
     """Stretch tensors to the shape to which all of them broadcast."""
     shape = broadcast_shapes(*[x.shape for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
 
 
+@explained
 def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
     """Reverse the order of the elements along axes: those named, or all."""
     return FLIP.apply((x,), (normal_axes(axis, x.ndim),))
 
 
+@explained
 def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an axis; their other sizes are the same. ``None`` flattens them first."""
     listed = list(tensors)
@@ -165,6 +179,7 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     return CAT.apply_to_list(listed, (place,))
 
 
+@explained
 def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis."""
     listed = list(tensors)
@@ -174,6 +189,7 @@ def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
     return concat([expand_dims(x, axis) for x in listed], axis=axis)
 
 
+@explained
 def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
     """Take a tensor apart along an axis, which the parts lack."""
     place = normal_axis(axis, x.ndim)
@@ -182,6 +198,7 @@ def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple([reshaped(part, shape) for part in parts])
 
 
+@explained
 def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Split a tensor along an axis, into equal parts or before each of these places."""
     place = normal_axis(axis, x.ndim)
@@ -196,6 +213,7 @@ def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Te
     return [part(x, place, *ends) for ends in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+@explained
 def unfold(x: Tensor, /, axis: int, size: int, step: int) -> Tensor:
     """Replace an axis by its windows of ``size`` elements, ``step`` apart, as a last axis.
 

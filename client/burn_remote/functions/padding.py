@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.functions.indexing import get_item, set_item
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled, upload
 from burn_remote.tensors.scalars import Number
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -25,6 +26,7 @@ SELECT: Final = Operator(base.SELECT)
 _MODES: Final = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
+@explained
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number = 0) -> Tensor:
     """Put a border around a tensor, of any dtype, as ``torch.nn.functional.pad`` does.
 

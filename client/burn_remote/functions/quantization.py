@@ -13,6 +13,7 @@ from burn_remote.functions.casting import astype
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max_abs
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled, reshaped
 from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import F32, QuantScheme
@@ -42,6 +43,7 @@ MAX_BLOCK_AXES: Final = 5
 MAX_BLOCK_SIZE: Final = 255
 
 
+@explained
 def quant_scheme(
     value: str = "Q8S", *, block: int | Sequence[int] | None = None, packed: bool | None = None
 ) -> QuantScheme:
@@ -70,6 +72,7 @@ def _block_sizes(block: int | Sequence[int]) -> tuple[int, ...]:
     return tuple([whole_number(what, size, 1, MAX_BLOCK_SIZE) for size in several])
 
 
+@explained
 def quantize(
     x: Tensor, scheme: QuantScheme | None = None, /, *, scales: Tensor | None = None
 ) -> Tensor:

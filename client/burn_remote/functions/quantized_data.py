@@ -9,6 +9,7 @@ import numpy as np
 
 from burn_remote.device import checked_device, default_device
 from burn_remote.tensor import Tensor
+from burn_remote.tensors.calls import explained
 from burn_remote_protocol.dtypes import DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.quantization import (
@@ -49,6 +50,7 @@ class QuantizedArray(NamedTuple):
         return product.reshape(self.values.shape)
 
 
+@explained
 def quantized_tensor(
     values: Any, scales: Any, scheme: QuantScheme, /, *, device: Device | None = None
 ) -> Tensor:
@@ -76,6 +78,7 @@ def quantized_tensor(
     return Tensor(chosen.client.register_tensor_data(data))
 
 
+@explained
 def read_quantized(x: Tensor, /) -> QuantizedArray:
     """Wait for a quantized tensor's integers and scales.
 

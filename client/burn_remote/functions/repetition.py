@@ -16,6 +16,7 @@ from burn_remote.functions.counting import counted
 from burn_remote.functions.manipulation import concat, flatten, part
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload, with_rank
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -29,6 +30,7 @@ REPEAT_DIM: Final = Operator(base.REPEAT_DIM)
 SELECT: Final = Operator(base.SELECT)
 
 
+@explained
 def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) -> Tensor:
     """Repeat each element along an axis (``None``: of the flattened tensor).
 
@@ -48,6 +50,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) 
     return SELECT.apply((x, upload(x, places)), (place,))
 
 
+@explained
 def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
     """Repeat the whole tensor along its axes, the last counts for the last axes."""
     counts = normal_shape(repetitions)
@@ -59,6 +62,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
     return x
 
 
+@explained
 def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Move elements along axes (``None``: through the flattened tensor); the last come first."""
     if axis is None:
@@ -77,6 +81,7 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     return x
 
 
+@explained
 def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
     """Subtract each element from the one after it along an axis, ``n`` times over."""
     place = normal_axis(axis, x.ndim)
@@ -86,12 +91,14 @@ def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
     return x
 
 
+@explained
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Return matrices ``[…, rows, columns]`` with zeros above their ``k``-th diagonal."""
     rows, columns = _places(x)
     return _blanked(x, greater(columns, add(rows, k)))
 
 
+@explained
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Return matrices ``[…, rows, columns]`` with zeros below their ``k``-th diagonal."""
     rows, columns = _places(x)

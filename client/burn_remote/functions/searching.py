@@ -12,6 +12,7 @@ from burn_remote.functions.arithmetic import negative, subtract
 from burn_remote.functions.logic import bitwise_invert
 from burn_remote.functions.manipulation import flatten, flip
 from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.operations.families import numeric
 
@@ -37,26 +38,31 @@ MAX_DIM_WITH_INDICES: Final = Operator(numeric.MAX_DIM_WITH_INDICES)
 MIN_DIM_WITH_INDICES: Final = Operator(numeric.MIN_DIM_WITH_INDICES)
 
 
+@explained
 def argmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Return where the first of the largest elements is (``None``: in the flattened tensor)."""
     return _arg_reduce(ARG_MAX, x, axis, keepdims)
 
 
+@explained
 def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Return where the first of the smallest elements is (``None``: in the flattened tensor)."""
     return _arg_reduce(ARG_MIN, x, axis, keepdims)
 
 
+@explained
 def max_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """Return the largest elements along an axis, and where the first of them are."""
     return _extreme_with_indices(MAX_DIM_WITH_INDICES, x, axis, keepdims)
 
 
+@explained
 def min_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """Return the smallest elements along an axis, and where the first of them are."""
     return _extreme_with_indices(MIN_DIM_WITH_INDICES, x, axis, keepdims)
 
 
+@explained
 def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
     """Return the ``k`` largest elements along an axis, the largest first, and where they are.
 
@@ -71,11 +77,13 @@ def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple
     return _opposite(values), ARG_TOP_K.apply((opposite,), (place, k))
 
 
+@explained
 def argtopk(x: Tensor, k: int, /, axis: int = -1) -> Tensor:
     """Return where the ``k`` largest elements along an axis are, the largest first."""
     return ARG_TOP_K.apply((x,), (normal_axis(axis, x.ndim), k))
 
 
+@explained
 def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
     """Return the elements along an axis in ascending order, NaN last, or the other way round."""
     place = normal_axis(axis, x.ndim)
@@ -83,6 +91,7 @@ def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool
     return descended if descending else flip(descended, place)
 
 
+@explained
 def argsort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tensor:

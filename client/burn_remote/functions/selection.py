@@ -12,6 +12,7 @@ from burn_remote.functions.casting import NOT
 from burn_remote.functions.comparison import GREATER, LOWER
 from burn_remote.functions.logic import OR
 from burn_remote.tensors.arrays import dtype_of_number
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled, with_rank
 from burn_remote.tensors.pairs import refuse_numbers
 from burn_remote.tensors.scalars import Number, bounds_of
@@ -31,6 +32,7 @@ CLAMP: Final = Operator(numeric.CLAMP)
 IS_NAN: Final = Operator(floats.IS_NAN)
 
 
+@explained
 def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the elements of ``x1`` where the condition is true, elsewhere those of ``x2``.
 
@@ -44,12 +46,14 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
     return MASK_WHERE.apply((with_rank(x2, rank), with_rank(condition, rank), with_rank(x1, rank)))
 
 
+@explained
 def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
     """Return ``x`` with a number wherever the mask, of bools, is true."""
     rank = max(len(x.handle.spec.shape), len(mask.handle.spec.shape))
     return MASK_FILL.numbers((with_rank(x, rank), with_rank(mask, rank)), (value,))
 
 
+@explained
 def clip(
     x: Tensor, /, min: Tensor | Number | None = None, max: Tensor | Number | None = None
 ) -> Tensor:

@@ -16,6 +16,7 @@ from burn_remote.functions.comparison import equal, greater
 from burn_remote.functions.elementwise import sqrt
 from burn_remote.tensors.arrays import AnyDType
 from burn_remote.tensors.axes import Axes, normal_axes
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.operations.families import numeric
@@ -52,6 +53,7 @@ MAX_ABS: Final = Operator(numeric.MAX_ABS)
 MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
 
 
+@explained
 def sum(
     x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
@@ -63,6 +65,7 @@ def sum(
     return _reduce(SUM, SUM_DIM, widened(x, dtype), axis, keepdims)
 
 
+@explained
 def prod(
     x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
@@ -70,26 +73,31 @@ def prod(
     return _reduce(PROD, PROD_DIM, widened(x, dtype), axis, keepdims)
 
 
+@explained
 def mean(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return the mean; that of integers and bools is float32."""
     return _reduce(MEAN, MEAN_DIM, as_float(x, F32), axis, keepdims)
 
 
+@explained
 def max(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return the largest element, NaN if there is one."""
     return _reduce(MAX, MAX_DIM, x, axis, keepdims)
 
 
+@explained
 def min(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return the smallest element, NaN if there is one."""
     return _reduce(MIN, MIN_DIM, x, axis, keepdims)
 
 
+@explained
 def max_abs(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return the largest distance from zero."""
     return _reduce(MAX_ABS, MAX_ABS_DIM, x, axis, keepdims)
 
 
+@explained
 def var(
     x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
@@ -111,6 +119,7 @@ def _variance(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tenso
     return divide(squares, divisor if divisor > 0 else 0.0)
 
 
+@explained
 def std(
     x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
@@ -119,17 +128,20 @@ def std(
     return astype(sqrt(_variance(x, axis, correction, keepdims)), x.dtype)
 
 
+@explained
 def any(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return, as bools, whether an element is true: not zero. False for nothing."""
     return greater(_counted(x, axis, keepdims), 0)
 
 
+@explained
 def all(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return, as bools, whether every element is true: not zero. True for nothing."""
     count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
     return equal(_counted(x, axis, keepdims), count)
 
 
+@explained
 def count_nonzero(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return, as int64, how many elements are true: not zero."""
     return sum(as_bool(x), axis=axis, keepdims=keepdims)

@@ -16,8 +16,9 @@ from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, 
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
 from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.calls import explained
 from burn_remote_protocol.dtypes import F16, F64
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -61,31 +62,37 @@ SOFTPLUS_LIMIT: Final = 20.0
 SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 
 
+@explained
 def relu(x: Tensor, /) -> Tensor:
     """Return ``x`` where it is above zero, elsewhere 0; NaN stays."""
     return clip(x, min=0)
 
 
+@explained
 def relu6(x: Tensor, /) -> Tensor:
     """Return ``x`` kept between 0 and 6."""
     return clip(x, 0, 6)
 
 
+@explained
 def threshold(x: Tensor, /, threshold: float, value: float) -> Tensor:
     """Return ``x`` where it is above a threshold, elsewhere ``value``."""
     return mask_fill(x, less_equal(x, threshold), value)
 
 
+@explained
 def hardtanh(x: Tensor, /, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """Return ``x`` kept between two bounds."""
     return clip(x, min_val, max_val)
 
 
+@explained
 def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
     """Return ``x`` where it is not below zero, elsewhere ``negative_slope * x``."""
     return where(less(x, 0), multiply(x, negative_slope), x)
 
 
+@explained
 def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
     """Return ``x`` where it is not below zero, elsewhere ``weight * x``.
 
@@ -99,22 +106,26 @@ def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
     return where(less(x, 0), multiply(x, weight), x)
 
 
+@explained
 def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is above zero, elsewhere ``alpha * (exp(x) - 1)``."""
     # Without the bound, exp overflows where its result is not even used.
     return where(less_equal(x, 0), multiply(expm1(clip(x, max=0)), alpha), x)
 
 
+@explained
 def selu(x: Tensor, /) -> Tensor:
     """Return ``elu`` scaled so that activations keep mean 0 and variance 1."""
     return multiply(elu(x, SELU_ALPHA), SELU_SCALE)
 
 
+@explained
 def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is above zero, elsewhere ``alpha * (exp(x / alpha) - 1)``."""
     return where(less_equal(x, 0), multiply(expm1(divide(clip(x, max=0), alpha)), alpha), x)
 
 
+@explained
 def sigmoid(x: Tensor, /) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
     # Only of numbers that are not above zero, exp cannot overflow, and the result keeps all its
@@ -124,11 +135,13 @@ def sigmoid(x: Tensor, /) -> Tensor:
     return divide(where(is_below, power, 1), add(power, 1))
 
 
+@explained
 def logsigmoid(x: Tensor, /) -> Tensor:
     """Return the logarithm of ``sigmoid(x)``, without overflow."""
     return negative(softplus(negative(x)))
 
 
+@explained
 def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
     """Return ``log(1 + exp(beta * x)) / beta``, without overflow."""
     scaled = x if beta == 1 else multiply(x, beta)
@@ -137,16 +150,19 @@ def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
     return curve if beta == 1 else divide(curve, beta)
 
 
+@explained
 def silu(x: Tensor, /) -> Tensor:
     """Return ``x * sigmoid(x)``, also called swish."""
     return multiply(x, sigmoid(x))
 
 
+@explained
 def mish(x: Tensor, /) -> Tensor:
     """Return ``x * tanh(softplus(x))``."""
     return multiply(x, tanh(softplus(x)))
 
 
+@explained
 def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
     """Return ``x`` times the normal distribution up to ``x``.
 
@@ -159,47 +175,55 @@ def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
     elif approximate == "none":
         share = add(erf(divide(x, math.sqrt(2))), 1)
     else:
-        raise ValueError(f"approximate={approximate!r} is neither 'none' nor 'tanh'")
+        raise UsageError(f"approximate={approximate!r} is neither 'none' nor 'tanh'")
     # Half of the share: twice x may overflow.
     return multiply(x, divide(share, 2))
 
 
+@explained
 def glu(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return the first half of an axis times the sigmoid of the second: ``[…, n, …]`` to n/2."""
     first, second = x.split(2, axis=axis)
     return multiply(first, sigmoid(second))
 
 
+@explained
 def hardsigmoid(x: Tensor, /) -> Tensor:
     """Return ``x / 6 + 1 / 2`` kept between 0 and 1."""
     return divide(clip(add(x, 3), 0, 6), 6)
 
 
+@explained
 def hardswish(x: Tensor, /) -> Tensor:
     """Return ``x * hardsigmoid(x)``."""
     return multiply(x, hardsigmoid(x))
 
 
+@explained
 def hardshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
     """Return ``x`` where it is farther than ``lambd`` from zero, elsewhere 0."""
     return mask_fill(x, less_equal(abs(x), lambd), 0)
 
 
+@explained
 def softshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
     """Return ``x`` moved by ``lambd`` towards zero, and not beyond it."""
     return subtract(x, clip(x, -lambd, lambd))
 
 
+@explained
 def softsign(x: Tensor, /) -> Tensor:
     """Return ``x / (1 + |x|)``."""
     return divide(x, add(abs(x), 1))
 
 
+@explained
 def tanhshrink(x: Tensor, /) -> Tensor:
     """Return ``x - tanh(x)``."""
     return subtract(x, tanh(x))
 
 
+@explained
 def softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return positive numbers that add up to 1 along an axis, in the ratios of ``exp(x)``."""
     place = normal_axis(axis, x.ndim)
@@ -208,11 +232,13 @@ def softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     return divide(exponentials, sum(exponentials, axis=place, keepdims=True))
 
 
+@explained
 def softmin(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return ``softmax(-x)``."""
     return softmax(negative(x), axis)
 
 
+@explained
 def log_softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return the logarithm of ``softmax(x)``, without its underflow."""
     place = normal_axis(axis, x.ndim)

@@ -12,6 +12,7 @@ from burn_remote.functions.manipulation import permute_dims, stack
 from burn_remote.functions.padding import pad
 from burn_remote.functions.repetition import tile
 from burn_remote.networks.convolution import Sizes, batched, conv_transpose2d, per_axis, unbatched
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.rules.convolution import window_count
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["fold", "pixel_shuffle", "pixel_unshuffle", "unfold"]
 
 
+@explained
 def unfold(
     input: Tensor,
     kernel_size: Sizes,
@@ -54,6 +56,7 @@ def unfold(
     return unbatched(reshaped(stack(columns, axis=2), shape), input, 4)
 
 
+@explained
 def fold(
     input: Tensor,
     output_size: Sizes,
@@ -91,6 +94,7 @@ def fold(
     return unbatched(whole, input, 3)
 
 
+@explained
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Turn channels into pixels.
 
@@ -107,6 +111,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return reshaped(moved, (*batch, channels // (r * r), height * r, width * r))
 
 
+@explained
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Turn pixels into channels.
 

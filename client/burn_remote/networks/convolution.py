@@ -12,6 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.functions.padding import pad
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import convolution
@@ -45,6 +46,7 @@ CONV_TRANSPOSE3D: Final = Operator(convolution.CONV_TRANSPOSE3D)
 DEFORMABLE_CONV2D: Final = Operator(convolution.DEFORMABLE_CONV2D)
 
 
+@explained
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -62,6 +64,7 @@ def conv1d(
     return _convolve(CONV1D, 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@explained
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -79,6 +82,7 @@ def conv2d(
     return _convolve(CONV2D, 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@explained
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -97,6 +101,7 @@ def conv3d(
     return _convolve(CONV3D, 3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@explained
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -117,6 +122,7 @@ def conv_transpose1d(
     return _spread(CONV_TRANSPOSE1D, 1, input, weight, bias, options, groups)
 
 
+@explained
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -132,6 +138,7 @@ def conv_transpose2d(
     return _spread(CONV_TRANSPOSE2D, 2, input, weight, bias, options, groups)
 
 
+@explained
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -147,6 +154,7 @@ def conv_transpose3d(
     return _spread(CONV_TRANSPOSE3D, 3, input, weight, bias, options, groups)
 
 
+@explained
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,

@@ -10,6 +10,7 @@ from burn_remote.functions.comparison import equal, less
 from burn_remote.functions.counting import counted
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
@@ -28,6 +29,7 @@ ATTENTION: Final = Operator(layers.ATTENTION)
 RANDOM: Final = Operator(floats.RANDOM)
 
 
+@explained
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``input @ weight.T + bias``.
 
@@ -39,6 +41,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return LINEAR.apply((input, matrix_transpose(weight), bias))
 
 
+@explained
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
     """Return the row of ``weight`` that each index names: ``[…]``, ``[rows, n]`` to ``[…, n]``.
 
@@ -50,6 +53,7 @@ def embedding(input: Tensor, weight: Tensor) -> Tensor:
     return reshaped(rows, (*input.shape, weight.shape[1]))
 
 
+@explained
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
     """Return, as int64, 1 at the place that each integer names, elsewhere 0: ``[…]`` to ``[…, n]``.
 
@@ -64,6 +68,7 @@ def one_hot(x: Tensor, num_classes: int) -> Tensor:
     return astype(equal(expand_dims(x, -1), classes), I64)
 
 
+@explained
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Return floating-point numbers, each 0 with probability ``p`` and scaled by ``1 / (1 - p)``.
 
@@ -79,6 +84,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return kept if p == 1 else divide(kept, 1 - p)
 
 
+@explained
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

@@ -13,6 +13,7 @@ from burn_remote.functions.comparison import less_equal
 from burn_remote.functions.elementwise import exp, log, square
 from burn_remote.functions.selection import clip, mask_fill
 from burn_remote.networks.losses import reduced
+from burn_remote.tensors.calls import explained
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["gaussian_nll_loss", "poisson_nll_loss"]
 
 
+@explained
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -44,6 +46,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction)
 
 
+@explained
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,

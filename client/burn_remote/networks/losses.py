@@ -20,6 +20,7 @@ from burn_remote.functions.gathering import gather, take
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import mean, sum
 from burn_remote.networks.activations import log_softmax, softplus
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
 from burn_remote.tensors.value import is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -45,16 +46,19 @@ __all__ = [
 CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 
+@explained
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the squares of the differences."""
     return reduced(square(subtract(input, target)), reduction)
 
 
+@explained
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the sizes of the differences."""
     return reduced(abs(subtract(input, target)), reduction)
 
 
+@explained
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
@@ -65,6 +69,7 @@ def huber_loss(
     return reduced(loss, reduction)
 
 
+@explained
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -74,6 +79,7 @@ def smooth_l1_loss(
     return divide(huber_loss(input, target, reduction, beta), beta)
 
 
+@explained
 def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the surprise at truths 0 to 1 of someone who expected ``input``.
 
@@ -84,6 +90,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean")
     return reduced(negative(add(likely, unlikely)), reduction)
 
 
+@explained
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, reduction: str = "mean"
 ) -> Tensor:
@@ -91,6 +98,7 @@ def binary_cross_entropy_with_logits(
     return reduced(subtract(softplus(input), multiply(input, target)), reduction)
 
 
+@explained
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -109,6 +117,7 @@ def kl_div(
     return reduced(loss, reduction)
 
 
+@explained
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -160,6 +169,7 @@ def _weighted_mean(loss: Tensor, shares: Tensor | None, reduction: str) -> Tenso
     return reduced(loss, reduction)
 
 
+@explained
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -208,6 +218,7 @@ def _by_class(x: Tensor, weight: Tensor | None, axis: int) -> Tensor:
     return multiply(x, reshaped(weight, (weight.size, *(1,) * (x.ndim - axis - 1))))
 
 
+@explained
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

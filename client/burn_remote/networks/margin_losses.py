@@ -17,6 +17,7 @@ from burn_remote.functions.statistics import sum
 from burn_remote.networks.activations import softplus
 from burn_remote.networks.losses import reduced
 from burn_remote.networks.normalization import cosine_similarity
+from burn_remote.tensors.calls import explained
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@explained
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -41,6 +43,7 @@ def pairwise_distance(
     return pow(sum(pow(abs(distance), p), axis=-1, keepdims=keepdim), 1 / p)
 
 
+@explained
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -53,6 +56,7 @@ def cosine_embedding_loss(
     return reduced(loss, reduction)
 
 
+@explained
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -61,6 +65,7 @@ def hinge_embedding_loss(
     return reduced(loss, reduction)
 
 
+@explained
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -69,6 +74,7 @@ def margin_ranking_loss(
     return reduced(clip(subtract(margin, lead), min=0), reduction)
 
 
+@explained
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -91,6 +97,7 @@ def triplet_margin_loss(
     return reduced(clip(add(subtract(near, far), margin), min=0), reduction)
 
 
+@explained
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return ``log(1 + exp(-target * input))``, without overflow."""
     return reduced(softplus(negative(multiply(target, input))), reduction)

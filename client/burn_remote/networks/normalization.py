@@ -17,6 +17,7 @@ from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum
 from burn_remote.tensors.axes import Axes
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@explained
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -51,6 +53,7 @@ def layer_norm(
     return _scaled(_standardized(input, axes, eps), weight, bias, input.dtype)
 
 
+@explained
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -65,6 +68,7 @@ def rms_norm(
     return _scaled(multiply(wide, scale), weight, None, input.dtype)
 
 
+@explained
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -86,6 +90,7 @@ def group_norm(
     return _scaled(normal, _by_channel(weight, shape), _by_channel(bias, shape), input.dtype)
 
 
+@explained
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -107,6 +112,7 @@ def instance_norm(
     return group_norm(input, channels, weight, bias, eps)
 
 
+@explained
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -137,6 +143,7 @@ def batch_norm(
     return _scaled(normal, _by_channel(weight, shape), _by_channel(bias, shape), input.dtype)
 
 
+@explained
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divide vectors along an axis by their length, at least ``eps``."""
     if not p > 0:
@@ -149,6 +156,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     return astype(divide(wide, clip(length, min=eps)), input.dtype)
 
 
+@explained
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between vectors along an axis, which the result lacks."""
     first, second = at_least_float32(x1), at_least_float32(x2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.networks.convolution import Sizes, batched, per_axis, unbatched
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.operations.families import pooling
 
@@ -37,6 +38,7 @@ MAX_POOL1D_WITH_INDICES: Final = Operator(pooling.MAX_POOL1D_WITH_INDICES)
 MAX_POOL2D_WITH_INDICES: Final = Operator(pooling.MAX_POOL2D_WITH_INDICES)
 
 
+@explained
 def avg_pool1d(
     input: Tensor,
     kernel_size: Sizes,
@@ -54,6 +56,7 @@ def avg_pool1d(
     return unbatched(AVG_POOL1D.apply((batched(input, 3),), parameters), input, 3)
 
 
+@explained
 def avg_pool2d(
     input: Tensor,
     kernel_size: Sizes,
@@ -70,18 +73,21 @@ def avg_pool2d(
     return unbatched(AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
 
 
+@explained
 def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
     """Return the means of ``output_size`` windows: ``[batch, channels, length]`` to that length."""
     parameters = per_axis(output_size, 1)
     return unbatched(ADAPTIVE_AVG_POOL1D.apply((batched(input, 3),), parameters), input, 3)
 
 
+@explained
 def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
     """Return the means of windows: ``[batch, channels, height, width]`` to ``output_size``."""
     parameters = (per_axis(output_size, 2),)
     return unbatched(ADAPTIVE_AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
 
 
+@explained
 def max_pool1d(
     input: Tensor,
     kernel_size: Sizes,
@@ -96,6 +102,7 @@ def max_pool1d(
     return unbatched(MAX_POOL1D.apply((batched(input, 3),), parameters), input, 3)
 
 
+@explained
 def max_pool2d(
     input: Tensor,
     kernel_size: Sizes,
@@ -110,6 +117,7 @@ def max_pool2d(
     return unbatched(MAX_POOL2D.apply((batched(input, 4),), parameters), input, 4)
 
 
+@explained
 def max_pool1d_with_indices(
     input: Tensor,
     kernel_size: Sizes,
@@ -125,6 +133,7 @@ def max_pool1d_with_indices(
     return unbatched(values, input, 3), unbatched(indices, input, 3)
 
 
+@explained
 def max_pool2d_with_indices(
     input: Tensor,
     kernel_size: Sizes,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.networks.convolution import per_axis
 from burn_remote.tensors.axes import normal_axis
+from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, sampling
@@ -33,6 +34,7 @@ MODES: Final = {
 PADDING_MODES: Final = {"zeros": "Zeros", "border": "Border", "reflection": "Reflection"}
 
 
+@explained
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -60,6 +62,7 @@ def interpolate(
     return reshaped(scaled, (*input.shape[:2], *target))
 
 
+@explained
 def grid_sample(
     input: Tensor,
     grid: Tensor,
@@ -80,6 +83,7 @@ def grid_sample(
     return GRID_SAMPLE2D.apply((input, grid), (options,))
 
 
+@explained
 def rfft(input: Tensor, n: int | None = None, dim: int = -1) -> tuple[Tensor, Tensor]:
     """Return the frequencies of real samples along an axis, real parts and imaginary parts.
 
@@ -89,6 +93,7 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1) -> tuple[Tensor, Te
     return real, imaginary
 
 
+@explained
 def irfft(real: Tensor, imaginary: Tensor, n: int | None = None, dim: int = -1) -> Tensor:
     """Return the real samples that have these frequencies along an axis, the inverse of ``rfft``.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from burn_remote.tensors.arrays import Array, data_from
+from burn_remote.tensors.calls import no_tensor
 from burn_remote.tensors.scalars import Number, number_for, number_key
 from burn_remote.tensors.signatures import SIGNATURES_PER_ROW, Signatures, infer
-from burn_remote_protocol.errors import DeviceMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.values import Scalar
 from burn_remote_protocol.tensors import Shape, TensorSpec
@@ -40,8 +41,11 @@ class Operator:
         self._alignments: dict[tuple[TensorSpec, TensorSpec], tuple[Shape, Shape]] = {}
 
     def unary(self, x: Tensor) -> Tensor:
-        """Apply the row to one tensor."""
-        handle = x.handle
+        """Apply the row to one tensor. Raises ``ArgumentMismatch`` for what is none."""
+        try:
+            handle = x.handle
+        except AttributeError:
+            raise ArgumentMismatch(no_tensor("x", x)) from None
         spec = handle.spec
         signature = self._signatures.known.get(spec)
         if signature is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 from burn_remote.tensors.operators import Operator, constant
 from burn_remote.tensors.scalars import Number
 from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -47,5 +48,8 @@ class Pair:
 
 
 def refuse_numbers(x1: object, x2: object) -> NoReturn:
-    """Raise ``TypeError``: an operation needs a tensor, or nobody would know its device."""
-    raise TypeError(f"expected a tensor, not {type(x1).__name__} and {type(x2).__name__}")
+    """Raise ``ArgumentMismatch``: without a tensor nobody would know on which device to compute."""
+    seen = f"{type(x1).__name__} and {type(x2).__name__}"
+    raise ArgumentMismatch(
+        f"expected a tensor, not {seen}; burn_remote.tensor(data, device=…) makes one of numbers"
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from burn_remote.sessions.pending import Pending
 from burn_remote.tensors.arrays import Array, array_from, numpy_dtype
+from burn_remote.tensors.calls import explained
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.tensors import TensorData
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["read", "read_array", "wait_array"]
 
 
+@explained
 def read(tensors: Iterable[Tensor]) -> list[Array]:
     """Wait for the elements of several tensors, of whatever devices, in one round trip.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import DTypeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -32,7 +32,7 @@ def number_for(dtype: DType, value: Any) -> float:
     """Return ``value`` as the number that goes with elements of ``dtype``.
 
     Raises ``DTypeMismatch`` for a float beside integers, for a number beside bools and the other
-    way round, and for an integer that ``dtype`` cannot hold; ``TypeError`` for what is no number.
+    way round, and for an integer that ``dtype`` cannot hold; ``ArgumentMismatch`` for no number.
     """
     seen = value.__class__
     category = dtype.category
@@ -66,12 +66,12 @@ def bounds_of(dtype: DType) -> tuple[int, int]:
 def _refusal(dtype: DType, value: object) -> Exception:
     seen = type(value)
     if isinstance(value, np.ndarray):
-        return TypeError(
+        return ArgumentMismatch(
             "an array is not on the tensor's device; send it there first: "
             "burn_remote.tensor(array, device=x.device)"
         )
     if seen not in _NUMBERS:
-        return TypeError(f"expected a tensor or a number, not {seen.__name__}")
+        return ArgumentMismatch(f"expected a tensor or a number, not {seen.__name__}")
     if dtype.category is Category.QUANTIZED:
         advice = "compute with its numbers, x.dequantize()"
     elif dtype.is_bool:

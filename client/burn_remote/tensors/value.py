@@ -58,7 +58,7 @@ class TensorValue:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements: no method, as NumPy has it; ``shape[0]`` is that of an axis."""
         return self.handle.spec.size
 
     @property

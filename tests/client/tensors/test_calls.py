@@ -1,0 +1,157 @@
+"""What is said of a call that a function cannot take: of names, of places, and of no tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import burn_remote
+from burn_remote import functional, gradients, init, random
+from burn_remote.tensors.other_names import KEYWORDS_THERE, PLACES
+from support.runners import RecordingDevice
+
+# Type checkers would refuse these calls before they are made.
+br: Final[Any] = burn_remote
+F: Final[Any] = functional
+DEVICE: Final[Any] = RecordingDevice()
+
+FUNCTIONS: Final = {
+    f"{module.__name__}.{name}": function
+    for module in (burn_remote, functional, gradients, init, random)
+    for name in module.__all__
+    if inspect.isfunction(function := getattr(module, name))
+}
+
+
+def parameters_of(function: Callable[..., object]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+def f(*shape: int) -> Any:
+    return br.ones(shape, device=DEVICE)
+
+
+def refused(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call()
+
+
+OTHER_NAMES: dict[str, Callable[[], object]] = {
+    "sum: it has no argument dim=; here: axis=": lambda: f(2).sum(dim=0),
+    "sum: it has no argument keepdim=; here: keepdims=": lambda: f(2).sum(0, keepdim=True),
+    "it has no argument axis=; here: dim=": lambda: F.softmax(f(2), axis=0),
+    "unbiased=; here: correction=0 for False, correction=1": lambda: f(2).std(unbiased=False),
+    "it has no argument size=; here: shape=": lambda: br.zeros(size=(2, 3), device=DEVICE),
+    "dim=; here: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
+    "requires_grad=; here: gradients are computed by": lambda: br.tensor([1], requires_grad=True),
+    "inplace=; here: a tensor never changes": lambda: F.relu(f(2), inplace=True),
+    r"to: it has no argument dtype=; here: x\.astype": lambda: f(2).to(dtype=br.float16),
+}
+
+
+@pytest.mark.parametrize("text", OTHER_NAMES)
+def test_the_keyword_that_another_library_has_leads_to_ours(text: str) -> None:
+    refused(OTHER_NAMES[text], br.ArgumentMismatch, text)
+
+
+def test_a_keyword_that_nobody_has_stays_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'unheard_of'"):
+        f(2).sum(unheard_of=1)
+
+
+@pytest.mark.parametrize("row", KEYWORDS_THERE, ids=lambda row: "-".join(row[:2]))
+def test_what_another_keyword_leads_to_is_there(row: tuple[str, str, str]) -> None:
+    typed, here, _ = row
+    names = [{p.name for p in parameters_of(function)} for function in FUNCTIONS.values()]
+    assert any(here in given and typed not in given for given in names)
+
+
+TOO_MANY: dict[str, Callable[[], object]] = {
+    r"write x\.swapaxes\(0, 1\) to exchange two axes": lambda: f(2, 3).transpose(0, 1),
+    r"write x\.permute_dims\(\(1, 0\)\)": lambda: f(2, 3).permute_dims(1, 0),
+    r"write zeros\(\(2, 3\), dtype=…\)": lambda: br.zeros(2, 3, device=DEVICE),
+    "it takes x, axis by place, 3 are given; by name: dtype=, keepdims=": lambda: f(2).sum(0, True),
+}
+
+
+@pytest.mark.parametrize("text", TOO_MANY)
+def test_what_is_given_by_place_and_has_none_is_shown_where_it_goes(text: str) -> None:
+    refused(TOO_MANY[text], br.ArgumentMismatch, text)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_written_with_a_tuple_is_there(name: str) -> None:
+    assert f"burn_remote.{name}" in FUNCTIONS
+
+
+def with_arrays(function: Callable[..., object]) -> list[object]:
+    """Return what a call needs, with arrays in place of tensors."""
+    values = {"str": "name", "Iterable[Tensor]": [np.ones((3, 3))]}
+    return [
+        values.get(p.annotation, np.ones((3, 3)) if "Tensor" in p.annotation else 1)
+        for p in parameters_of(function)
+        if p.default is p.empty and p.kind is not p.KEYWORD_ONLY
+    ]
+
+
+# They return what they are given where there is nothing to compute; custom has a case below.
+UNTOUCHED: Final = {f"burn_remote.{name}" for name in ("clip", "custom", "moveaxis", "positive")}
+OF_TENSORS: Final = [
+    name
+    for name, function in FUNCTIONS.items()
+    if any("Tensor" in parameter.annotation for parameter in parameters_of(function))
+    and name not in UNTOUCHED
+]
+
+
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_every_function_refuses_an_array_where_a_tensor_belongs(name: str) -> None:
+    function = FUNCTIONS[name]
+    refused(lambda: function(*with_arrays(function)), br.ArgumentMismatch, "ndarray")
+
+
+OF_AN_AXIS: Final = [
+    name
+    for name, function in FUNCTIONS.items()
+    if any(parameter.name == "axis" for parameter in parameters_of(function))
+]
+
+
+@pytest.mark.parametrize("name", OF_AN_AXIS)
+def test_every_function_of_an_axis_knows_its_other_name(name: str) -> None:
+    function = FUNCTIONS[name]
+    refused(lambda: function(f(2), dim=0), br.ArgumentMismatch, "no argument dim=; here: axis")
+
+
+NO_TENSORS: dict[str, Callable[[], object]] = {
+    r"read: tensors\[1\] is of type int, not a tensor": lambda: br.read([f(2), 1]),
+    r"concat: tensors\[1\] is of type numpy\.ndarray": lambda: br.concat([f(2), np.ones(2)]),
+    "matmul: x2 is of type numpy.ndarray": lambda: f(2) @ np.ones(2),
+    "x1 is of type numpy.ndarray, not a tensor": lambda: np.ones(2) @ f(2),
+    "linear: weight is of type numpy.ndarray": lambda: F.linear(f(2), np.ones((3, 2))),
+    r"custom: inputs\[1\] is of type numpy.ndarray": lambda: br.custom(
+        "name", f(2), np.ones(2), outputs=br.TensorSpec((2,), br.float32)
+    ),
+    "expected a tensor or a number, not tuple": lambda: f(2) * (1, 2),
+}
+
+
+@pytest.mark.parametrize("text", NO_TENSORS)
+def test_which_argument_is_no_tensor_is_named(text: str) -> None:
+    refused(NO_TENSORS[text], br.ArgumentMismatch, text)
+
+
+def test_an_error_of_another_kind_passes_as_it_is() -> None:
+    refused(lambda: f(2, 3).sum(axis=2), br.ShapeMismatch, "axis 2")
+    refused(lambda: f(2) & f(2), br.DTypeMismatch, "float32")
+    refused(lambda: br.tensordot(f(2), f(2)), br.ShapeMismatch, "no 2 axes to pair")
+
+
+def test_dtypes_and_devices_go_by_name_too() -> None:
+    x = f(2)
+    assert x.astype(dtype=br.float16).dtype is br.float16
+    assert x.to(device=DEVICE) is x
