@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.dtypes import F16, F32, DType, QuantScheme
+from burn_remote_protocol.dtypes import BOOL, F16, F32, I64, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch, Unsupported
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.structs import UPDATES
 from burn_remote_protocol.operations.values import decode_tensor_data
 from burn_remote_protocol.tensors import Slice, TensorData, TensorSpec
 from burn_remote_server.backends.numpy import NumpyBackend
@@ -246,6 +248,38 @@ def test_new_scales_are_the_largest_size_over_the_largest_value(
         expected = np.float32(2) * sizes[index] / np.float32(most - least)
         assert scale == (expected if expected >= 2.0**-126 else np.float32(2.0**-126))
     assert joined.size == pair.nbytes
+
+
+def numbers_of(spec: TensorSpec, held: object) -> np.ndarray:
+    return computed(signature("Float.Dequantize", spec, out=spec._replace(dtype=F32)), held)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("name", ["SelectAssign", "Scatter", "ScatterNd"])
+def test_updates_by_index_compute_with_the_numbers(name: str, update: str) -> None:
+    spec, held = quantized([1, -2, 3, -4], 0.5, (4,))
+    _, values = quantized([7, -1, 2, 5], 0.25, (4,))
+    places = np.array([2, 0, 2, 1])
+    how: dict[str, Any] = {"dim": 0, "update": update}
+    if name == "ScatterNd":
+        places, how = places[:, None], {"reduction": update}
+    indices, plain = TensorSpec(places.shape, I64), spec._replace(dtype=F32)
+    result = computed(signature(f"Base.{name}", spec, indices, spec, **how), held, places, values)
+    expected = computed(
+        signature(f"Base.{name}", plain, indices, plain, **how),
+        numbers_of(spec, held),
+        places,
+        numbers_of(spec, values),
+    )
+    half_a_scale = float(np.abs(expected).max()) / 14
+    np.testing.assert_allclose(numbers_of(spec, result), expected, rtol=0, atol=half_a_scale)
+
+
+def test_a_mask_is_filled_with_the_number_that_was_given() -> None:
+    spec, held = quantized([1, -2, 3, -4], 0.5, (4,))
+    made = signature("Base.MaskFill", spec, TensorSpec((4,), BOOL), value=14.0)
+    filled = computed(made, held, np.array([True, False, False, True]))
+    np.testing.assert_array_equal(numbers_of(spec, filled), [14, -2, 2, 14])  # by 2
 
 
 @pytest.mark.parametrize(("name", "number"), [("Base.Zeros", 0), ("Base.Ones", 1)])

@@ -16,6 +16,7 @@ import numpy as np
 
 from burn_remote_protocol.dtypes import F32, I8, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families.base import MASK_FILL
 from burn_remote_protocol.operations.families.floats import DEQUANTIZE, QUANTIZE
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.values import TensorUse
@@ -112,8 +113,8 @@ def _moves_integers(signature: Signature) -> bool:
     first, *others = signature.call.inputs or (None,)
     if type(first) is not TensorSpec or signature.output_count != 1:
         return False
-    if first.dtype.scheme is None:
-        return False
+    if first.dtype.scheme is None or signature.row is MASK_FILL:
+        return False  # what a mask is filled with is a number
     same = signature.outputs[0].dtype is first.dtype
     alone = all(spec.dtype.scheme is None for spec in _listed(others))
     return signature.row.family == "Base" and same and alone and _scheme(first).level is None
