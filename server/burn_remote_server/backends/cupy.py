@@ -16,9 +16,10 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.array.families import random_families
-from burn_remote_server.backends.array.kernels import Parameters, PreparedKernel, Seen
+from burn_remote_server.backends.array.kernels import Parameters, PreparedKernel, Run, Seen
 from burn_remote_server.backends.array.quantization import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
+from burn_remote_server.backends.cuda.cudnn import Cudnn, open_cudnn
 from burn_remote_server.backends.cuda.device import Gpu, Shared
 from burn_remote_server.backends.cuda.families import cuda_families
 from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, pinned
@@ -43,6 +44,7 @@ class CupySession(ArraySession):
         custom: CustomOperations,
     ) -> None:
         super().__init__(backend, table, seed, custom)
+        self._cudnn = backend.cudnn
         self._gpu = gpu
         self._stream = stream
         self._reads = Reads(gpu, stream)
@@ -65,6 +67,10 @@ class CupySession(ArraySession):
     def synced(self, later: Callable[[], Deliver]) -> bool:
         return self._reads.synced(later)
 
+    def bind(self, signature: Signature) -> Run:
+        run = None if self._cudnn is None else self._cudnn.bind(signature)
+        return super().bind(signature) if run is None else run
+
     def bind_into(self, signature: Signature) -> None:
         # The pool hands memory out again without asking the system; looking would cost more.
         return None
@@ -78,13 +84,21 @@ class CupySession(ArraySession):
 
 
 class CupyBackend(ArrayBackend):
-    """One GPU of this machine, whose arrays may take ``memory_limit`` bytes."""
+    """One GPU of this machine, whose arrays may take ``memory_limit`` bytes.
+
+    ``uses_cudnn`` says that convolutions are cuDNN's where it is installed.
+    """
 
     name: ClassVar[str] = "cupy"
 
-    def __init__(self, index: int = 0, memory_limit: int | None = None) -> None:
+    def __init__(
+        self, index: int = 0, memory_limit: int | None = None, *, uses_cudnn: bool = True
+    ) -> None:
         self._gpu = Gpu(index, memory_limit)
         with self._gpu.device:
+            # Here and not at the first convolution: loading it takes a second, which no session
+            # should wait for.
+            self.cudnn: Cudnn | None = open_cudnn() if uses_cudnn else None
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 

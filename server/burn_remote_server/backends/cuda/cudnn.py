@@ -1,0 +1,238 @@
+"""How is a convolution run by cuDNN, where it and its Python package are installed?
+
+CuPy has no cuDNN of its own any more; NVIDIA's package ``nvidia-cudnn-frontend`` has its graphs. An
+operation is a graph of one node, built when it is bound and kept by its plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.array.dtypes import BFLOAT16
+from burn_remote_server.backends.cuda.cudnn_tasks import Direction, Task, task_of
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]
+
+logger = get_logger(__name__)
+
+# Scratch memory of one call. Larger: more of the device is kept free for it. Smaller: the faster of
+# cuDNN's engines are out of the question.
+WORKSPACE_BYTES: Final = 256 * 2**20
+
+# cuDNN's kernels load several elements at once, from addresses that are multiples of this. Views
+# may start anywhere.
+ALIGNMENT: Final = 16
+
+FLOAT32: Final = np.dtype(np.float32)
+
+# Where an operation has what its direction needs: it comes with x, weight, and bias or output_grad.
+_OPERANDS: Final = {
+    Direction.FORWARD: (0, 1),
+    Direction.TO_INPUT: (2, 1),
+    Direction.TO_FILTERS: (0, 2),
+}
+
+
+def open_cudnn() -> Cudnn | None:
+    """Return cuDNN on the current device, or ``None`` where it is not installed or does not run."""
+    _load_runtime()
+    try:
+        import cudnn
+
+        opened = Cudnn(cudnn)
+    except ImportError:
+        return None
+    except (OSError, RuntimeError) as error:  # the package without the library, or an old GPU
+        logger.warning("cudnn_not_used", reason=str(error))
+        return None
+    logger.info("cudnn_used", version=opened.version, frontend=cudnn.__version__)
+    return opened
+
+
+def _load_runtime() -> None:
+    """Load CUDA's runtime from where CuPy has it: the package asks for it by name only, which is
+    found where it is loaded already or the system knows it."""
+    with contextlib.suppress(ImportError, RuntimeError):
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        load_nvidia_dynamic_lib("cudart")
+
+
+class Cudnn:
+    """cuDNN on one GPU, by the Python package that is given.
+
+    Raises ``RuntimeError`` where there is no libcudnn, or none for this GPU.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.version: Final = str(library.backend_version_string())
+        # A handle belongs to a stream: sessions have one each, and give it work from one thread at
+        # a time. There are never more than there were sessions at once.
+        self._handles: dict[int, Any] = {}
+        self.handle()
+
+    def handle(self) -> Any:
+        """Return cuDNN's handle for the current stream."""
+        stream = cupy.cuda.get_current_stream().ptr
+        handle = self._handles.get(stream)
+        if handle is None:
+            handle = self._library.create_handle()
+            self._library.set_stream(handle=handle, stream=stream)
+            self._handles[stream] = handle
+        return handle
+
+    def bind(self, signature: Signature) -> PlannedConvolution | None:
+        """Return what runs an operation, or ``None`` where our own kernels do."""
+        task = task_of(signature)
+        if task is None:
+            return None
+        try:
+            return PlannedConvolution(self, task, *_built(self._library, self.handle(), task))
+        except (self._library.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
+            logger.debug("cudnn_declined", operation=signature.describe(), reason=str(error))
+            return None
+
+
+class PlannedConvolution:
+    """A convolution, or a gradient, whose engine cuDNN has chosen."""
+
+    __slots__ = ("_cudnn", "_execute", "_operands", "_task", "_uids", "_workspace_bytes")
+
+    def __init__(self, cudnn: Cudnn, task: Task, graph: Any, uids: tuple[int, ...]) -> None:
+        self._cudnn = cudnn
+        self._task = task
+        self._execute = graph.execute
+        self._uids = uids
+        self._operands = _OPERANDS[task.direction]
+        self._workspace_bytes = max(0, graph.get_workspace_size())
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Return the result for x, weight, and bias or output_grad. Raises ``MemoryError``."""
+        arrays = [_laid_out(tensors[position]) for position in self._operands]
+        out = cupy.empty(self._task.result, self._task.dtype)
+        # Freed on return, while cuDNN still works in it: whoever gets it next comes later on the
+        # same stream.
+        workspace = cupy.empty(self._workspace_bytes, np.uint8)
+        pointers = [array.data.ptr for array in (*arrays, out)]
+        self._execute(
+            dict(zip(self._uids, pointers, strict=True)),
+            workspace.data.ptr,
+            handle=self._cudnn.handle(),
+        )
+        if self._task.direction is Direction.FORWARD and tensors[2] is not None:
+            _add_bias(out, tensors[2])
+        return out
+
+
+def _laid_out(array: Any) -> Any:
+    """Return an array as graphs declare it: in C order, at an aligned address."""
+    array = cupy.ascontiguousarray(array)
+    return array.copy() if array.data.ptr % ALIGNMENT else array
+
+
+def _built(library: Any, handle: Any, task: Task) -> tuple[Any, tuple[int, ...]]:
+    """Return a graph ready to run, and the numbers of its operands and its result.
+
+    Raises what the package has for graphs that cuDNN does not support.
+    """
+    elements = _data_type(library, task.dtype)
+    graph = library.pygraph(
+        io_data_type=elements,
+        intermediate_data_type=library.data_type.FLOAT,
+        compute_data_type=library.data_type.FLOAT,
+        handle=handle,
+    )
+
+    def tensor(name: str, shape: Shape) -> Any:
+        return graph.tensor(name=name, dim=list(shape), stride=_c_order(shape), data_type=elements)
+
+    geometry = {
+        "padding": list(task.padding),
+        "stride": list(task.stride),
+        "dilation": list(task.dilation),
+    }
+    if task.direction is Direction.FORWARD:
+        operands = tensor("input", task.input), tensor("filters", task.filters)
+        result = graph.conv_fprop(image=operands[0], weight=operands[1], **geometry)
+        shape = task.output
+    elif task.direction is Direction.TO_INPUT:
+        operands = tensor("output_grad", task.output), tensor("filters", task.filters)
+        result = graph.conv_dgrad(loss=operands[0], filter=operands[1], **geometry)
+        shape = task.input
+    else:
+        operands = tensor("input", task.input), tensor("output_grad", task.output)
+        result = graph.conv_wgrad(image=operands[0], loss=operands[1], **geometry)
+        shape = task.filters
+    result.set_output(True).set_data_type(elements)
+    result.set_dim(list(shape)).set_stride(_c_order(shape))
+
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+    graph.deselect_numeric_notes(_unwanted(library.numerical_note, task.dtype))
+    graph.deselect_workspace_greater_than(WORKSPACE_BYTES)
+    graph.check_support()
+    graph.build_plans()
+    return graph, tuple(item.get_uid() for item in (*operands, result))
+
+
+def _data_type(library: Any, dtype: Any) -> Any:
+    if dtype == BFLOAT16:
+        return library.data_type.BFLOAT16
+    return library.data_type.FLOAT if dtype == FLOAT32 else library.data_type.HALF
+
+
+def _unwanted(notes: Any, dtype: Any) -> list[Any]:
+    """Return what cuDNN says of engines whose results are not those of our own kernels."""
+    unwanted = [
+        # Sums in the precision of the elements, and elements in less than their own.
+        notes.REDUCED_PRECISION_REDUCTION,
+        notes.DOWN_CONVERT_INPUTS,
+        # Sums in the order in which threads come.
+        notes.NONDETERMINISTIC,
+        # Transforms: an infinity would make NaN of outputs in whose windows it is not.
+        notes.FFT,
+        notes.WINOGRAD,
+        notes.WINOGRAD_TILE_4x4,
+        notes.WINOGRAD_TILE_6x6,
+        notes.WINOGRAD_TILE_13x13,
+    ]
+    # Tensor cores take float32 as TF32, which has 10 bits.
+    return [*unwanted, notes.TENSOR_CORE] if dtype == FLOAT32 else unwanted
+
+
+def _c_order(shape: Shape) -> list[int]:
+    """Return the elements from one index to the next along each axis."""
+    return list(itertools.accumulate(shape[:0:-1], lambda step, size: step * size, initial=1))[::-1]
+
+
+# CuPy's own sum of bfloat16 would be float32. Rounds to nearest, ties to even.
+_ADD_BFLOAT16: Final = cupy.ElementwiseKernel(
+    "uint16 x, uint16 bias",
+    "uint16 y",
+    """
+    float sum = __uint_as_float((unsigned)x << 16) + __uint_as_float((unsigned)bias << 16);
+    unsigned bits = __float_as_uint(sum);
+    y = sum != sum ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    """,
+    "add_bfloat16",
+)
+
+
+def _add_bias(out: Any, bias: Any) -> None:
+    """Add to each filter's outputs a number of its own."""
+    bias = bias.reshape(-1, *(1,) * (out.ndim - 2))
+    if out.dtype != BFLOAT16:
+        out += bias
+        return
+    bits = out.view(np.uint16)
+    _ADD_BFLOAT16(bits, bias.view(np.uint16), bits)

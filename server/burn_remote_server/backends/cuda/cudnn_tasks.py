@@ -1,0 +1,126 @@
+"""Which convolutions are cuDNN's where it is installed, and which stay with our own kernels?
+
+=============  ==========  =========================
+layer          float32     float16, bfloat16
+=============  ==========  =========================
+depthwise      ours        ours, in ``float32``
+pointwise      cuBLAS      cuDNN
+all others     cuDNN       cuDNN
+=============  ==========  =========================
+
+Ours are also ``float64``, and what is empty or has 2**31 elements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.array.dtypes import BFLOAT16, LOW_PRECISION, array_dtype
+from burn_remote_server.backends.array.module.correlation import Layer, checked_layer
+
+__all__ = ["Direction", "Task", "task_of"]
+
+FLOATS: Final = frozenset({np.dtype(np.float32), np.dtype(np.float16), BFLOAT16})
+
+# Kernels that count elements in 32 bits have been wrong from here on.
+MAX_ELEMENTS: Final = 2**31
+
+
+class Direction(Enum):
+    """What is computed from what."""
+
+    FORWARD = "output from input and filters"
+    TO_INPUT = "the input's gradient from the output's and the filters"
+    TO_FILTERS = "the filters' gradient from the input and the output's"
+
+
+_DIRECTIONS: Final = {
+    "Conv1d": Direction.FORWARD,
+    "Conv1dXBackward": Direction.TO_INPUT,
+    "Conv1dWeightBackward": Direction.TO_FILTERS,
+    "Conv2d": Direction.FORWARD,
+    "Conv2dXBackward": Direction.TO_INPUT,
+    "Conv2dWeightBackward": Direction.TO_FILTERS,
+    "Conv3d": Direction.FORWARD,
+    "Conv3dXBackward": Direction.TO_INPUT,
+    "Conv3dWeightBackward": Direction.TO_FILTERS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A convolution, or one of its gradients, as cuDNN gets it: with two spatial axes or three.
+
+    ``input`` is ``[batch, channels, *sizes]``, ``filters`` is ``[filters, channels / groups,
+    *kernel]``, ``output`` is ``[batch, filters, *outputs]``; ``result`` is the shape that the
+    operation declares. Groups follow from the channels.
+    """
+
+    direction: Direction
+    dtype: Any
+    input: Shape
+    filters: Shape
+    output: Shape
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    result: Shape
+
+
+class _Outline(NamedTuple):
+    """As much of an array as decides what fits."""
+
+    shape: Shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def task_of(signature: Signature) -> Task | None:
+    """Return what cuDNN is to be asked for, or ``None`` for what is our own kernels'.
+
+    The signature is one that its operation's rule has checked.
+    """
+    row = signature.row
+    direction = _DIRECTIONS.get(row.name) if row.family == "Module" else None
+    if direction is None:
+        return None
+    x, weight, _ = signature.call.inputs
+    dtype, options = array_dtype(x.dtype), signature.call.parameters
+    if dtype not in FLOATS:
+        return None
+    layer = checked_layer(row.name, _Outline(x.shape), _Outline(weight.shape), options)  # type: ignore[arg-type]
+    output = (x.shape[0], layer.filters, *layer.windows.outputs)
+    if _is_ours(layer, dtype) or not _is_countable(x.shape, weight.shape, output):
+        return None
+    # cuDNN knows no lines, but planes one row high.
+    rows = (1,) if len(layer.windows) == 1 else ()
+    return Task(
+        direction=direction,
+        dtype=dtype,
+        input=(*x.shape[:2], *rows, *layer.windows.sizes),
+        filters=(*weight.shape[:2], *rows, *layer.windows.kernel),
+        output=(*output[:2], *rows, *layer.windows.outputs),
+        stride=(*rows, *options["stride"]),
+        padding=(*(0 for _ in rows), *options["padding"]),
+        dilation=(*rows, *options["dilation"]),
+        result=signature.outputs[0].shape,
+    )
+
+
+def _is_ours(layer: Layer, dtype: Any) -> bool:
+    """Whether our kernels have one launch or a plain product for it."""
+    # In low precision ours would first make float32 of everything.
+    return layer.depthwise or (layer.pointwise and dtype not in LOW_PRECISION)
+
+
+def _is_countable(*shapes: Shape) -> bool:
+    return all(0 < math.prod(shape) < MAX_ELEMENTS for shape in shapes)
