@@ -20,6 +20,7 @@ import burn_remote as br
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend, BackendSession, open_backends
+from burn_remote_server.backends.cupy import CupyBackend
 from support.kernels import signature
 from support.servers import RunningServer, server
 
@@ -51,12 +52,13 @@ def row(what: str, ours: float, direct: float | None = None, other: float | None
         f"{'–' if t is None else f'{t * 1e3:.3f} ms':>12}" for t in (ours, direct, other)
     )
     ratios = "".join(f"{'–' if t is None else f'{ours / t:.2f}':>12}" for t in (direct, other))
-    print(f"{what:<34}{times}{ratios}")
+    print(f"{what:<54}{times}{ratios}")
 
 
 def uploaded(backend: Backend, session: BackendSession, array: Any, dtype: DType) -> Any:
-    """Return an array on the GPU."""
-    data = TensorData(array.tobytes(), array.shape, dtype)
+    """Return an array on the GPU, in a dtype."""
+    held = array.astype(session.array_dtype(dtype), copy=False)
+    data = TensorData(held.tobytes(), held.shape, dtype)
     return session.adopt(backend.to_device(data))
 
 
@@ -66,8 +68,7 @@ def products(backend: Backend, session: BackendSession) -> None:
         for name in ("F32", "F16", "BF16"):
             spec = TensorSpec(shape, DType.from_wire(name))
             numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
-            held = numbers.astype(session.array_dtype(spec.dtype))
-            x = uploaded(backend, session, held, spec.dtype)
+            x = uploaded(backend, session, numbers, spec.dtype)
             run = session.bind(signature("Float.Matmul", spec, spec))
             ours = measure(lambda run=run, x=x: run(x, x), backend.sync)  # type: ignore[misc]
             try:
@@ -82,58 +83,61 @@ def products(backend: Backend, session: BackendSession) -> None:
             row(f"{what} {name}", ours, direct, other)
 
 
-def layers(backend: Backend, session: BackendSession) -> None:
-    """A convolution and a pooling of 32×64×56×56, beside cuDNN's as PyTorch calls it."""
+def convolutions(backend: CupyBackend, precision: str) -> None:
+    """A convolution of 32×64×56×56 by 64 filters 3×3 and its gradients: as a server computes them,
+    by cuDNN where it is installed, and by our own kernels; beside cuDNN as PyTorch calls it."""
     rng = np.random.default_rng(1)
-    images, filters = TensorSpec((32, 64, 56, 56), F32), TensorSpec((64, 64, 3, 3), F32)
-    x = uploaded(backend, session, rng.standard_normal(images.shape, np.float32), F32)
-    weight = uploaded(backend, session, rng.standard_normal(filters.shape, np.float32), F32)
+    of = DType.from_wire(precision)
+    images, filters = TensorSpec((32, 64, 56, 56), of), TensorSpec((64, 64, 3, 3), of)
     options: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-    pooling: dict[str, Any] = {
-        "kernel_size": (2, 2),
-        "stride": (2, 2),
-        "padding": (0, 0),
-        "dilation": (1, 1),
-    }
-    bound = {
-        "conv2d 3×3, 64 filters": (
-            session.bind(signature("Module.Conv2d", images, filters, None, **options)),
-            (x, weight, None),
-        ),
-        "its gradient of the input": (
-            session.bind(signature("Module.Conv2dXBackward", images, filters, images, **options)),
-            (x, weight, x),
-        ),
-        "its gradient of the filters": (
-            session.bind(
-                signature("Module.Conv2dWeightBackward", images, filters, images, **options)
-            ),
-            (x, weight, x),
-        ),
-        "max_pool2d 2×2": (
-            session.bind(signature("Module.MaxPool2d", images, ceil_mode=False, **pooling)),
-            (x,),
-        ),
-    }
-    theirs: dict[str, Callable[[], Any]] = {}
+    numbers = [rng.standard_normal(spec.shape, np.float32) for spec in (images, filters)]
+    theirs: list[Callable[[], Any]] = []
     if torch is not None:
-        a, b = (torch.as_tensor(cupy.asnumpy(each)).cuda() for each in (x, weight))
+        dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        a, b = (torch.as_tensor(array).cuda().to(dtypes[precision]) for array in numbers)
         functional, grad = torch.nn.functional, torch.nn.grad
-        theirs = {
-            "conv2d 3×3, 64 filters": lambda: functional.conv2d(a, b, padding=1),
-            "its gradient of the input": lambda: grad.conv2d_input(a.shape, b, a, padding=1),
-            "its gradient of the filters": lambda: grad.conv2d_weight(a, b.shape, a, padding=1),
-            "max_pool2d 2×2": lambda: functional.max_pool2d(a, 2),
-        }
-    for what, (run, arrays) in bound.items():
-        ours = measure(lambda run=run, arrays=arrays: run(*arrays), backend.sync)  # type: ignore[misc]
-        if torch is None:
-            row(what, ours)
-            continue
-        for allowed in (True, False):
-            torch.backends.cudnn.allow_tf32 = allowed
-            other = measure(theirs[what], torch.cuda.synchronize)
-            row(f"{what}{', PyTorch in TF32' if allowed else ''}", ours, None, other)
+        theirs = [
+            lambda: functional.conv2d(a, b, padding=1),
+            lambda: grad.conv2d_input(a.shape, b, a, padding=1),
+            lambda: grad.conv2d_weight(a, b.shape, a, padding=1),
+        ]
+    chosen = {"own kernels": CupyBackend(uses_cudnn=False)}
+    if backend.cudnn is not None:
+        chosen[f"cuDNN {backend.cudnn.version}"] = backend
+    for number, (what, direction, third) in enumerate(
+        [("", "", None), (" to x", "XBackward", images), (" to filters", "WeightBackward", images)]
+    ):
+        for by, computing in chosen.items():
+            session = computing.open_session()
+            session.activate()
+            x, weight = (uploaded(computing, session, array, of) for array in numbers)
+            name = f"Module.Conv2d{direction}"
+            run = session.bind(signature(name, images, filters, third, **options))
+            given = (x, weight, None if third is None else x)
+            ours = measure(lambda run=run, given=given: run(*given), computing.sync)  # type: ignore[misc]
+            label = f"conv2d {precision}{what}, {by}"
+            for allowed in (True, False) if theirs and precision == "F32" else (False,):
+                other = None
+                if theirs:
+                    torch.backends.cudnn.allow_tf32 = allowed
+                    other = measure(theirs[number], torch.cuda.synchronize)
+                row(f"{label}{', PyTorch in TF32' if allowed else ''}", ours, None, other)
+            session.close()
+
+
+def pooling(backend: Backend, session: BackendSession) -> None:
+    """A pooling of 32×64×56×56."""
+    images = TensorSpec((32, 64, 56, 56), F32)
+    array = np.random.default_rng(1).standard_normal(images.shape, np.float32)
+    x = uploaded(backend, session, array, F32)
+    options: dict[str, Any] = {"padding": (0, 0), "dilation": (1, 1), "ceil_mode": False}
+    options |= {"kernel_size": (2, 2), "stride": (2, 2)}
+    run = session.bind(signature("Module.MaxPool2d", images, **options))
+    other = None
+    if torch is not None:
+        y = torch.as_tensor(array).cuda()
+        other = measure(lambda: torch.nn.functional.max_pool2d(y, 2), torch.cuda.synchronize)
+    row("max_pool2d 2×2", measure(lambda: run(x), backend.sync), None, other)
 
 
 def dispatch(backend: Backend, session: BackendSession) -> None:
@@ -271,15 +275,18 @@ def array_copies(backend: Backend, session: BackendSession) -> None:
 
 def main() -> None:
     """Print one table."""
-    (backend,) = open_backends("cupy", 1)
+    backend = CupyBackend()
     backend.prepare_thread()
     session = backend.open_session()
     session.activate()
     print(f"{backend.device_name}, CuPy {cupy.__version__}, NumPy {np.__version__}", end="")
     print(f", PyTorch {torch.__version__}" if torch is not None else "")
-    print(f"{'what':<34}{'ours':>12}{'CuPy':>12}{'PyTorch':>12}{'÷ CuPy':>12}{'÷ PyTorch':>12}")
+    print(f"{'what':<54}{'ours':>12}{'CuPy':>12}{'PyTorch':>12}{'÷ CuPy':>12}{'÷ PyTorch':>12}")
     products(backend, session)
-    layers(backend, session)
+    pooling(backend, session)
+    for precision in ("F32", "F16", "BF16"):
+        convolutions(backend, precision)
+    session.activate()
     dispatch(backend, session)
     array_copies(backend, session)
     between_gpus()
