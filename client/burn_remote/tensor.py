@@ -25,7 +25,7 @@ from burn_remote.functions import (
 from burn_remote.networks import activations
 from burn_remote.router import move
 from burn_remote.tensors.calls import explained
-from burn_remote.tensors.scalars import is_number
+from burn_remote.tensors.scalars import is_number, refuse_elements
 from burn_remote.tensors.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
@@ -53,11 +53,13 @@ class Tensor(TensorValue):
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         if is_tensor(other) or is_number(other):
             return comparison.equal(self, other)
+        refuse_elements(other)
         return NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         if is_tensor(other) or is_number(other):
             return comparison.not_equal(self, other)
+        refuse_elements(other)
         return NotImplemented
 
     __lt__ = comparison.less

@@ -250,6 +250,27 @@ def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -
     assert {x: 1}[x] == 1
 
 
+@pytest.mark.parametrize("other", [np.zeros(2), [0.0, 0.0], (0.0, 0.0)], ids=repr)
+def test_comparing_with_elements_of_this_program_is_refused(
+    device: RecordingDevice, other: object
+) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(br.ArgumentMismatch):
+        x == other  # noqa: B015
+    with pytest.raises(br.ArgumentMismatch):
+        x != other  # noqa: B015
+
+
+def test_one_element_takes_the_formats_of_a_number(device: RecordingDevice) -> None:
+    x = br.zeros((), device=device)
+    assert f"{x}" == repr(x)
+    thread = answer_soon(device, np.array(0.125, np.float32), br.float32)
+    assert f"{x:.2f}" == "0.12"
+    thread.join(5)
+    with pytest.raises(br.ShapeMismatch, match="2 elements, not one"):
+        f"{br.zeros(2, device=device):.2f}"
+
+
 def test_copies_are_the_tensor_itself(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     assert copy.copy(x) is x

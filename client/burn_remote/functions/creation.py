@@ -22,12 +22,13 @@ from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, 
 from burn_remote.tensors.axes import normal_shape
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
-from burn_remote.tensors.scalars import Number
+from burn_remote.tensors.scalars import Number, number_for
 from burn_remote.tensors.value import is_tensor
+from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import F32, F64, I64, DType
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.device import Device
@@ -57,8 +58,10 @@ EMPTY: Final = Operator(base.EMPTY)
 def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
     """Return data as a tensor: a NumPy array, or whatever ``numpy.asarray`` understands.
 
-    The elements are on their way when this returns, and the array may be changed. A tensor is
-    converted and moved where needed. Raises ``DTypeMismatch`` for what no tensor can hold.
+    The elements are on their way when this returns, and the array may be changed. ``dtype`` says
+    what they are: floats are rounded to it, but 300 is no uint8, -1 none either, and 1.5 no int32.
+    A tensor is converted (see ``astype``) and moved where needed. Raises ``DTypeMismatch`` for what
+    no tensor, or none of that dtype, can hold.
     """
     wanted = None if dtype is None else as_dtype(dtype)
     if is_tensor(data):
@@ -157,7 +160,8 @@ def arange(
 ) -> Tensor:
     """Return numbers from ``start`` (0, if it is the only one) to before ``stop``, ``step`` apart.
 
-    Integers give int64, others float32. Raises ``UsageError`` for a step of 0.
+    Integers give int64, others float32. Raises ``UsageError`` for a step of 0, and
+    ``DTypeMismatch`` where ``dtype`` cannot hold them.
     """
     first, last = (0, start) if stop is None else (start, stop)
     first, last, gap = (_plain(number) for number in (first, last, step))
@@ -168,6 +172,10 @@ def arange(
     else:
         wanted, count = F32, max(0, math.ceil((last - first) / gap))
     wanted = wanted if dtype is None else as_dtype(dtype)
+    if wanted.is_integer and count:
+        first, gap = _whole(first, wanted), _whole(gap, wanted)
+        number_for(wanted, first)
+        number_for(wanted, first + gap * (count - 1))
     return _progression(count, first, gap, wanted, _client(device))
 
 
@@ -182,10 +190,16 @@ def linspace(
     device: Device | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it."""
+    """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it.
+
+    In a dtype of integers they lose their fraction.
+    """
     wanted = F32 if dtype is None else as_dtype(dtype)
+    num = whole_number("num", num, 0, MAX_ELEMENTS)
     if num <= SENT_LENGTH:
-        return _sent(np.linspace(start, stop, num, endpoint=endpoint), wanted, _client(device))
+        numbers = np.linspace(start, stop, num, endpoint=endpoint)
+        whole = np.trunc(numbers) if wanted.is_integer else numbers
+        return _sent(whole, wanted, _client(device))
     step = (stop - start) / (num - 1 if endpoint else num)
     return _progression(num, float(start), float(step), wanted, _client(device))
 
@@ -241,6 +255,12 @@ def _progression(
     whole = isinstance(start, int) and isinstance(step, int)
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
+
+
+def _whole(number: float, dtype: DType) -> int:
+    if not float(number).is_integer():
+        raise DTypeMismatch(f"{number} is no whole number, as those of {dtype} are")
+    return int(number)
 
 
 def _plain(number: Number) -> float:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from burn_remote.tensors.scalars import Number
+from burn_remote.tensors.scalars import Number, bounds_of
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DTypeMismatch
@@ -88,23 +88,66 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     """Return a NumPy array of a dtype that tensors can have, from anything NumPy understands.
 
     Python floats become float32, Python integers int64; arrays keep their dtype. ``dtype`` decides
-    instead where it is given. Raises ``DTypeMismatch`` for what tensors cannot hold.
+    instead where it is given: floats are rounded to it, integers keep their value, and all but zero
+    is true. Raises ``DTypeMismatch`` for what tensors or that dtype cannot hold.
     """
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise DTypeMismatch(f"not the elements of a tensor: {error}") from error
+    if array.dtype == np.object_:
+        raise DTypeMismatch(_strange(array))
     if dtype is None:
         plain = isinstance(value, float | list | tuple) and not isinstance(value, np.generic)
         if plain and array.dtype == np.float64:
-            return array.astype(np.float32)
+            return _rounded(array, np.dtype(np.float32))
         as_dtype(array.dtype)
         return array
     target = numpy_dtype(dtype)
-    if array.dtype != target:
-        as_dtype(array.dtype)
-        array = array.astype(np.bool_).astype(target) if dtype.is_bool else array.astype(target)
-    return array
+    if array.dtype == target:
+        return array
+    as_dtype(array.dtype)
+    if dtype.is_bool:
+        return array.astype(np.bool_).astype(target)
+    if dtype.is_integer:
+        _check_values(array, dtype)
+    return _rounded(array, target)
+
+
+def _rounded(array: Array, target: np.dtype[Any]) -> Array:
+    # What is too large becomes infinity, as it does on a device, and without a word there too.
+    with np.errstate(over="ignore"):
+        return array.astype(target)
+
+
+def _check_values(array: Array, dtype: DType) -> None:
+    """Raise ``DTypeMismatch`` for the first element that is no integer of a dtype."""
+    if array.dtype == np.bool_:
+        return
+    least, most = bounds_of(dtype)
+    if np.issubdtype(array.dtype, np.integer):
+        fits = (array >= least) & (array <= most)
+    else:
+        # The bounds are powers of two, or one less: exact as float64 when that one is added.
+        numbers = array.astype(np.float64)
+        fits = (numbers >= least) & (numbers < float(most + 1)) & (numbers == np.trunc(numbers))
+    if not fits.all():
+        place = tuple(np.argwhere(~fits)[0].tolist())
+        where = f" at {list(place)}" if place else ""
+        raise DTypeMismatch(
+            f"{array[place].item()!r}{where} is no {dtype}, an integer from {least} to "
+            f"{most}; NumPy's array.astype(dtype) cuts and wraps, where that is meant"
+        )
+
+
+def _strange(array: Array) -> str:
+    """Return what is said of elements for which NumPy has no numeric dtype."""
+    for one in array.flat:
+        if not isinstance(one, int):
+            return f"the elements of a tensor are numbers or truths, not {one!r}"
+        if one.bit_length() > 64:
+            return f"{one} is beyond 64 bits; write it as a float"
+    return "NumPy has these integers as objects; array.astype(numpy.int64) makes numbers of them"
 
 
 def data_from(array: Array, dtype: DType | None = None) -> TensorData:

@@ -15,7 +15,7 @@ from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["Number", "bounds_of", "is_number", "number_for", "number_key"]
+__all__ = ["Number", "bounds_of", "is_number", "number_for", "number_key", "refuse_elements"]
 
 # What users may write beside a tensor. (For type checkers, float includes int and bool.)
 Number = float | np.number[Any] | np.bool_
@@ -50,6 +50,15 @@ def number_for(dtype: DType, value: Any) -> float:
     raise _refusal(dtype, value)
 
 
+def refuse_elements(value: object) -> None:
+    """Raise ``ArgumentMismatch`` for what has elements and is no tensor.
+
+    For comparisons, where Python's answer would be a single false.
+    """
+    if isinstance(value, np.ndarray | list | tuple):
+        raise _no_number(value)
+
+
 def number_key(value: float) -> object:
     """Return what tells a number from all others of its type: ``0.0 == -0.0``, ``nan != nan``."""
     return value if value and value == value else repr(value)
@@ -65,13 +74,8 @@ def bounds_of(dtype: DType) -> tuple[int, int]:
 
 def _refusal(dtype: DType, value: object) -> Exception:
     seen = type(value)
-    if isinstance(value, np.ndarray):
-        return ArgumentMismatch(
-            "an array is not on the tensor's device; send it there first: "
-            "burn_remote.tensor(array, device=x.device)"
-        )
     if seen not in _NUMBERS:
-        return ArgumentMismatch(f"expected a tensor or a number, not {seen.__name__}")
+        return _no_number(value)
     if dtype.category is Category.QUANTIZED:
         advice = "compute with its numbers, x.dequantize()"
     elif dtype.is_bool:
@@ -83,3 +87,12 @@ def _refusal(dtype: DType, value: object) -> Exception:
     return DTypeMismatch(
         f"a tensor of {dtype} and the {seen.__name__} {value!r} do not go together; {advice}"
     )
+
+
+def _no_number(value: object) -> ArgumentMismatch:
+    if isinstance(value, np.ndarray):
+        return ArgumentMismatch(
+            "an array is not on the tensor's device; send it there first: "
+            "burn_remote.tensor(array, device=x.device)"
+        )
+    return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}")

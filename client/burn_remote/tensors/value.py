@@ -29,8 +29,8 @@ class TensorValue:
     """An immutable array on a device, or the promise of one.
 
     Attributes and ``repr`` never ask the server. What waits for it: ``numpy``, ``item``,
-    ``tolist``, ``bool()``, ``int()``, ``float()``, ``complex()``, a use as an index, and
-    NumPy's conversions (``numpy.asarray(x)``). Nothing else does.
+    ``tolist``, ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, a use as an
+    index, and NumPy's conversions (``numpy.asarray(x)``). Nothing else does.
     """
 
     __slots__ = ("__weakref__", "handle")
@@ -80,6 +80,10 @@ class TensorValue:
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def __format__(self, form: str) -> str:
+        """Wait for the only element where there is a format: ``f"{loss:.3f}"``."""
+        return format(self.item(), form) if form else repr(self)
 
     def __len__(self) -> int:
         """Return the size of the first axis. Raises ``ShapeMismatch`` for a 0-d tensor."""

@@ -125,3 +125,26 @@ def test_grids_have_numpys_shapes(device: RecordingDevice) -> None:
 def test_absurd_shapes_are_refused(device: RecordingDevice, shape: tuple[int, ...]) -> None:
     with pytest.raises(br.BurnRemoteError):
         br.zeros(shape, device=device)
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_a_range_beyond_its_dtype_is_refused(device: RecordingDevice, count: int) -> None:
+    with pytest.raises(br.DTypeMismatch, match=f"{count - 1} does not fit into uint8"):
+        br.arange(count, dtype=br.uint8, device=device)
+    assert br.arange(250, -1, -50, dtype=br.uint8, device=device).shape == (6,)
+    assert br.arange(256.0, dtype=br.uint8, device=device).dtype is br.uint8
+
+
+def test_a_range_of_fractions_is_none_of_integers(device: RecordingDevice) -> None:
+    with pytest.raises(br.DTypeMismatch, match=r"0\.25 is no whole number, as those of int32 are"):
+        br.arange(0, 1, 0.25, dtype=br.int32, device=device)
+
+
+def test_even_steps_in_integers_lose_their_fraction(device: RecordingDevice) -> None:
+    x = br.linspace(0, 1, 3, dtype=br.int32, device=device)
+    sent = device.runner.uploads[x.handle.id]
+    assert np.frombuffer(sent.bytes, np.int32).tolist() == [0, 0, 1]
+    with pytest.raises(br.DTypeMismatch, match="500"):
+        br.linspace(0, 500, 2, dtype=br.uint8, device=device)
+    with pytest.raises(br.UsageError, match="num is from 0"):
+        br.linspace(0, 1, -1, device=device)

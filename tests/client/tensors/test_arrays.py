@@ -77,7 +77,53 @@ def test_python_numbers_have_the_default_dtypes_and_arrays_keep_theirs(
 
 
 def test_a_wanted_dtype_decides() -> None:
-    assert as_array([1.7, 0], br.int32).tolist() == [1, 0]
+    assert as_array([2.0, 0], br.int32).tolist() == [2, 0]
+    assert as_array([1.7, 0], br.float16).dtype == np.float16
+    assert as_array([0.5, 0], br.bool).tolist() == [True, False]
+    assert as_array([True], br.uint8).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "value, dtype, text",
+    [
+        ([300], br.uint8, r"300 at \[0\] is no uint8, an integer from 0 to 255"),
+        ([[1, 2], [3, -1]], br.uint8, r"-1 at \[1, 1\]"),
+        (np.array([300]), br.uint8, "300"), (np.array([-1]), br.uint64, "-1"),
+        (np.array([2**63], np.uint64), br.int64, "9223372036854775808"),
+        (1.5, br.int32, "1.5 is no int32"), (np.array([-0.5], np.float16), br.int8, "-0.5"),
+        (np.float64(2**63), br.int64, "9.2"), (np.float32(2**64), br.uint64, "1.8"),
+        (np.array([np.inf], np.float32), br.int64, "inf"), (float("nan"), br.int32, "nan"),
+        (np.array([256], ml_dtypes.bfloat16), br.uint8, "256"),
+    ],
+)  # fmt: skip
+def test_an_integer_dtype_refuses_what_it_cannot_hold(
+    value: object, dtype: br.DType, text: str
+) -> None:
+    with pytest.raises(br.DTypeMismatch, match=text):
+        as_array(value, dtype)
+
+
+def test_the_ends_of_the_integers_fit() -> None:
+    assert as_array([0, 255], br.uint8).tolist() == [0, 255]
+    assert as_array(np.array([-(2.0**63)]), br.int64).tolist() == [-(2**63)]
+    assert as_array(np.array([], np.float64), br.int8).shape == (0,)
+
+
+def test_floats_are_rounded_to_infinity_too() -> None:
+    assert as_array(1e39, None).tolist() == np.inf
+    assert as_array([1e5, -1e5], br.float16).tolist() == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (2**64, "18446744073709551616 is beyond 64 bits"), (None, "not None"),
+        ({"a": 1}, "not {'a': 1}"), (np.array([1], object), "array.astype"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_shown(value: object, text: str) -> None:
+    with pytest.raises(br.DTypeMismatch, match=text):
+        as_array(value, None)
     assert as_array([2, 0], br.bool).tolist() == [True, False]
     assert as_array([1], br.bfloat16).dtype == ml_dtypes.bfloat16
 
