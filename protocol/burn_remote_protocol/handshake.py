@@ -8,11 +8,14 @@ from typing import Final
 from burn_remote_protocol.errors import ProtocolViolation, VersionMismatch
 from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 
-__all__ = ["CHECKSUM", "CHECKSUM_SETTING", "accepted", "agreed_version"]
+__all__ = ["CHECKSUM", "CHECKSUM_SETTING", "MEMORY_SETTING", "accepted", "agreed_version"]
 
 # The hint in ``Hello.settings`` by which a server asks for checksums on the chunks it fetches.
 CHECKSUM_SETTING: Final = "chunk_checksum"
 CHECKSUM: Final = "xxh3"
+
+# The hint by which it says that it can open memory that processes of its host lend, and which host.
+MEMORY_SETTING: Final = "memory_handles"
 
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "Fetch",
     "FetchRequest",
     "Hello",
+    "Lent",
     "QueryDType",
     "Read",
     "Refused",
@@ -258,3 +259,12 @@ class FetchRequest:
     request: int
     transfer: bytes
     offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Where the elements of a fetched tensor lie, in place of its chunks: ``handle`` opens memory
+    of the source that begins with them, until the target says that they have arrived."""
+
+    request: int
+    handle: bytes

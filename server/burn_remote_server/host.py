@@ -170,7 +170,14 @@ class Host:
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer)
-        self.peers: Final = Peers(settings, self.peer_rules, tasks, self.counters)
+        self.peers: Final = Peers(
+            settings,
+            self.peer_rules,
+            tasks,
+            self.counters,
+            # All devices of a process are of one library.
+            borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
+        )
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]

@@ -55,6 +55,7 @@ from burn_remote_protocol.messages import (
     Failed,
     FetchRequest,
     Hello,
+    Lent,
     Refused,
     Reply,
     Resume,
@@ -95,9 +96,13 @@ MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # has some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: 40 ms).
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
-_HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH = (
-    range(1, 11)
-)
+(
+    _HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
+    _LENT,
+) = range(1, 12)  # fmt: skip
+
+# CUDA's have 64. Larger: a peer makes the other side hold more for nothing.
+MAX_HANDLE_BYTES: Final = 256
 
 # The flag of a chunk whose header has a checksum: the low half of XXH3, 64 bits. CRC-32 takes 95 µs
 # for 512 KiB on the event loops of both sides, this 5.
@@ -208,6 +213,14 @@ def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
     return Reply(count(request), _REPLY_VALUE[mark](value))
 
 
+def _lent_from_wire(request: Any, handle: Any) -> Lent:
+    if type(handle) is not bytes or not 1 <= len(handle) <= MAX_HANDLE_BYTES:
+        raise ProtocolViolation(
+            f"a handle of memory has 1 to {MAX_HANDLE_BYTES} bytes, not {shown(handle)}"
+        )
+    return Lent(count(request), handle)
+
+
 def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     failure = error_from_wire(error)
     if not isinstance(failure, OperationFailed):
@@ -235,6 +248,7 @@ _ENCODE_FRAME: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Failed: (_FAILED, lambda m: [list(m.tensors), error_to_wire(m.error)]),
     Closing: (_CLOSING, lambda m: error_to_wire(m.error)),
     FetchRequest: (_FETCH, lambda m: [m.request, m.transfer, m.offset]),
+    Lent: (_LENT, lambda m: [m.request, m.handle]),
 }  # fmt: skip
 
 _DECODE_FRAME: Final[dict[int, Callable[..., Any]]] = {
@@ -248,6 +262,7 @@ _DECODE_FRAME: Final[dict[int, Callable[..., Any]]] = {
     _FETCH: lambda request, transfer, offset: FetchRequest(
         count(request), transfer_id(transfer), count(offset)
     ),
+    _LENT: _lent_from_wire,
 }
 
 

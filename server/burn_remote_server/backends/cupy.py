@@ -23,9 +23,10 @@ from burn_remote_server.backends.cuda.cudnn import Cudnn, open_cudnn
 from burn_remote_server.backends.cuda.device import Gpu, Shared
 from burn_remote_server.backends.cuda.families import cuda_families
 from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, pinned
+from burn_remote_server.backends.cuda.lending import Lender, borrow, domain
 from burn_remote_server.backends.cuda.library import CUPY
 from burn_remote_server.backends.cuda.random_numbers import CudaRandomStream
-from burn_remote_server.backends.interface import Backend, Deliver, Memory, array_shape
+from burn_remote_server.backends.interface import Backend, Deliver, Loan, Memory, array_shape
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = ["CupyBackend"]
@@ -95,6 +96,8 @@ class CupyBackend(ArrayBackend):
         self, index: int = 0, memory_limit: int | None = None, *, uses_cudnn: bool = True
     ) -> None:
         self._gpu = Gpu(index, memory_limit)
+        self._lender = Lender(self._gpu)
+        self._lends_to = domain()
         with self._gpu.device:
             # Here and not at the first convolution: loading it takes a second, which no session
             # should wait for.
@@ -166,6 +169,24 @@ class CupyBackend(ArrayBackend):
             source._gpu.keep_until_passed(whole.array, there)
         return arrived
 
+    # -- memory that processes of a host lend each other --------------------------------------
+
+    @property
+    def lends_to(self) -> str | None:
+        return self._lends_to
+
+    def lend(self, shared: Shared, dtype: DType) -> Loan | None:
+        with self._gpu.device, self._gpu.transfers as stream:
+            stream.wait_event(shared.ready)
+            try:
+                return self._lender.lend(_as_on_the_wire(shared.array, dtype), stream)
+            except MemoryError:
+                return None
+
+    def borrow(self, upload: Upload, handle: bytes) -> None:
+        with self._gpu.device:
+            borrow(upload.array, handle, self._gpu.transfers)
+
     # -- the device ---------------------------------------------------------------------------
 
     @property
@@ -176,7 +197,12 @@ class CupyBackend(ArrayBackend):
         return self._gpu.memory_bytes
 
     def memory(self) -> Memory:
-        return self._gpu.memory()
+        found = self._gpu.memory()
+        return Memory(
+            found.total,
+            found.used + self._lender.lent_bytes,
+            found.cached + self._lender.spare_bytes,
+        )
 
     def prepare_thread(self) -> None:
         # Results of scalars on the host may be infinite or NaN too.
@@ -188,6 +214,7 @@ class CupyBackend(ArrayBackend):
 
     def memory_cleanup(self) -> None:
         self._gpu.cleanup()
+        self._lender.cleanup()
 
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
         return self._gpu.persistent_allocations()

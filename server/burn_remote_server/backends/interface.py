@@ -9,14 +9,24 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape, TensorData, TensorSpec
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
-__all__ = ["Backend", "BackendSession", "Deliver", "Kernel", "Memory", "Run", "array_shape"]
+__all__ = [
+    "Backend",
+    "BackendSession",
+    "Deliver",
+    "Kernel",
+    "Loan",
+    "Memory",
+    "Run",
+    "array_shape",
+]
 
 # kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per
 # input field: an array, None for an absent one, a list for a list.
@@ -41,6 +51,12 @@ class Memory(NamedTuple):
     total: int
     used: int
     cached: int
+
+
+class Loan(Protocol):
+    """A copy of a tensor's elements that another process may read while somebody keeps this."""
+
+    handle: bytes
 
 
 class BackendSession(ABC):
@@ -154,6 +170,28 @@ class Backend(ABC):
         """Return as a shared array of this device what a session of another device shared."""
         data = source.to_bytes(shared, spec.dtype)
         return self.to_device(TensorData(data, spec.shape, spec.dtype))
+
+    # -- memory that processes of a host lend each other --------------------------------------
+
+    @property
+    def lends_to(self) -> str | None:
+        """Name those who can copy what this device lends, and from whom it can copy: other
+        processes whose devices say the same. ``None``: nobody."""
+        return None
+
+    def lend(self, shared: Any, dtype: DType) -> Loan | None:
+        """Return a loan of a shared array's elements as they cross the wire. Waits for the device.
+
+        ``None`` where there is no room for it.
+        """
+        return None
+
+    def borrow(self, upload: Any, handle: bytes) -> None:
+        """Write all of an upload from what another process lends; return when it is written.
+
+        Raises ``TransferFailed`` where that cannot be done, for a false handle too.
+        """
+        raise TransferFailed(f"the backend {self.name} copies from no other process")
 
     @abstractmethod
     def nbytes(self, array: Any) -> int:

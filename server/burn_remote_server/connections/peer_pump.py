@@ -12,7 +12,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
 from burn_remote_protocol.tensors import TensorData
@@ -47,7 +47,12 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
 
     writer = FrameWriter(link, outbox, sent)
     await link.send(encode_frame(_peer_welcome(host, version)))
-    sending = Sending(host.transfers, "native", host.settings.fetch_timeout_seconds)
+    sending = Sending(
+        host.transfers,
+        "native",
+        host.settings.fetch_timeout_seconds,
+        borrower=hello.settings.get(MEMORY_SETTING) if host.settings.cuda_ipc else None,
+    )
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
@@ -81,13 +86,23 @@ async def _answer(
     request: FetchRequest, host: Host, sending: Sending, outbox: NativeOutbox, writer: FrameWriter
 ) -> None:
     try:
-        exposed = await host.exposed(("native", request.transfer))
-        sending.begin(request, exposed)
+        exposed = sending.declined(request)
+        if exposed is None:
+            exposed = await host.exposed(("native", request.transfer))
+            sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure
-        spec = exposed.spec
-        data = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
-        outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)
+        backend, array, spec = exposed.backend, exposed.array, exposed.spec
+        loan = None
+        if sending.may_lend(request, exposed):
+            loan = await asyncio.to_thread(backend.lend, array, spec.dtype)
+        if loan is not None:
+            sending.lend(request, exposed, loan)
+            outbox.lend(request.request, spec, loan.handle)
+            host.counters.transfers_lent += 1
+        else:
+            data = await asyncio.to_thread(backend.to_bytes, array, spec.dtype)
+            outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)
     except OperationFailed as error:
         outbox.reply(request.request, error)
     except MemoryError:

@@ -17,9 +17,9 @@ from burn_remote_protocol.dialects.native import (
     encode_frame,
 )
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, QuotaExceeded
-from burn_remote_protocol.messages import Failed, Fetch, Reply
+from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply
 from burn_remote_protocol.replay import ReplayWindow
-from burn_remote_protocol.tensors import TensorData
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.execution.slots import InFlight
 
 __all__ = ["Frame", "NativeOutbox"]
@@ -113,6 +113,11 @@ class NativeOutbox:
         if start < len(data) or not start:
             self._added_bytes += len(data) - start
             self._downloads.append(_Download(request, data, start))
+
+    def lend(self, request: int, spec: TensorSpec, handle: bytes) -> None:
+        """Answer with a tensor's shape and dtype, and what opens the memory that has its bytes."""
+        self._frames.append(encode_frame(Reply(request, spec)))
+        self._frames.append(encode_frame(Lent(request, handle)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report an operation that failed by itself."""

@@ -96,6 +96,7 @@ def command(
     backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
+    cuda_ipc: Annotated[str | None, _flag("cuda_ipc", COMPUTING, "true|false")] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,

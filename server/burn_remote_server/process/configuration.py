@@ -142,6 +142,13 @@ class Settings(BaseModel):
         "start from it. Larger: less for other programs on the device. Smaller: OutOfMemory comes "
         "sooner. Unset: all of it.",
     )
+    cuda_ipc: bool = Field(
+        False,
+        description="Lend tensors to servers of this host and user as GPU memory (CUDA IPC); both "
+        "must have it on. With: such a server can read and write over what was lent to it or to "
+        "another, for as long as it likes; other tensors it cannot. Without: moves between servers "
+        "go through the host's memory.",
+    )
     custom_operations: Names = Field(
         (),
         description="Python module with operations of your own, such as package.module; clients "

@@ -34,6 +34,8 @@ class Counters:
     transfers_served: int = 0
     transfers_fetched: int = 0
     transfers_expired: int = 0
+    transfers_lent: int = 0
+    transfers_borrowed: int = 0
     failures: Counter[str] = field(default_factory=Counter)  # by the error's wire code
 
     def add(self, other: Counters) -> None:

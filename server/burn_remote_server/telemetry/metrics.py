@@ -62,6 +62,12 @@ ROWS: Final = (
     _Row("burn_remote_transfers_served", "Tensors sent to other servers.", "transfers_served"),
     _Row("burn_remote_transfers_fetched", "Tensors got from other servers.", "transfers_fetched"),
     _Row("burn_remote_transfers_expired", "Offers nobody took in time.", "transfers_expired"),
+    _Row("burn_remote_transfers_lent", "Tensors lent to servers of this host.", "transfers_lent"),
+    _Row(
+        "burn_remote_transfers_borrowed",
+        "Tensors copied from the memory of servers of this host.",
+        "transfers_borrowed",
+    ),
 )
 
 

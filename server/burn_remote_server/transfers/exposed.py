@@ -19,7 +19,7 @@ from typing import Any, Final
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.interface import Backend
+from burn_remote_server.backends.interface import Backend, Loan
 from burn_remote_server.execution.plans import memory_bytes
 
 __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
@@ -38,6 +38,8 @@ class Exposed:
     spec: TensorSpec
     backend: Backend
     failure: OperationFailed | None = None
+    # What a peer may still be reading that was lent it before the connection to it broke.
+    loan: Loan | None = None
 
     @property
     def nbytes(self) -> int:

@@ -19,11 +19,10 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, accepted
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING, accepted
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
-from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Lent, Reply
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
@@ -31,6 +30,7 @@ from burn_remote_server.burn.peers import BurnPeers
 from burn_remote_server.process.configuration import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.transfers.downloads import Download, transfer_failure
 
 __all__ = ["Peers"]
 
@@ -46,93 +46,41 @@ MAX_PEERS: Final = 256
 TRIES: Final = 5
 
 
-class _Download:
-    """One tensor on its way from a peer."""
-
-    def __init__(self, backend: Backend, spec: TensorSpec) -> None:
-        self.spec = spec
-        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.received = 0
-        self._backend = backend
-        self._upload: Any = None
-        self.is_answered = False
-
-    def try_again(self) -> None:
-        """Expect what is missing on another connection."""
-        self.done = asyncio.get_running_loop().create_future()
-        self.is_answered = False
-
-    def begin(self, value: Any) -> None:
-        """Take the peer's answer: the tensor's spec, whose elements follow."""
-        if isinstance(value, BurnRemoteError):
-            raise _transfer_failure(value)
-        if not isinstance(value, TensorSpec):
-            raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
-        if self.is_answered:
-            raise ProtocolViolation("a peer answers each fetch once")
-        self.is_answered = True
-        if value != self.spec:
-            raise TransferFailed(f"the source exposed {value}, not {self.spec}")
-        if self._upload is None:
-            self._upload = self._backend.empty(value)
-        if not value.nbytes:
-            self.finish(self._backend.finished(self._upload, value.dtype))
-
-    def write(self, chunk: Chunk) -> None:
-        """Put a chunk in its place."""
-        end = chunk.offset + len(chunk.data)
-        size = self.spec.nbytes if self._upload is not None else 0
-        if chunk.offset != self.received or end > size:
-            raise ProtocolViolation(
-                f"a chunk at {chunk.offset:,}, but {self.received:,} of {size:,} bytes have arrived"
-            )
-        self._backend.write(self._upload, chunk.offset, chunk.data)
-        self.received = end
-        if end == size:
-            self.finish(self._backend.finished(self._upload, self.spec.dtype))
-
-    def finish(self, array: Any) -> None:
-        """Deliver the array."""
-        if not self.done.done():
-            self.done.set_result(array)
-
-    def fail(self, error: OperationFailed) -> None:
-        """Deliver an error."""
-        if not self.done.done():
-            self.done.set_exception(error)
-
-
 class _Peer:
     """The connection to one peer."""
 
-    def __init__(self, link: AsyncLink, counters: Counters) -> None:
+    def __init__(self, link: AsyncLink, counters: Counters, *, may_borrow: bool) -> None:
         self.link = link
+        self._may_borrow = may_borrow
         self._counters = counters
         self.error: TransferFailed | None = None
         self.is_broken = False  # and did not end for what the peer sent
-        self._downloads: dict[int, _Download] = {}
+        self._downloads: dict[int, Download] = {}
         self._requests = 0
 
-    async def fetch(self, transfer: bytes, download: _Download, stall_seconds: float) -> Any:
+    async def fetch(self, transfer: bytes, download: Download, stall_seconds: float) -> Any:
         """Fetch one tensor; gives up when nothing arrives for ``stall_seconds``."""
-        if self.error is not None:
-            raise self.error
         self._requests += 1
         request = self._requests
         self._downloads[request] = download
         try:
-            await self.link.send(encode_frame(FetchRequest(request, transfer, download.received)))
-            seen = -1
-            while not download.done.done():
-                if seen == download.received:
-                    raise TransferFailed(
-                        f"nothing arrived from {self.link.peer} for {stall_seconds:g} seconds"
-                    )
-                seen = download.received
-                await asyncio.wait([download.done], timeout=stall_seconds)
-            return download.done.result()
+            wanted = FetchRequest(request, transfer, download.received)
+            outcome = await self._outcome(wanted, download, stall_seconds)
+            if not isinstance(outcome, Lent):
+                return outcome
+            try:
+                array = await download.borrow(outcome)
+            except TransferFailed as reason:
+                logger.warning("cannot borrow memory", peer=self.link.peer, reason=str(reason))
+                download.decline()
+                return await self._outcome(wanted, download, stall_seconds)
+            # The source lends until it hears that all is copied, or the connection ends.
+            if self.error is not None:
+                raise self.error
+            self._counters.transfers_borrowed += 1
+            return array
         except BurnRemoteError as error:
-            raise _transfer_failure(error) from error
+            raise transfer_failure(error) from error
         finally:
             if download.is_answered and self.error is None:
                 with contextlib.suppress(ConnectionLost):
@@ -141,6 +89,21 @@ class _Peer:
                     await self.link.send(encode_frame(enough))
             del self._downloads[request]
             download.done.cancel()
+
+    async def _outcome(self, wanted: FetchRequest, download: Download, stall_seconds: float) -> Any:
+        """Ask for a tensor, and return its array or where it is lent."""
+        if self.error is not None:
+            raise self.error
+        await self.link.send(encode_frame(wanted))
+        seen = -1
+        while not download.done.done():
+            if seen == download.received:
+                raise TransferFailed(
+                    f"nothing arrived from {self.link.peer} for {stall_seconds:g} seconds"
+                )
+            seen = download.received
+            await asyncio.wait([download.done], timeout=stall_seconds)
+        return download.done.result()
 
     @property
     def is_idle(self) -> bool:
@@ -158,6 +121,8 @@ class _Peer:
                     self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
+                elif isinstance(message, Lent) and self._may_borrow:
+                    self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:
@@ -167,7 +132,7 @@ class _Peer:
                 download.fail(self.error)
             await self.link.close()
 
-    def _hand(self, request: int, take: Callable[[_Download], None]) -> None:
+    def _hand(self, request: int, take: Callable[[Download], None]) -> None:
         # A fetch that gave up is no longer there; what still arrives for it is left aside.
         download = self._downloads.get(request)
         if download is None or download.done.done():
@@ -184,9 +149,23 @@ class Peers:
     """All connections to other servers. Belongs to the event loop's thread."""
 
     def __init__(
-        self, settings: Settings, rules: PeerRules, tasks: asyncio.TaskGroup, counters: Counters
+        self,
+        settings: Settings,
+        rules: PeerRules,
+        tasks: asyncio.TaskGroup,
+        counters: Counters,
+        *,
+        borrows_from: str | None = None,
     ) -> None:
-        # Raises ``InvalidCertificate``.
+        """Prepare to fetch; from those who lend to ``borrows_from``, by their memory.
+
+        Raises ``InvalidCertificate``.
+        """
+        hints = {
+            CHECKSUM_SETTING: CHECKSUM if settings.transfer_checksum else None,
+            MEMORY_SETTING: borrows_from,
+        }
+        self._hints: Final = {name: hint for name, hint in hints.items() if hint is not None}
         self._settings: Final = settings
         self._rules: Final = rules
         self._tls: Final = peer_context(settings)
@@ -212,12 +191,12 @@ class Peers:
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer says what it expects")
         array = await self._fetch_from_native(
-            task.address, task.transfer, _Download(backend, task.spec)
+            task.address, task.transfer, Download(backend, task.spec)
         )
         self._counters.transfers_fetched += 1
         return array
 
-    async def _fetch_from_native(self, address: str, transfer: bytes, download: _Download) -> Any:
+    async def _fetch_from_native(self, address: str, transfer: bytes, download: Download) -> Any:
         # The peer waits for the expose as long as this side does; its refusal must come first.
         stall_seconds = 1.5 * self._settings.fetch_timeout_seconds
         for tries_left in reversed(range(TRIES)):
@@ -248,7 +227,7 @@ class Peers:
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
             raise TransferFailed(f"cannot reach the source {address}: {text}") from error
-        peer = _Peer(link, self._counters)
+        peer = _Peer(link, self._counters, may_borrow=MEMORY_SETTING in self._hints)
         self._tasks.create_task(peer.receive())
         return peer
 
@@ -269,8 +248,7 @@ class Peers:
         seconds = self._settings.handshake_timeout_seconds
         link = await self._dial(address, "/transfer", self._settings.max_message_bytes)
         try:
-            wanted = {CHECKSUM_SETTING: CHECKSUM} if self._settings.transfer_checksum else {}
-            hello = Hello(VERSIONS, token=self._token, client="burn-remote-server", settings=wanted)
+            hello = Hello(VERSIONS, self._token, client="burn-remote-server", settings=self._hints)
             await link.send(encode_frame(hello))
             async with asyncio.timeout(seconds):
                 accepted(decode_frame(await link.receive()), VERSIONS)
@@ -302,7 +280,3 @@ def _is_over(peer: asyncio.Future[_Peer]) -> bool:
     if not peer.done():
         return False
     return peer.cancelled() or bool(peer.exception()) or peer.result().error is not None
-
-
-def _transfer_failure(error: BurnRemoteError) -> OperationFailed:
-    return error if isinstance(error, OperationFailed) else TransferFailed(str(error))

@@ -5,13 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass, replace
 from typing import Final
 
 from burn_remote_protocol.errors import ProtocolViolation, QuotaExceeded
 from burn_remote_protocol.messages import FetchRequest
+from burn_remote_server.backends.interface import Loan
 from burn_remote_server.transfers.exposed import Exposed, Transfers
 
 __all__ = ["Sending"]
+
+# Tensors from this size on are lent to who can borrow. Larger: middling ones go through the host's
+# memory for nothing. Smaller: opening memory takes longer than sending the bytes, some 0.5 ms.
+LENT_BYTES: Final = 2**20
+
+# How long a peer may take to copy what it is lent. Larger: one that gave up without a word holds
+# memory for longer. Smaller: one that was stopped meanwhile, and goes on, copies what was written
+# over; so it is longer than a connection lives whose other end is silent.
+LOAN_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    transfer: bytes
+    exposed: Exposed
+    since: float
+    loan: Loan | None = None
 
 
 class Sending:
@@ -21,11 +40,16 @@ class Sending:
     is exposed once more, so that the peer can ask for the rest.
     """
 
-    def __init__(self, transfers: Transfers, dialect: str, seconds: float) -> None:
+    def __init__(
+        self, transfers: Transfers, dialect: str, seconds: float, *, borrower: object = None
+    ) -> None:
+        # What the peer says of whose memory it can open; it is no more than what it says.
+        self._borrower = borrower
         self._transfers: Final = transfers
         self._dialect: Final = dialect
         self._seconds: Final = seconds
-        self._begun: dict[int, tuple[bytes, Exposed, float]] = {}
+        self._begun: dict[int, _Begun] = {}
+        self._lent: dict[int, _Begun] = {}
         self._idle: Final = asyncio.Event()
         self._idle.set()
 
@@ -33,23 +57,48 @@ class Sending:
         """Remember a tensor that is being sent. Raises ``ProtocolViolation`` for an odd offset."""
         if exposed.failure is not None:
             return
-        if request.offset > exposed.spec.nbytes or request.request in self._begun:
+        if request.offset > exposed.spec.nbytes or self._find(request) is not None:
             raise ProtocolViolation(f"a fetch from byte {request.offset:,} of {exposed.spec}")
         now = time.monotonic()
         # A peer that gave up without a word must not hold tensors here for as long as it stays.
-        for first in [*self._begun][:2]:
-            if self._begun[first][2] < now - self._seconds:
-                del self._begun[first]
-        self._begun[request.request] = (request.transfer, exposed, now)
+        _expire(self._begun, now - self._seconds)
+        _expire(self._lent, now - LOAN_SECONDS)
+        self._begun[request.request] = _Begun(request.transfer, exposed, now)
         self._idle.clear()
+
+    def may_lend(self, request: FetchRequest, exposed: Exposed) -> bool:
+        """Whether a tensor shall go to the peer as memory that it copies from."""
+        lends_to = exposed.backend.lends_to if self._borrower is not None else None
+        return (
+            lends_to is not None
+            and lends_to == self._borrower
+            and not request.offset
+            and exposed.spec.nbytes >= LENT_BYTES
+        )
+
+    def lend(self, request: FetchRequest, exposed: Exposed, loan: Loan) -> None:
+        """Keep what the peer is lent until it says that it has copied all."""
+        self._begun.pop(request.request, None)
+        now = time.monotonic()
+        self._lent[request.request] = _Begun(request.transfer, exposed, now, loan)
+        self._idle.clear()
+
+    def declined(self, request: FetchRequest) -> Exposed | None:
+        """Return a tensor whose loan the peer cannot use, for which it asks once more."""
+        begun = self._lent.get(request.request)
+        if begun is None or (request.transfer, request.offset) != (begun.transfer, 0):
+            return None
+        self._begun[request.request] = _Begun(begun.transfer, begun.exposed, time.monotonic())
+        del self._lent[request.request]
+        self._borrower = None  # the next one it could not use either
+        return begun.exposed
 
     def arrived(self, request: FetchRequest) -> bool:
         """Whether this says that a tensor has arrived whole, which is then forgotten."""
-        begun = self._begun.get(request.request)
-        if begun is None:
+        begun = self._find(request)
+        if begun is None or (begun.loan is not None and not request.offset):
             return False
-        transfer, exposed, _ = begun
-        if (request.transfer, request.offset) != (transfer, exposed.spec.nbytes):
+        if (request.transfer, request.offset) != (begun.transfer, begun.exposed.spec.nbytes):
             raise ProtocolViolation(f"fetch {request.request} was begun before")
         self._forget(request.request)
         return True
@@ -62,21 +111,33 @@ class Sending:
         """Wait until the peer has all that it was being sent."""
         await self._idle.wait()
 
+    def _find(self, request: FetchRequest) -> _Begun | None:
+        return self._begun.get(request.request) or self._lent.get(request.request)
+
     def _forget(self, request: int) -> None:
         self._begun.pop(request, None)
-        if not self._begun:
+        self._lent.pop(request, None)
+        if not self._begun and not self._lent:
             self._idle.set()
 
     def expose_again(self) -> None:
         """Let what did not arrive be fetched once more, for a while: the connection has ended."""
-        for transfer, exposed, _ in self._begun.values():
+        for begun in (*self._begun.values(), *self._lent.values()):
             with contextlib.suppress(QuotaExceeded):
                 self._transfers.expose(
-                    (self._dialect, transfer),
-                    exposed,
+                    (self._dialect, begun.transfer),
+                    replace(begun.exposed, loan=begun.loan),
                     owner=self,
                     count=1,
                     expires_seconds=self._seconds,
                     is_secret=False,
                 )
         self._begun.clear()
+        self._lent.clear()
+
+
+def _expire(begun: dict[int, _Begun], before: float) -> None:
+    """Forget, of those that came first, what was begun before; each new one looks at two."""
+    for first in [*begun][:2]:
+        if begun[first].since < before:
+            del begun[first]

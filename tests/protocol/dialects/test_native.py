@@ -35,6 +35,7 @@ from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
     Hello,
+    Lent,
     QueryDType,
     Read,
     Refused,
@@ -81,6 +82,7 @@ FRAMES = [
     Reply(2, 3),
     Acknowledged(17),
     FetchRequest(1, TRANSFER, 2),
+    Lent(1, b"handle"),
 ]
 
 
@@ -157,6 +159,10 @@ def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
         (b"\x01" + msgpack.packb([[], None, None, "", {}]), "versions"),
         (b"\x01" + msgpack.packb([[1], None, [1, b"x" * 65, 0], "", {}]), "64 bytes"),
         (b"\x0a" + msgpack.packb([1, b"short", 0]), "32 bytes"),
+        (b"\x0b" + msgpack.packb([1, b""]), "1 to 256 bytes"),
+        (b"\x0b" + msgpack.packb([1, bytes(257)]), "1 to 256 bytes"),
+        (b"\x0b" + msgpack.packb([1, "text"]), "1 to 256 bytes"),
+        (b"\x0b" + msgpack.packb([1]), "not a body"),
     ],
 )
 def test_a_frame_that_is_none_is_refused_with_what_is_wrong(frame: bytes, says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import pytest
 
@@ -15,6 +16,10 @@ from burn_remote_server.transfers.sending import Sending
 
 ID = b"t" * 32
 EXPOSED = Exposed("array", TensorSpec((10,), U8), backend=None)  # type: ignore[arg-type]
+
+
+class Loan:
+    handle = b"handle"
 
 
 def fetched(transfers: Transfers) -> list[Exposed]:
@@ -39,6 +44,38 @@ def test_what_arrived_is_not() -> None:
     assert sending.arrived(FetchRequest(1, ID, 10))
     sending.expose_again()
     assert fetched(transfers) == []
+
+
+def test_what_was_lent_when_the_connection_broke_is_kept_as_long_as_the_tensor() -> None:
+    transfers, loan = Transfers(), Loan()
+    is_lent = weakref.ref(loan)
+    sending = Sending(transfers, "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    sending.lend(FetchRequest(1, ID), EXPOSED, loan)
+    del loan
+    sending.expose_again()
+    assert is_lent() is not None
+
+    (again,) = fetched(transfers)
+    sending.begin(FetchRequest(2, ID), again)
+    del again
+    assert is_lent() is not None
+    assert sending.arrived(FetchRequest(2, ID, 10))
+    assert is_lent() is None
+
+
+def test_a_loan_ends_when_the_peer_has_copied_it_or_asks_for_the_elements() -> None:
+    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    for asked in (FetchRequest(1, ID, 10), FetchRequest(1, ID)):
+        loan = Loan()
+        is_lent = weakref.ref(loan)
+        sending.begin(FetchRequest(1, ID), EXPOSED)
+        sending.lend(FetchRequest(1, ID), EXPOSED, loan)
+        del loan
+        assert is_lent() is not None
+        assert sending.arrived(asked) or sending.declined(asked) is EXPOSED
+        assert is_lent() is None
+    assert sending.arrived(FetchRequest(1, ID, 10))  # the elements, too
 
 
 def test_neither_is_a_failure_nor_what_could_not_be_sent() -> None:
@@ -80,3 +117,16 @@ def test_peers_that_give_up_in_silence_hold_nothing_for_long(
         sending.begin(FetchRequest(request, ID), EXPOSED)
         now += 1.0
     assert len(sending._begun) <= 11
+
+
+def test_loans_of_which_nothing_is_heard_last_longer_than_a_silent_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    sending = Sending(Transfers(), "native", 9.0)
+    for request in range(1000):
+        sending.begin(FetchRequest(request, ID), EXPOSED)
+        sending.lend(FetchRequest(request, ID), EXPOSED, Loan())
+        now += 1.0
+    assert len(sending._lent) == 601

@@ -1,0 +1,105 @@
+"""What has arrived of a tensor that a peer sends, and is it what was asked for?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.messages import Chunk, Lent
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.interface import Backend
+
+__all__ = ["Download", "transfer_failure"]
+
+
+class Download:
+    """One tensor on its way from a peer."""
+
+    def __init__(self, backend: Backend, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.received = 0
+        self._backend = backend
+        self._upload: Any = None
+        self.is_answered = False
+        self._may_borrow = True
+
+    def try_again(self) -> None:
+        """Expect what is missing on another connection."""
+        self.done = asyncio.get_running_loop().create_future()
+        self.is_answered = False
+        self._may_borrow = True
+
+    def decline(self) -> None:
+        """Expect chunks in place of the memory that was lent."""
+        self.try_again()
+        self._may_borrow = False
+
+    def begin(self, value: Any) -> None:
+        """Take the peer's answer: the tensor's spec, whose elements follow."""
+        if isinstance(value, BurnRemoteError):
+            raise transfer_failure(value)
+        if not isinstance(value, TensorSpec):
+            raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
+        if self.is_answered:
+            raise ProtocolViolation("a peer answers each fetch once")
+        self.is_answered = True
+        if value != self.spec:
+            raise TransferFailed(f"the source exposed {value}, not {self.spec}")
+        if self._upload is None:
+            self._upload = self._backend.empty(value)
+        if not value.nbytes:
+            self.finish(self._backend.finished(self._upload, value.dtype))
+
+    def write(self, chunk: Chunk) -> None:
+        """Put a chunk in its place."""
+        end = chunk.offset + len(chunk.data)
+        size = self.spec.nbytes if self._upload is not None else 0
+        if chunk.offset != self.received or end > size:
+            raise ProtocolViolation(
+                f"a chunk at {chunk.offset:,}, but {self.received:,} of {size:,} bytes have arrived"
+            )
+        self._backend.write(self._upload, chunk.offset, chunk.data)
+        self.received = end
+        if end == size:
+            self.finish(self._backend.finished(self._upload, self.spec.dtype))
+
+    def lend(self, lent: Lent) -> None:
+        """Take where the elements are: ``done`` is that, and ``borrow`` comes next."""
+        if not self.is_answered or self.received or not self._may_borrow:
+            raise ProtocolViolation("a peer lends a tensor whole, once, after its shape and dtype")
+        self.done.set_result(lent)
+
+    async def borrow(self, lent: Lent) -> Any:
+        """Return the array, copied from what the peer lends. Raises ``TransferFailed``."""
+        try:
+            return await asyncio.to_thread(self._borrow, lent.handle)
+        except asyncio.CancelledError:
+            # The copy goes on; the peer must not hear that it is over.
+            self.is_answered = False
+            raise
+
+    def _borrow(self, handle: bytes) -> Any:
+        self._backend.borrow(self._upload, handle)
+        return self._backend.finished(self._upload, self.spec.dtype)
+
+    def finish(self, array: Any) -> None:
+        """Deliver the array."""
+        if not self.done.done():
+            self.done.set_result(array)
+
+    def fail(self, error: OperationFailed) -> None:
+        """Deliver an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def transfer_failure(error: BurnRemoteError) -> OperationFailed:
+    """Return an error as that of a tensor which did not come."""
+    return error if isinstance(error, OperationFailed) else TransferFailed(str(error))

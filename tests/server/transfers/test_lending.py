@@ -1,0 +1,323 @@
+"""A tensor reaches another process of the host as memory, where both want that and can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
+from burn_remote_protocol.dtypes import BOOL, F32, U8, DType, QuantScheme
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Reply, Welcome
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.connections.peer_pump import serve_peer
+from burn_remote_server.host import Host
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.transfers.exposed import Exposed
+from support.lending import SharingBackend
+
+ID = b"t" * 32
+SPEC = TensorSpec((1024, 1024), F32)
+ARRAY = np.random.default_rng(3).standard_normal(SPEC.shape, np.float32)
+WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
+
+Handle = Callable[[ServerConnection], Any]
+
+
+class Pair:
+    """A server that exposes, one that fetches from it, and where the first is reached."""
+
+    def __init__(self, source: Host, target: Host) -> None:
+        self.source = source
+        self.target = target
+        self.address = ""
+
+    @property
+    def lender(self) -> SharingBackend:
+        backend = self.source.devices[0].backend
+        assert isinstance(backend, SharingBackend)
+        return backend
+
+    @property
+    def borrower(self) -> SharingBackend:
+        backend = self.target.devices[0].backend
+        assert isinstance(backend, SharingBackend)
+        return backend
+
+    def expose(self, array: Any, spec: TensorSpec, *, count: int = 1) -> None:
+        exposed = Exposed(array, spec, self.lender)
+        self.source.transfers.expose(
+            ("native", ID), exposed, owner=self, count=count, expires_seconds=60
+        )
+
+    async def fetch(self, spec: TensorSpec = SPEC) -> Any:
+        task = Fetch(ID, self.address, 1, spec)
+        return await self.target.peers.fetch("native", self.borrower, task)
+
+    async def moved(self, array: Any = ARRAY, spec: TensorSpec = SPEC) -> Any:
+        self.expose(array, spec)
+        return await self.fetch(spec)
+
+    @property
+    def by_memory(self) -> int:
+        """How many tensors came as memory."""
+        assert self.source.counters.transfers_lent >= self.target.counters.transfers_borrowed
+        return self.target.counters.transfers_borrowed
+
+    @property
+    def through_the_socket(self) -> int:
+        """How many bytes came over the connection."""
+        return self.target.counters.peer_received_bytes
+
+
+@contextlib.asynccontextmanager
+async def pair(
+    lender: SharingBackend | None = None,
+    borrower: SharingBackend | None = None,
+    *,
+    source_has_it_on: bool = True,
+    target_has_it_on: bool = True,
+    handle: Handle | None = None,
+) -> AsyncIterator[Pair]:
+    """Run two servers; ``handle`` serves in place of the source's pump."""
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        source = Host(
+            Settings(cuda_ipc=source_has_it_on), [lender or SharingBackend()], tasks
+        )  # fmt: skip
+        target = Host(
+            Settings(cuda_ipc=target_has_it_on), [borrower or SharingBackend()], tasks
+        )  # fmt: skip
+        both = Pair(source, target)
+
+        async def pump(connection: ServerConnection) -> None:
+            await serve_peer(WebSocketLink(connection), source)
+
+        async with serve(handle or pump, "127.0.0.1", 0) as server:
+            both.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield both
+            await target.peers.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the servers go on until something holds."""
+    while not holds():  # noqa: ASYNC110 - nobody tells when a peer has heard something
+        await asyncio.sleep(0)
+
+
+async def test_the_elements_go_past_the_socket_and_the_loan_ends_when_they_are_copied() -> None:
+    async with pair() as both:
+        np.testing.assert_array_equal(await both.moved(), ARRAY)
+        await until(lambda: not SharingBackend.open_loans)
+        assert both.by_memory == 1
+        assert both.through_the_socket < 1000
+        assert both.source.counters.peer_sent_bytes < 1000
+
+
+@pytest.mark.parametrize(
+    ("dtype", "array"),
+    [
+        (BOOL, ARRAY.reshape(-1) > 0),
+        (U8, ARRAY.view(np.uint8).reshape(-1)[::2]),
+        (F32, ARRAY.T),
+    ],
+    ids=["truth values", "every other byte", "turned round"],
+)
+async def test_what_is_not_in_memory_as_on_the_wire_arrives_too(dtype: DType, array: Any) -> None:
+    async with pair() as both:
+        moved = await both.moved(array, TensorSpec(array.shape, dtype))
+        np.testing.assert_array_equal(moved, array)
+        assert moved.dtype == array.dtype
+        assert both.by_memory == 1
+
+
+async def test_a_quantized_tensor_keeps_its_integers_and_scales() -> None:
+    scheme = DType.quantized(QuantScheme("Q8S", "F32", "Native", None, "Symmetric"))
+    spec = TensorSpec((2048, 1024), scheme)
+    held = np.random.default_rng(1).integers(0, 256, spec.nbytes, dtype=np.uint8)
+    async with pair() as both:
+        array = both.lender.to_device(TensorData(held.tobytes(), spec.shape, scheme))
+        np.testing.assert_array_equal(await both.moved(array, spec), held)
+        assert both.by_memory == 1
+
+
+async def test_many_fetches_of_one_tensor_each_have_a_loan() -> None:
+    async with pair() as both:
+        both.expose(ARRAY, SPEC, count=5)
+        for moved in await asyncio.gather(*[both.fetch() for _ in range(5)]):
+            np.testing.assert_array_equal(moved, ARRAY)
+        assert both.by_memory == 5
+        assert len(set(both.borrower.borrowed)) == 5
+        await until(lambda: not SharingBackend.open_loans)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"source_has_it_on": False},
+        {"target_has_it_on": False},
+        {"lender": SharingBackend("another host")},
+    ],
+    ids=["the source does not allow it", "the target does not", "another host"],
+)
+async def test_it_goes_through_the_socket_where_one_does_not_allow_it_or_cannot(
+    options: dict[str, Any],
+) -> None:
+    async with pair(**options) as both:
+        np.testing.assert_array_equal(await both.moved(), ARRAY)
+        assert both.source.counters.transfers_lent == 0
+        assert both.through_the_socket > ARRAY.nbytes
+
+
+async def test_it_goes_through_the_socket_where_there_is_no_room_to_lend_it() -> None:
+    async with pair() as both:
+        both.lender.has_room = False
+        np.testing.assert_array_equal(await both.moved(), ARRAY)
+        assert both.source.counters.transfers_lent == 0
+
+
+async def test_small_tensors_go_through_the_socket() -> None:
+    async with pair() as both:
+        few = ARRAY[:100]
+        np.testing.assert_array_equal(await both.moved(few, TensorSpec(few.shape, F32)), few)
+        assert both.source.counters.transfers_lent == 0
+
+
+async def test_what_cannot_be_opened_comes_through_the_socket_and_nothing_more_is_lent() -> None:
+    def refuse(handle: bytes) -> None:
+        raise TransferFailed("this container sees no memory of others")
+
+    async with pair() as both:
+        both.borrower.before_borrowing = refuse
+        for _ in range(3):
+            np.testing.assert_array_equal(await both.moved(), ARRAY)
+        assert both.source.counters.transfers_lent == 1
+        assert both.by_memory == 0
+        await until(lambda: not SharingBackend.open_loans)
+
+
+async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None:
+    """The source no longer knows whether anybody reads what it lent, and may write over it."""
+    connections: list[ServerConnection] = []
+    served: list[Host] = []
+
+    async def remember(connection: ServerConnection) -> None:
+        connections.append(connection)
+        await serve_peer(WebSocketLink(connection), served[0])
+
+    async with pair(handle=remember) as both:
+        served.append(both.source)
+        is_copying, may_go_on = threading.Event(), threading.Event()
+
+        def wait(handle: bytes) -> None:
+            is_copying.set()
+            assert may_go_on.wait(5)
+
+        both.borrower.before_borrowing = wait
+        moving = asyncio.create_task(both.moved())
+        await asyncio.to_thread(is_copying.wait, 5)
+        connections[0].transport.abort()
+        await until(lambda: len(both.source.transfers) == 1)  # exposed once more
+        assert len(SharingBackend.open_loans) == 1  # for who may still be copying
+        may_go_on.set()
+
+        np.testing.assert_array_equal(await moving, ARRAY)
+        assert len(connections) == 2
+        assert len(set(both.borrower.borrowed)) == 2
+        await until(lambda: not SharingBackend.open_loans)
+
+
+# -- sources that lie -------------------------------------------------------------------------
+
+
+class Liar:
+    """A peer that answers each fetch by a script."""
+
+    def __init__(self, script: Callable[[FetchRequest, int], list[bytes]]) -> None:
+        self.greetings: list[Hello] = []
+        self.asked: list[FetchRequest] = []
+        self._script = script
+
+    async def __call__(self, connection: ServerConnection) -> None:
+        self.greetings.append(decode_frame(await connection.recv(decode=False)))
+        await connection.send(WELCOME)
+        async for frame in connection:
+            assert isinstance(frame, bytes)
+            self.asked.append(decode_frame(frame))
+            for answer in self._script(self.asked[-1], len(self.asked)):
+                await connection.send(answer)
+
+
+def lent(request: FetchRequest, handle: bytes) -> list[bytes]:
+    number = request.request
+    return [encode_frame(Reply(number, SPEC)), encode_frame(Lent(number, handle))]
+
+
+def whole(request: FetchRequest) -> list[bytes]:
+    data = memoryview(ARRAY.tobytes())
+    return [encode_frame(Reply(request.request, SPEC)), chunk_head(request.request, 0) + data]
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [b"nowhere", b"\xff" * 64, b"../../etc/passwd", b"\0" * 256],
+    ids=["a name", "no text", "a path", "zeros"],
+)
+async def test_a_handle_of_nothing_is_answered_by_asking_for_the_elements(handle: bytes) -> None:
+    liar = Liar(lambda request, time: [lent(request, handle), whole(request), []][time - 1])
+    async with pair(handle=liar) as both:
+        np.testing.assert_array_equal(await both.fetch(), ARRAY)
+        await until(lambda: len(liar.asked) == 3)
+        assert liar.asked == [
+            FetchRequest(1, ID), FetchRequest(1, ID), FetchRequest(1, ID, ARRAY.nbytes)
+        ]  # fmt: skip
+        assert liar.greetings[0].settings["memory_handles"] == "this host"
+
+
+async def test_memory_that_is_too_small_is_not_read() -> None:
+    async with pair() as other:
+        loan = other.lender.lend(np.zeros(10, np.uint8), U8)
+        assert loan is not None
+        liar = Liar(
+            lambda request, time: [lent(request, loan.handle), whole(request), []][time - 1]
+        )
+        async with pair(handle=liar) as both:
+            np.testing.assert_array_equal(await both.fetch(), ARRAY)
+            assert both.by_memory == 0
+
+
+async def test_who_lends_again_what_could_not_be_opened_is_not_asked_again() -> None:
+    async with pair(handle=Liar(lambda request, time: lent(request, b"nowhere"))) as both:
+        with pytest.raises(TransferFailed, match="lends a tensor whole, once"):
+            await both.fetch()
+
+
+async def test_memory_in_place_of_a_shape_is_refused() -> None:
+    async with pair(handle=Liar(lambda request, time: lent(request, b"nowhere")[1:])) as both:
+        with pytest.raises(TransferFailed, match="after its shape and dtype"):
+            await both.fetch()
+
+
+async def test_memory_after_some_chunks_is_refused() -> None:
+    def mixed(request: FetchRequest, time: int) -> list[bytes]:
+        spec, memory = lent(request, b"nowhere")
+        return [spec, chunk_head(request.request, 0) + bytes(100), memory]
+
+    async with pair(handle=Liar(mixed)) as both:
+        with pytest.raises(TransferFailed, match="lends a tensor whole"):
+            await both.fetch()
+
+
+async def test_memory_that_was_not_asked_for_is_refused() -> None:
+    liar = Liar(lambda request, time: lent(request, b"nowhere"))
+    async with pair(handle=liar, target_has_it_on=False) as both:
+        with pytest.raises(TransferFailed, match="a peer sent Lent"):
+            await both.fetch()
+        assert "memory_handles" not in liar.greetings[0].settings
