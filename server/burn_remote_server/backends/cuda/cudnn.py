@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import cupy
@@ -22,6 +23,11 @@ from burn_remote_server.telemetry.logs import get_logger
 __all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]
 
 logger = get_logger(__name__)
+
+PACKAGE: Final = "nvidia-cudnn-frontend"
+
+# As far back as its graphs have been tried.
+OLDEST_PACKAGE: Final = (1, 10)
 
 # Scratch memory of one call. Larger: more of the device is kept free for it. Smaller: the faster of
 # cuDNN's engines are out of the question.
@@ -43,17 +49,22 @@ _OPERANDS: Final = {
 
 def open_cudnn() -> Cudnn | None:
     """Return cuDNN on the current device, or ``None`` where it is not installed or does not run."""
+    try:
+        frontend = version(PACKAGE)
+    except PackageNotFoundError:
+        return None
+    if tuple(map(int, frontend.split(".")[:2])) < OLDEST_PACKAGE:
+        logger.warning("cudnn_not_used", reason=f"{PACKAGE} {frontend} is too old")
+        return None
     _load_runtime()
     try:
         import cudnn
 
         opened = Cudnn(cudnn)
-    except ImportError:
-        return None
-    except (OSError, RuntimeError) as error:  # the package without the library, or an old GPU
+    except (ImportError, OSError, RuntimeError) as error:  # no library, or none for this GPU
         logger.warning("cudnn_not_used", reason=str(error))
         return None
-    logger.info("cudnn_used", version=opened.version, frontend=cudnn.__version__)
+    logger.info("cudnn_used", version=opened.version, frontend=frontend)
     return opened
 
 
