@@ -99,8 +99,7 @@ class CupyBackend(ArrayBackend):
         self._lender = Lender(self._gpu)
         self._lends_to = domain()
         with self._gpu.device:
-            # Here and not at the first convolution: loading it takes a second, which no session
-            # should wait for.
+            # Here and not at the first convolution: no session should wait for it to be loaded.
             self.cudnn: Cudnn | None = open_cudnn() if uses_cudnn else None
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}

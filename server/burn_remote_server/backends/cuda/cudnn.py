@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 PACKAGE: Final = "nvidia-cudnn-frontend"
 
-# As far back as its graphs have been tried.
+# Older ones lack what is called here, or have not been looked at.
 OLDEST_PACKAGE: Final = (1, 10)
 
 # Scratch memory of one call. Larger: more of the device is kept free for it. Smaller: the faster of

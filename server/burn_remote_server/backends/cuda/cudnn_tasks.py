@@ -29,7 +29,7 @@ __all__ = ["Direction", "Task", "task_of"]
 
 FLOATS: Final = frozenset({np.dtype(np.float32), np.dtype(np.float16), BFLOAT16})
 
-# Kernels that count elements in 32 bits have been wrong from here on.
+# From here on, kernels that count elements in 32 bits would be wrong.
 MAX_ELEMENTS: Final = 2**31
 
 
