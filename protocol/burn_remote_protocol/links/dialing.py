@@ -30,6 +30,9 @@ KEEPALIVE_IDLE_SECONDS: Final = 30
 KEEPALIVE_INTERVAL_SECONDS: Final = 10
 KEEPALIVE_PROBES: Final = 3
 
+# OpenSSL's codes for a certificate that is trusted, but for another name or IP address.
+_OTHER_HOST: Final = (62, 64)
+
 _HEADERS_END: Final = b"\r\n\r\n"
 # Any status but 101. Its body is of no interest; HTTP/1.0 servers are not websockets' business.
 _REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})")
@@ -97,10 +100,7 @@ def _explanation(address: Address, error: Exception) -> str:
                 "and bound to an address other machines can reach"
             )
         case ssl.SSLCertVerificationError():
-            return (
-                f"the certificate of {address} is not trusted ({error.verify_message}); check the "
-                "host name, or pass an ssl.SSLContext that trusts it"
-            )
+            return _distrust(address, error)
         case ssl.SSLError():
             return (
                 f"no TLS with {address} ({error.reason or error}); check that the server speaks "
@@ -118,6 +118,13 @@ def _explanation(address: Address, error: Exception) -> str:
         case ConnectionError() | ConnectionClosed():
             return _hung_up(address)
     return f"no connection to {address}: {error}; check the address and the network"
+
+
+def _distrust(address: Address, error: ssl.SSLCertVerificationError) -> str:
+    advice = 'name the authority that signed it: tls="ca.pem", or for a server --peer-ca ca.pem'
+    if error.verify_code in _OTHER_HOST:
+        advice = "write a host name that the certificate has"
+    return f"the certificate of {address} is not trusted ({error.verify_message}); {advice}"
 
 
 def _hung_up(address: Address) -> str:

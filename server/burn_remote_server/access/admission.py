@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from burn_remote_protocol.errors import HandshakeRefused, UsageError
 from burn_remote_server.access.tokens import InvalidTokens, Token, checked_secret, read_tokens
-from burn_remote_server.process.addresses import is_wildcard
+from burn_remote_server.process.addresses import is_wildcard, unknown_host
 from burn_remote_server.process.configuration import Settings
 
 __all__ = ["NOBODY", "Access", "Grant", "OpenToNetwork", "is_loopback_only", "token_in_path"]
@@ -143,6 +143,10 @@ def is_loopback_only(host: str) -> bool:
 
 
 def _exposure(host: str) -> str:
+    try:
+        socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return unknown_host(host)
     return (
         f"a server on {host or 'every interface'} needs tokens, since others can reach it: set "
         'BURN_REMOTE_TOKENS=name:"$(openssl rand -hex 32)" or --token-file FILE, '

@@ -13,6 +13,7 @@ __all__ = [
     "http_authority",
     "is_wildcard",
     "reachable_host",
+    "unknown_host",
     "websocket_address",
 ]
 
@@ -32,6 +33,14 @@ def is_wildcard(host: str) -> bool:
 def reachable_host(host: str) -> str:
     """Return the host by which this machine reaches a server that listens on ``host``."""
     return _WILDCARDS.get(host, host)
+
+
+def unknown_host(host: str) -> str:
+    """Return what is said of a host on which no server of this machine can listen."""
+    return (
+        f"--host {host!r} is no name or address of this machine; "
+        "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
+    )
 
 
 def http_authority(host: str, port: int) -> str:

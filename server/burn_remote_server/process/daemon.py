@@ -14,7 +14,12 @@ from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.connections import service
 from burn_remote_server.host import Host
 from burn_remote_server.process import banner, signals
-from burn_remote_server.process.addresses import http_authority, reachable_host, websocket_address
+from burn_remote_server.process.addresses import (
+    http_authority,
+    reachable_host,
+    unknown_host,
+    websocket_address,
+)
 from burn_remote_server.process.configuration import Settings
 from burn_remote_server.process.notify import READY, STOPPING, notify
 from burn_remote_server.telemetry import logs as telemetry
@@ -89,10 +94,7 @@ def _explain(problem: Exception, settings: Settings) -> str:
     """Return one sentence on why the port cannot be had, and what to do."""
     address = http_authority(settings.host, settings.port)
     if isinstance(problem, socket.gaierror):
-        return (
-            f"--host {settings.host!r} is no name or address of this machine; "
-            "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
-        )
+        return unknown_host(settings.host)
     match getattr(problem, "errno", None):
         case errno.EADDRINUSE:
             return (

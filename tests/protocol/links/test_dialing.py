@@ -142,7 +142,9 @@ def test_no_tls_to_a_server_with_it_is_explained(tls_contexts: dict[str, ssl.SSL
 
 def test_an_untrusted_certificate_is_explained(tls_contexts: dict[str, ssl.SSLContext]) -> None:
     with link_server(tls=tls_contexts["server"]) as server:
-        assert "is not trusted (self" in failure(server.address)
+        text = failure(server.address)
+    assert "is not trusted (self" in text
+    assert 'name the authority that signed it: tls="ca.pem"' in text
 
 
 def test_a_tls_context_for_an_address_without_tls_is_refused() -> None:

@@ -91,6 +91,11 @@ def test_any_other_host_needs_tokens_and_says_what_to_set(host: str) -> None:
     Access(settings(host=host, tokens=f"a:{ALICE}"))
 
 
+def test_a_host_that_is_none_is_named_before_tokens_are_asked_for() -> None:
+    with pytest.raises(OpenToNetwork, match=r"--host '999\.1\.1\.1' is no name or address of"):
+        Access(settings(host="999.1.1.1"))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
 def test_loopback_is_known_by_all_its_names(host: str) -> None:
     assert is_loopback_only(settings(host=host).host)
