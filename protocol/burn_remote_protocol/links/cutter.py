@@ -32,13 +32,18 @@ _LAST_OPCODE: Final = 0x0A
 _HEADER_64_BYTES: Final = 10
 
 
+_Parts = tuple[Any, ...]
+
+
 class _Place(NamedTuple):
     """Where a cutter is. Replaced as a whole, in one store: an interrupt can't come halfway."""
 
     arrived: list[bytes]  # read and not yet looked at; whoever reads appends here
     buffer: bytes = b""
     position: int = 0  # everything in ``buffer`` before this is done with
-    parts: tuple[bytes, ...] | None = None  # payload so far of the message being received
+    # Payload so far of the message being received: (what came before, the last part). Adding to it
+    # costs the same however many small parts a slow peer sends.
+    parts: _Parts | None = None
     size: int = 0  # its length, the current frame counted in full
     missing: int = 0  # how much of the current frame is not in ``parts``
     open: bool = False  # more frames of this message follow
@@ -51,14 +56,14 @@ class _Place(NamedTuple):
 
     def with_part(self, part: bytes | memoryview, **changes: Any) -> _Place:
         """Return the place after one more part of a payload."""
-        parts = self.parts or ()
+        parts: _Parts = self.parts or ()
         key: bytes = changes.pop("key", self.key)
         if key:
             part = apply_mask(part, key)
             turn = len(part) % 4
             key = key[turn:] + key[:turn]
         if part:  # not an empty one: joining it to a large one would copy that
-            parts = (*parts, bytes(part))
+            parts = (parts, bytes(part))
         return self._replace(parts=parts, key=key, **changes)
 
 
@@ -114,8 +119,7 @@ class FrameCutter:
         while not self._place.missing:
             place = self._place
             if place.whole():
-                parts = place.parts or ()
-                message = parts[0] if len(parts) == 1 else b"".join(parts)
+                message = _joined(place.parts or ())
                 self._place = place._replace(parts=None, size=0)
                 return message
             found = self._parse_header(place.buffer, place.position)
@@ -144,7 +148,7 @@ class FrameCutter:
 
     def put_back(self, message: bytes) -> None:
         """Undo the last ``take``."""
-        self._place = self._place._replace(parts=(message,), size=len(message), key=b"")
+        self._place = self._place._replace(parts=((), message), size=len(message), key=b"")
 
     def discard(self) -> None:
         """Forget everything that was not taken."""
@@ -214,6 +218,15 @@ class FrameCutter:
         if extra:
             length = int.from_bytes(buffer[position + 2 : position + 2 + extra], "big")
         return buffer[position], length, start
+
+
+def _joined(parts: _Parts) -> bytes:
+    """Return the payload that ``parts`` make, without a copy if it is one."""
+    pieces: list[bytes] = []
+    while parts:
+        parts, piece = parts
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(reversed(pieces))
 
 
 def _check_control(first: int, length: int) -> None:

@@ -91,6 +91,14 @@ def test_the_payload_of_a_large_frame_after_another_is_not_copied() -> None:
     assert cutter.take() is large
 
 
+@pytest.mark.timeout(20)  # a quarter of a second; where each byte copies what came before, hours
+def test_a_message_that_comes_byte_by_byte_costs_no_more_with_each_byte() -> None:
+    message = pattern(300_000)
+    head, payload = frame_bytes(Opcode.BINARY, message)[:10], message
+    chunks = [head, *(payload[at : at + 1] for at in range(len(payload)))]
+    assert cut(FrameCutter(LIMIT_BYTES), chunks) == [message]
+
+
 def test_a_message_that_was_put_back_is_taken_again_before_what_follows() -> None:
     cutter = FrameCutter(LIMIT_BYTES)
     cutter.arrived.append(frame_bytes(Opcode.BINARY, b"one") + frame_bytes(Opcode.BINARY, b"two"))
