@@ -262,6 +262,27 @@ def copies(device: br.Device) -> None:
         print(f"{what + ' of 256 MiB through a socket':<34}{array.nbytes / seconds / 1e9:.2f} GB/s")
 
 
+def between_processes() -> None:
+    """256 MiB from one server's GPU to another's, the other GPU where there are two."""
+    other = "1" if cupy.cuda.runtime.getDeviceCount() > 1 else "0"
+    for what, allowed in (("by CUDA IPC", "true"), ("through a socket", "false")):
+        flags = ("--backend", "cupy", "--cuda-ipc", allowed)
+        with (
+            server(*flags) as first,
+            server(*flags, CUDA_VISIBLE_DEVICES=other) as second,
+            br.RemoteDevice(first.address) as source,
+            br.RemoteDevice(second.address) as target,
+        ):
+            x = br.ones((2**26,), device=source)
+            source.sync()
+
+            def move(x: br.Tensor = x, target: br.Device = target) -> None:
+                x.to(target)[:1].numpy()
+
+            seconds = measure(move, target.sync, 10)
+        print(f"{'process to process ' + what:<34}{2**28 / seconds / 1e9:.2f} GB/s")
+
+
 def array_copies(backend: Backend, session: BackendSession) -> None:
     """256 MiB between the host's memory and the GPU, without a socket."""
     data = TensorData(bytes(2**28), (2**26,), F32)
@@ -294,6 +315,7 @@ def main() -> None:
         training(device, backend.sync)
         host_time(running, device)
         copies(device)
+    between_processes()
 
 
 if __name__ == "__main__":
