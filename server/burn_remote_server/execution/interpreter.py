@@ -24,7 +24,14 @@ from burn_remote_server.backends.interface import Backend, BackendSession, array
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.fetches import Fetches
 from burn_remote_server.execution.ownership import held_once
-from burn_remote_server.execution.plans import Plan, as_failure, memory_bytes, timed, too_costly
+from burn_remote_server.execution.plans import (
+    Plan,
+    as_failure,
+    memory_bytes,
+    timed,
+    too_costly,
+    within,
+)
 from burn_remote_server.execution.slots import InFlight, Slot, Uploading
 
 __all__ = ["Interpreter"]
@@ -88,6 +95,8 @@ class Interpreter:
         plan = Plan(signature, self.session)
         refusal = self.quota.refusal(memory_bytes(spec) for spec in signature.outputs)
         plan.error = plan.error or refusal or too_costly(plan.cost, self._max_operation_cost)
+        if plan.workspace_bytes:
+            plan.run = within(plan.run, plan.workspace_bytes, self.quota)
         if self._max_operation_seconds is not None and plan.cost >= TIMED_COST:
             plan.run = timed(plan.run, self._max_operation_seconds)
             plan.run_into = timed(plan.run_into, self._max_operation_seconds)

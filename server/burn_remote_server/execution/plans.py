@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -16,14 +17,16 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import check_declared
+from burn_remote_protocol.operations.families.floats import DEQUANTIZE
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, array_shape
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly"]
+__all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
 
 logger = get_logger(__name__)
 
@@ -51,6 +54,7 @@ class Plan:
     __slots__ = (
         "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes",
         "output_count", "reusable", "run", "run_into", "signature", "task_length",
+        "workspace_bytes",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, session: BackendSession) -> None:
@@ -60,6 +64,7 @@ class Plan:
         self.gives_one = _gives_one(signature)
         self.task_length = 1 + self.input_count + self.output_count
         self.output_bytes = sum(memory_bytes(spec) for spec in signature.outputs)
+        self.workspace_bytes = _workspace_bytes(signature)
         self.last_uses = tuple(
             position
             for position, use in enumerate(signature.input_uses)
@@ -137,6 +142,14 @@ def _cost(signature: Signature) -> int:
     return elements + sum(use.spec.size for use in signature.input_uses)
 
 
+def _workspace_bytes(signature: Signature) -> int:
+    """Return what the numbers of quantized tensors take, which may be 16 times the tensors."""
+    if signature.row in (DEQUANTIZE, CUSTOM):
+        return 0  # the numbers are the result; what an operator added gets the tensors as held
+    specs = (*(use.spec for use in signature.input_uses), *signature.outputs)
+    return sum(F32.itemsize * spec.size for spec in specs if spec.dtype.scheme is not None)
+
+
 def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
     """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
     kernel = session.bind(signature)
@@ -172,6 +185,19 @@ def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
         f"operation cost: an estimated {cost:,} arithmetic operations, {allowed:,} are allowed; "
         "split the operation, or raise max_operation_cost on the server"
     )
+
+
+def within(run: Callable[..., Any], workspace_bytes: int, quota: Quota) -> Callable[..., Any]:
+    """Return a kernel for whose temporary arrays there must be room while it runs."""
+
+    def run_within(*inputs: Any) -> Any:
+        quota.take(workspace_bytes, 0)
+        try:
+            return run(*inputs)
+        finally:
+            quota.give_back(workspace_bytes, 0)
+
+    return run_within
 
 
 def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]:
