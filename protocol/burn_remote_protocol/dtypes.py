@@ -49,7 +49,12 @@ class Category(StrEnum):
 
 
 class DTypeUsage(IntFlag):
-    """What a device can do with a dtype; the bits are those of Burn 0.21's ``DTypeUsage``."""
+    """What a device can do with a dtype; the bits are those of Burn 0.21's ``DTypeUsage``.
+
+    ``STORAGE``: held, moved, and converted to and from other dtypes. ``ARITHMETIC``: computed with.
+    Quantized dtypes have the first only, also where Burn computes: products and sums of quantized
+    tensors are those of their numbers, dequantized first. ``ACCELERATED``: by special hardware.
+    """
 
     STORAGE = 1
     ARITHMETIC = 2

@@ -85,5 +85,5 @@ class ArrayBackend(Backend):
         # The answers of Burn's own CPU server: its client chooses by them how truth values are
         # stored, and asks for Bool(U32) before Bool(U8).
         if dtype.scheme is not None:
-            return DTypeUsage.STORAGE
+            return DTypeUsage.STORAGE  # the table's arithmetic takes none; see ``DTypeUsage``
         return DTypeUsage(0) if dtype is BOOL_U32 or dtype is FLEX32 else _GENERAL
