@@ -6,6 +6,7 @@ its divisor, as in Python.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,7 +56,7 @@ class NumericArithmetic(KernelFamily):
                 WithScalar(xp, self.integer_remainder, rounds_scalar=False),
             ),
             "Abs": Elementwise(xp.absolute),
-            "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp_into),
+            "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
@@ -73,22 +74,19 @@ class NumericArithmetic(KernelFamily):
             raise UsageError("an integer is divided by 0")
 
     def prepare_clamp(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return each element, or the limit it exceeds; NaN stays."""
-        minimum, maximum = self.xp.minimum, self.xp.maximum
-        low, high = (self._limit(parameters[name], first.dtype) for name in ("min", "max"))
+        """Return each element, or the limit it exceeds; NaN stays. Takes ``out`` for the result."""
+        minimum, maximum = parameters["min"], parameters["max"]
+        limits = []
+        if minimum != -math.inf or maximum == math.inf:
+            limits.append((self.xp.maximum, self._limit(minimum, first.dtype)))
+        # A rectified linear unit has no upper limit: a second pass over the memory would show.
+        if maximum != math.inf:
+            limits.append((self.xp.minimum, self._limit(maximum, first.dtype)))
 
-        def run(tensor: Array) -> Array:
-            return minimum(maximum(tensor, low), high)
-
-        return run
-
-    def prepare_clamp_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the same with an argument for the result."""
-        minimum, maximum = self.xp.minimum, self.xp.maximum
-        low, high = (self._limit(parameters[name], first.dtype) for name in ("min", "max"))
-
-        def run(tensor: Array, *, out: Array) -> Array:
-            return minimum(maximum(tensor, low, out=out), high, out=out)
+        def run(tensor: Array, **options: Array) -> Array:
+            for limit_by, limit in limits:
+                tensor = limit_by(tensor, limit, **options)
+            return tensor
 
         return run
 

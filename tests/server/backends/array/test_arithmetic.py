@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import UsageError
+from burn_remote_server.backends.array.arithmetic import NumericArithmetic
 from support.elements import FLOATS, INTEGERS, arrays, assert_same, pairs, wrapped
-from support.kernels import compute
+from support.kernels import compute, spec_of
 
 EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -139,6 +140,39 @@ def test_clamping_keeps_nan(dtype: Any) -> None:
     seen = compute("Numeric.Clamp", tensor, min=-0.5, max=np.inf)
 
     assert_same(seen, np.array([np.nan, -0.5, -0.5, 0.5, np.inf], dtype))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "passes"),
+    [(0, np.inf, 1), (-np.inf, 6, 1), (0, 6, 2), (-np.inf, np.inf, 1)],
+)
+def test_a_limit_that_limits_nothing_costs_no_pass(low: float, high: float, passes: int) -> None:
+    tensor = np.array([np.nan, -np.inf, -1, 0.5, 7, np.inf], np.float32)
+    counting = Counting()
+    kernel = NumericArithmetic(counting).table()["Clamp"]
+
+    seen = kernel(tensor, out=spec_of(tensor), min=low, max=high)
+
+    assert_same(seen, np.clip(tensor, low, high))
+    assert counting.passes == passes
+
+
+class Counting:
+    """NumPy, which counts how often limits are applied."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def maximum(self, *tensors: Any, **options: Any) -> Any:
+        self.passes += 1
+        return np.maximum(*tensors, **options)
+
+    def minimum(self, *tensors: Any, **options: Any) -> Any:
+        self.passes += 1
+        return np.minimum(*tensors, **options)
 
 
 @given(st.data(), st.sampled_from(INTEGERS))
