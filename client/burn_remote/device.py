@@ -23,6 +23,7 @@ from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
+from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
@@ -75,7 +76,7 @@ class Device:
         if not hasattr(session, "device"):
             session.device = self
 
-    def tensor(self, data: Any, dtype: DType | None = None) -> Tensor:
+    def tensor(self, data: Any, dtype: AnyDType | None = None) -> Tensor:
         """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
         from burn_remote.functions.creation import tensor  # creation builds on devices
 
@@ -92,11 +93,11 @@ class Device:
         """Set the seed of this device's random numbers, for this session only (0 ≤ seed < 2⁶⁴)."""
         self.client.seed(whole_number("a seed", seed, 0, 2**64 - 1))
 
-    def dtype_usage(self, dtype: DType) -> DTypeUsage:
+    def dtype_usage(self, dtype: AnyDType) -> DTypeUsage:
         """Ask what the device can do with a dtype. Waits for the answer."""
-        return self.client.dtype_usage(dtype).result()
+        return self.client.dtype_usage(as_dtype(dtype)).result()
 
-    def supports_dtype(self, dtype: DType) -> bool:
+    def supports_dtype(self, dtype: AnyDType) -> bool:
         """Whether the device can store and compute with a dtype. Waits for the answer."""
         usage = self.dtype_usage(dtype)
         return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage

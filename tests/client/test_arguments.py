@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 
 import burn_remote
+from burn_remote import functional
 from support.runners import RecordingDevice
 
 # Type checkers would refuse these calls before they are made.
 br: Final[Any] = burn_remote
+F: Final[Any] = functional
 DEVICE: Final[Any] = RecordingDevice()
 
 
 def f(*shape: int) -> Any:
     return br.ones(shape, device=DEVICE)
+
+
+def i(*shape: int) -> Any:
+    return br.ones(shape, dtype=br.int64, device=DEVICE)
 
 
 def refused(call: Callable[[], object], kind: type[Exception], text: str) -> None:
@@ -33,6 +39,9 @@ NO_WHOLE_NUMBERS: dict[str, Callable[[], object]] = {
     r"a tuple of them, not \(2.5,\)": lambda: br.zeros((2.5,), device=DEVICE),
     "a tuple of them, not 'ab'": lambda: br.zeros("ab", device=DEVICE),
     r"a tuple of them, not \(2, '3'\)": lambda: f(6).reshape(2, "3"),
+    "num_classes is a whole number, not 2.0": lambda: F.one_hot(i(2), 2.0),
+    "a number in pad is a whole number, not 1.5": lambda: br.pad(f(2), (1.5, 1)),
+    r"pad=1 is no pairs of numbers, such as \(1, 1\)": lambda: br.pad(f(2), 1),
     "a size in block=1.5 is a whole number": lambda: br.quant_scheme(block=1.5),
     "a size in block='a' is a whole number": lambda: br.quant_scheme(block="a"),
 }
@@ -48,6 +57,7 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
     "from 1 to 255, not 0": lambda: br.quant_scheme(block=0),
     "from 1 to 255, not 256": lambda: br.quant_scheme(block=(4, 256)),
     r"block=\(\) is not one to 5 sizes": lambda: br.quant_scheme(block=()),
+    "num_classes is from 1 to": lambda: F.one_hot(i(2), 0),
     "value=3 is none of Q8F": lambda: br.quant_scheme(3),
     r"value=\['Q8S'\] is none of Q8F": lambda: br.quant_scheme(["Q8S"]),
 }
@@ -68,3 +78,61 @@ def test_a_local_device_computes_on_after_a_seed_was_refused() -> None:
     with br.LocalDevice() as device:
         refused(lambda: device.seed(1.5), br.ArgumentMismatch, "not 1.5")
         assert br.ones(2, device=device).tolist() == [1, 1]
+
+
+NO_OUTPUTS: dict[str, Callable[[], object]] = {
+    "outputs is a TensorSpec.* or a list of them, not 3": lambda: br.custom("a", f(2), outputs=3),
+    r"outputs is a TensorSpec.*, not \(\(2,\), ": lambda: br.custom(
+        "a", f(2), outputs=((2,), br.float32)
+    ),
+    "an operation's name is text, not 3": lambda: br.custom(
+        3, f(2), outputs=br.TensorSpec((2,), br.float32)
+    ),
+}
+
+
+@pytest.mark.parametrize("text", NO_OUTPUTS)
+def test_what_declares_no_output_is_shown(text: str) -> None:
+    refused(NO_OUTPUTS[text], br.ArgumentMismatch, text)
+
+
+def test_outputs_are_declared_by_whatever_names_a_dtype() -> None:
+    for dtype in ("float32", np.float32, br.float32):
+        assert br.custom("a", f(2), outputs=br.TensorSpec(3, dtype)).dtype is br.float32
+    refused(
+        lambda: br.custom("a", f(2), outputs=br.TensorSpec(3, "text")), br.DTypeMismatch, "'text'"
+    )
+    assert br.custom("a", f(2), outputs=br.TensorSpec(3, "float32")).shape == (3,)
+
+
+def test_no_dtype_is_none() -> None:
+    refused(lambda: f(2).astype(None), br.DTypeMismatch, "cannot hold None")
+
+
+NO_LABELS: Final = [
+    (F.cross_entropy, f(2, 3), f(2), r"float32\[2\] are neither.* like float32\[2, 3\]"),
+    (F.cross_entropy, f(2, 3), f(2, 1), r"float32\[2, 1\] are neither integers"),
+    (F.cross_entropy, f(2, 3), f(2) > 0, r"bool\[2\] are neither integers"),
+    (F.nll_loss, f(3), f(), r"float32\[\] are neither integers"),
+    (F.nll_loss, f(2, 3), f(2), r"such as target\.astype\(burn_remote\.int64\)"),
+]
+
+
+@pytest.mark.parametrize("loss, x, target, text", NO_LABELS)
+def test_labels_that_are_none_are_refused_before_anything_is_sent(
+    loss: Callable[..., object], x: Any, target: Any, text: str
+) -> None:
+    before = len(DEVICE.runner.operations)
+    refused(lambda: loss(x, target), br.DTypeMismatch, text)
+    assert len(DEVICE.runner.operations) == before
+
+
+def test_schemes_and_numbers_of_quantized_data_are_checked() -> None:
+    scheme = br.quant_scheme()
+    refused(lambda: br.quantized_tensor([1], 1.0, "Q8S"), br.UsageError, "not 'Q8S'")
+    refused(lambda: br.quantized_tensor([[1], [1, 2]], 1.0, scheme), br.DTypeMismatch, "elements")
+    refused(lambda: br.quantized_tensor([1], "a", scheme), br.DTypeMismatch, "cannot hold")
+
+
+def test_the_shape_of_a_norm_may_be_one_size() -> None:
+    assert F.layer_norm(f(2, 3), 3).shape == (2, 3)

@@ -22,6 +22,7 @@ CALLS: dict[str, tuple[Call, str, str]] = {
     "gather_nd": (lambda f, i: br.gather_nd(f(3, 3), i([[5, 0]])), "Base.GatherNd", "5.*0 to 2"),
     "take": (lambda f, i: br.take(f(3), i([3]), axis=0), "Base.Select", "3.*0 to 2"),
     "a class": (lambda f, i: F.nll_loss(f(2, 3), i([0, 5]), reduction="none"), "Base.Gather", "5"),
+    "a hot place": (lambda f, i: F.one_hot(i([0, 3]), 3), "Base.Scatter", "3.*0 to 2"),
     "a length": (
         lambda f, i: F.ctc_loss(f(4, 1, 3), i([[1, 2]]), [9], [2], reduction="none"),
         "Module.CtcLoss",

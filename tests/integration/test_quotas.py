@@ -38,6 +38,15 @@ def test_a_result_of_petabytes_is_refused_by_its_computed_size() -> None:
             br.zeros((2**40,), device=device).numpy()
 
 
+@pytest.mark.parametrize("mode", ["constant", "replicate", "circular"])
+def test_a_border_of_gigabytes_is_refused_with_nothing_allocated_for_it(mode: str) -> None:
+    with limited("--max-session-bytes", "1GB") as device:
+        padded = br.pad(br.ones((2,), device=device), (10**12, 10**12), mode=mode)
+        assert padded.shape == (2 * 10**12 + 2,)
+        with pytest.raises(br.QuotaExceeded, match="would be held, 1,000,000,000 are allowed"):
+            padded.numpy()
+
+
 def test_a_session_over_its_bytes_gets_a_name_and_two_numbers() -> None:
     with limited("--max-session-bytes", "1000") as device:
         first = br.ones((200,), device=device)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.functions.arithmetic import remainder, subtract
+from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.functions.indexing import get_item, set_item
+from burn_remote.functions.selection import clip
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled, upload
 from burn_remote.tensors.scalars import Number
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote.tensors.whole_numbers import whole_number
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -36,6 +40,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     ``UsageError`` for another mode.
     """
     rank = input.ndim
+    pad = _whole_numbers(pad)
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise ShapeMismatch(f"pad={list(pad)} are no pairs for up to {rank} axes")
     borders = [(0, 0)] * (rank - len(pad) // 2)
@@ -49,6 +54,12 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     if mode not in _MODES:
         raise UsageError(f"mode={mode!r} is none of constant, {', '.join(_MODES)}")
     return _continued(cut, grown, mode)
+
+
+def _whole_numbers(pad: Sequence[int]) -> list[int]:
+    if not isinstance(pad, list | tuple):
+        raise ArgumentMismatch(f"pad={pad!r} is no pairs of numbers, such as (1, 1)")
+    return [whole_number("a number in pad", size, -MAX_ELEMENTS, MAX_ELEMENTS) for size in pad]
 
 
 def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
@@ -78,6 +89,15 @@ def _continued(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
             continue
         if size == 0 or (mode == "reflect" and max(border) >= size):
             raise ShapeMismatch(f"{x.handle.spec} is too small for {border} by {mode=}")
-        places = np.pad(np.arange(size), border, mode=_MODES[mode])  # type: ignore[call-overload]
-        x = SELECT.apply((x, upload(x, places)), (axis,))
+        x = SELECT.apply((x, _places(x, size, border, mode)), (axis,))
     return x
+
+
+def _places(x: Tensor, size: int, border: tuple[int, int], mode: str) -> Tensor:
+    """Return which elements of an axis stand where, with a border on both sides of it."""
+    if size + sum(border) <= SENT_LENGTH or mode == "reflect":
+        places = np.pad(np.arange(size), border, mode=_MODES[mode])  # type: ignore[call-overload]
+        return upload(x, places)
+    # A border may be longer than this program has memory for; the server refuses it by name.
+    before = subtract(counted(x.__class__, x.handle.client, size + sum(border)), border[0])
+    return remainder(before, size) if mode == "circular" else clip(before, 0, size - 1)

@@ -9,8 +9,9 @@ import numpy as np
 
 from burn_remote.device import checked_device, default_device
 from burn_remote.tensor import Tensor
+from burn_remote.tensors.arrays import as_array
 from burn_remote.tensors.calls import explained
-from burn_remote_protocol.dtypes import DType, QuantScheme
+from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.quantization import (
     SCALE_BYTES,
@@ -60,7 +61,9 @@ def quantized_tensor(
     one for each block. Raises ``ShapeMismatch``, ``UsageError`` for values out of range, and
     ``Unsupported`` for a scheme with which Burn 0.21 does not compute.
     """
-    integers, numbers = np.asarray(values), np.asarray(scales, np.float32)
+    if not isinstance(scheme, QuantScheme):
+        raise UsageError(f"a scheme is one of quant_scheme(…), not {scheme!r}")
+    integers, numbers = as_array(values, None), as_array(scales, F32)
     check_computable(scheme)
     check_blocks(integers.shape, scheme)
     expected = scales_shape(integers.shape, scheme)

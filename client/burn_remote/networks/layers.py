@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.functions.arithmetic import divide
-from burn_remote.functions.casting import NOT, astype
-from burn_remote.functions.comparison import equal, less
-from burn_remote.functions.counting import counted
+from burn_remote.functions.casting import NOT
+from burn_remote.functions.comparison import less
+from burn_remote.functions.gathering import scatter
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.calls import explained
-from burn_remote.tensors.operators import Operator, reshaped, with_rank
+from burn_remote.tensors.operators import ONES, ZEROS, Operator, reshaped, with_rank
+from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, layers
 from burn_remote_protocol.operations.values import Scalar
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -57,15 +58,17 @@ def embedding(input: Tensor, weight: Tensor) -> Tensor:
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
     """Return, as int64, 1 at the place that each integer names, elsewhere 0: ``[…]`` to ``[…, n]``.
 
-    An integer that names no place gives zeros only. The number of classes must be given: the
-    tensor is not looked at.
+    An integer that names no place fails the operation, and so the read. The number of classes must
+    be given: the tensor is not looked at.
     """
-    if num_classes < 1:
-        raise UsageError(f"num_classes={num_classes} must be given, and be at least 1")
+    count = whole_number("num_classes", num_classes, 1, MAX_ELEMENTS)
     if not x.dtype.is_integer:
         raise DTypeMismatch(f"x is {x.handle.spec}, but classes are integers")
-    classes = astype(counted(x.__class__, x.handle.client, num_classes), x.dtype)
-    return astype(equal(expand_dims(x, -1), classes), I64)
+    client, places = x.handle.client, expand_dims(x, -1)
+    nothing = x.__class__(ZEROS.create(client, TensorSpec((*x.shape, count), I64)))
+    single = x.__class__(ONES.create(client, TensorSpec(places.shape, I64)))
+    # Only a sum may be scattered on every backend of Burn's.
+    return scatter(nothing, -1, places, single, update="add")
 
 
 @explained

@@ -7,6 +7,7 @@ dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,7 @@ from burn_remote.networks.activations import log_softmax, softplus
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
 from burn_remote.tensors.value import is_tensor
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def nll_loss(
     ``weight`` ``[classes]`` says how much each class counts. Targets equal to ``ignore_index`` do
     not count (``None``, the default: all do, and nothing is compared).
     """
+    _check_labels(input, target)
     if input.ndim == 1:
         wide = reshaped(input, (1, input.size))
         loss = nll_loss(wide, reshaped(target, (1,)), weight, ignore_index, reduction)
@@ -139,14 +141,24 @@ def nll_loss(
     return _weighted_mean(loss, shares, reduction)
 
 
+def _check_labels(input: Tensor, target: Tensor) -> None:
+    """Refuse what are no labels of an input's classes, before an operation is sent."""
+    shape = (*input.shape[:1], *input.shape[2:]) if input.ndim > 1 else ()
+    if not target.dtype.is_integer:
+        raise DTypeMismatch(
+            f"targets {target.handle.spec} are neither integers, such as "
+            f"target.astype(burn_remote.int64), nor probabilities like {input.handle.spec}"
+        )
+    if target.size != math.prod(shape) or (input.ndim > 1 and target.shape != shape):
+        raise ShapeMismatch(f"targets {target.handle.spec} must have shape {list(shape)}")
+
+
 def _picked(
     input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return minus each target's log-probability times its share, the shares in a mean, if they are
     not all 1, and where targets are ignored."""
-    shape = (input.shape[0], *input.shape[2:])
-    if target.shape != shape:
-        raise ShapeMismatch(f"targets {target.handle.spec} must have shape {list(shape)}")
+    shape = target.shape
     if weight is not None and weight.shape != (input.shape[1],):
         raise ShapeMismatch(f"weight {weight.handle.spec} must have shape [{input.shape[1]}]")
     ignored = None if ignore_index is None else equal(target, ignore_index)
@@ -184,6 +196,8 @@ def cross_entropy(
     probabilities of the shape of ``input``. ``label_smoothing`` mixes integers with an even
     distribution.
     """
+    if not target.dtype.is_floating or target.shape != input.shape:
+        _check_labels(input, target)
     expected = log_softmax(input, 0 if input.ndim == 1 else 1)
     if target.dtype.is_floating:
         return _soft_cross_entropy(expected, target, weight, reduction, label_smoothing)

@@ -16,7 +16,7 @@ from burn_remote.functions.elementwise import abs, rsqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum
-from burn_remote.tensors.axes import Axes
+from burn_remote.tensors.axes import Axes, normal_shape
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.dtypes import DType
@@ -39,7 +39,7 @@ __all__ = [
 @explained
 def layer_norm(
     input: Tensor,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
@@ -48,8 +48,9 @@ def layer_norm(
 
     ``normalized_shape`` is the shape of these axes, and of weight and bias.
     """
-    axes = _last_axes(input, normalized_shape)
-    _check_shapes(tuple(normalized_shape), weight=weight, bias=bias)
+    shape = normal_shape(normalized_shape)
+    axes = _last_axes(input, shape)
+    _check_shapes(shape, weight=weight, bias=bias)
     return _scaled(_standardized(input, axes, eps), weight, bias, input.dtype)
 
 

@@ -66,7 +66,8 @@ def as_dtype(dtype: AnyDType) -> DType:
     if isinstance(dtype, DType):
         return dtype
     try:
-        found = _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+        # NumPy's own default is float64, and no default of ours.
+        found = None if dtype is None else _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     except TypeError:
         found = None
     if found is None:

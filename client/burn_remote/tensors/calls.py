@@ -90,7 +90,8 @@ def _positions(call: _Call, signature: inspect.Signature) -> str | None:
     """Explain that there are more arguments than places, unless something else is wrong."""
     parameters = signature.parameters.values()
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(call.arguments) <= len(places):
+    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if takes_any_number or len(call.arguments) <= len(places):
         return None
     taken = (
         f"it takes {', '.join(p.name for p in places)} by place, {len(call.arguments)} are given"

@@ -72,6 +72,14 @@ MOVES: list[tuple[Any, Any]] = [
         lambda a: np.pad(a, ((0, 0), (0, 2), (5, 1)), mode="edge"),
     ),
     (
+        lambda x: F.pad(x, (900, 700), mode="circular"),
+        lambda a: np.pad(a, ((0, 0), (0, 0), (900, 700)), mode="wrap"),
+    ),
+    (
+        lambda x: F.pad(x, (0, 0, 900, 700), mode="replicate"),
+        lambda a: np.pad(a, ((0, 0), (900, 700), (0, 0)), mode="edge"),
+    ),
+    (
         lambda x: F.pad(x, (3, 1), mode="circular"),
         lambda a: np.pad(a, ((0, 0), (0, 0), (3, 1)), mode="wrap"),
     ),
