@@ -33,6 +33,13 @@ def new_event() -> Any:
     return cupy.cuda.Event(disable_timing=True)
 
 
+def _status(event: Any) -> int:
+    try:
+        return int(cupy.cuda.runtime.eventQuery(event.ptr))
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return int(error.status)
+
+
 class _Loan:
     """Keeps something until the work that its stream was given so far is done."""
 
@@ -61,7 +68,7 @@ class Gpu:
             self.pool.set_limit(size=memory_limit or 0)
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             total = int(self.device.mem_info[1])
-        self.watch: Final = Watch(self.device)
+        self.watch: Final = Watch(self.device, _status)
         self.name: Final = str(properties["name"], "utf-8")
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
