@@ -50,6 +50,7 @@ from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
     Hello,
+    Lent,
     QueryDType,
     Read,
     Refused,
@@ -202,6 +203,7 @@ def _frames() -> Iterator[bytes]:
         Reply(1, _SPEC),
         Reply(1, refusal),
         FetchRequest(1, bytes(32), 5),
+        Lent(1, bytes(64)),
         Closing(refusal),
     ):
         yield encode_frame(message)

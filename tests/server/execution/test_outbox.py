@@ -11,7 +11,7 @@ import pytest
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import QuotaExceeded
-from burn_remote_protocol.messages import Chunk, Fetch, Reply
+from burn_remote_protocol.messages import Chunk, Fetch, Lent, Reply
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.slots import InFlight
@@ -40,6 +40,12 @@ def test_a_large_answer_is_its_shape_and_then_chunks_in_order() -> None:
     assert [(c.offset, len(c.data)) for c in chunks if isinstance(c, Chunk)] == [
         (0, CHUNK_BYTES), (CHUNK_BYTES, CHUNK_BYTES), (2 * CHUNK_BYTES, 1)
     ]  # fmt: skip
+
+
+def test_what_is_lent_is_its_shape_and_then_the_handle() -> None:
+    outbox = NativeOutbox(no_fetch)
+    outbox.lend(1, TensorSpec((3,), U8), b"handle")
+    assert taken(outbox) == [Reply(1, TensorSpec((3,), U8)), Lent(1, b"handle")]
 
 
 def test_large_answers_take_turns_and_small_ones_go_first() -> None:

@@ -32,6 +32,12 @@ WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
 Handle = Callable[[ServerConnection], Any]
 
 
+@pytest.fixture(autouse=True)
+def nothing_lent() -> None:
+    """Count no loans of tests before."""
+    SharingBackend.open_loans.clear()
+
+
 class Pair:
     """A server that exposes, one that fetches from it, and where the first is reached."""
 
@@ -232,6 +238,26 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         assert len(connections) == 2
         assert len(set(both.borrower.borrowed)) == 2
         await until(lambda: not SharingBackend.open_loans)
+
+
+async def test_a_fetch_that_is_given_up_while_it_copies_does_not_end_the_loan() -> None:
+    async with pair() as both:
+        is_copying, may_go_on = threading.Event(), threading.Event()
+
+        def wait(handle: bytes) -> None:
+            is_copying.set()
+            assert may_go_on.wait(5)
+
+        both.borrower.before_borrowing = wait
+        moving = asyncio.create_task(both.moved())
+        await asyncio.to_thread(is_copying.wait, 5)
+        moving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+        few = TensorSpec((3,), F32)
+        await both.moved(ARRAY[0, :3], few)  # whatever was said before has been heard now
+        assert len(SharingBackend.open_loans) == 1
+        may_go_on.set()
 
 
 # -- sources that lie -------------------------------------------------------------------------

@@ -106,11 +106,8 @@ class Lender:
                     self._spare.remove(block)
                     return block
             self._shrink(MAX_SPARE - 1)
-            if not self._has_room(size):
-                self._shrink(0)
-                self._gpu.cleanup()
-                if not self._has_room(size):
-                    return None
+            if not self._made_room(size):
+                return None
             block = cupy.cuda.Memory(size)
             self._total_bytes += size
             return block
@@ -120,10 +117,17 @@ class Lender:
         while len(self._spare) > count:
             self._total_bytes -= int(self._spare.popleft().size)
 
-    def _has_room(self, size: int) -> bool:
-        taken = self._gpu.memory()
-        allowed = self._gpu.memory_bytes - taken.used - taken.cached - self._total_bytes
-        return size <= min(allowed, int(self._gpu.device.mem_info[0]))
+    def _made_room(self, size: int) -> bool:
+        """Whether a new block is allowed, after what is kept to be used again made way for it."""
+        found = self._gpu.memory()
+        allowed = found.total - found.used - self.lent_bytes
+        if size > allowed:
+            return False
+        free = min(allowed - found.cached - self.spare_bytes, int(self._gpu.device.mem_info[0]))
+        if size > free:
+            self._shrink(0)
+            self._gpu.cleanup()
+        return True
 
 
 class _Handle(ctypes.Structure):
