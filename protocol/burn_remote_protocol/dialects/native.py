@@ -32,6 +32,7 @@ from burn_remote_protocol.dialects.native_tasks import (
 )
 from burn_remote_protocol.dialects.native_values import (
     count,
+    memory_handle,
     seconds,
     spec_from_wire,
     spec_to_wire,
@@ -100,9 +101,6 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
     _HELLO, _BATCH, _CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
     _LENT,
 ) = range(1, 12)  # fmt: skip
-
-# CUDA's have 64. Larger: a peer makes the other side hold more for nothing.
-MAX_HANDLE_BYTES: Final = 256
 
 # The flag of a chunk whose header has a checksum: the low half of XXH3, 64 bits. CRC-32 takes 95 µs
 # for 512 KiB on the event loops of both sides, this 5.
@@ -213,14 +211,6 @@ def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
     return Reply(count(request), _REPLY_VALUE[mark](value))
 
 
-def _lent_from_wire(request: Any, handle: Any) -> Lent:
-    if type(handle) is not bytes or not 1 <= len(handle) <= MAX_HANDLE_BYTES:
-        raise ProtocolViolation(
-            f"a handle of memory has 1 to {MAX_HANDLE_BYTES} bytes, not {shown(handle)}"
-        )
-    return Lent(count(request), handle)
-
-
 def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     failure = error_from_wire(error)
     if not isinstance(failure, OperationFailed):
@@ -262,7 +252,7 @@ _DECODE_FRAME: Final[dict[int, Callable[..., Any]]] = {
     _FETCH: lambda request, transfer, offset: FetchRequest(
         count(request), transfer_id(transfer), count(offset)
     ),
-    _LENT: _lent_from_wire,
+    _LENT: lambda request, handle: Lent(count(request), memory_handle(handle)),
 }
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES
 from burn_remote_protocol.tensors import TensorSpec, checked_shape
 
-__all__ = ["count", "seconds", "spec_from_wire", "spec_to_wire", "text", "transfer_id"]
+__all__ = [
+    "count",
+    "memory_handle",
+    "seconds",
+    "spec_from_wire",
+    "spec_to_wire",
+    "text",
+    "transfer_id",
+]
+
+# CUDA's have 64. Larger: a peer makes the other side hold more for nothing.
+MAX_HANDLE_BYTES: Final = 256
 
 
 def spec_to_wire(spec: TensorSpec) -> list[Any]:
@@ -30,6 +41,14 @@ def count(value: Any, maximum: int = MAX_ID) -> int:
 def transfer_id(value: Any) -> bytes:
     if type(value) is not bytes or len(value) != TRANSFER_ID_BYTES:
         raise ProtocolViolation(f"a transfer id is {TRANSFER_ID_BYTES} bytes, not {shown(value)}")
+    return value
+
+
+def memory_handle(value: Any) -> bytes:
+    if type(value) is not bytes or not 1 <= len(value) <= MAX_HANDLE_BYTES:
+        raise ProtocolViolation(
+            f"a handle of memory has 1 to {MAX_HANDLE_BYTES} bytes, not {shown(value)}"
+        )
     return value
 
 
