@@ -1,4 +1,4 @@
-"""The first screen of the README works when pasted."""
+"""The programs in the README and in the documents for users work when pasted."""
 
 from __future__ import annotations
 
@@ -9,32 +9,41 @@ from pathlib import Path
 
 from support.servers import server
 
-README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
 
 
-def test_the_python_program_runs_against_a_server_and_prints_no_warning() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def printed_by_the_program_in(text: str) -> str:
+    """Return what the text's only Python program prints; a warning would be an error."""
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     with server() as running:
+        pasted = program.replace("ws://127.0.0.1:3000", running.address)
         run = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "error",
-                "-c",
-                program.replace("ws://127.0.0.1:3000", running.address),
-            ],
+            [sys.executable, "-W", "error", "-c", pasted],
             capture_output=True,
             text=True,
             timeout=60,
             check=True,
         )
     assert run.stderr == ""
-    assert run.stdout.startswith("Tensor(shape=(64, 10), dtype=float32")
+    return run.stdout
+
+
+def test_the_readmes_program_runs_against_a_server() -> None:
+    printed = printed_by_the_program_in(README)
+    assert printed.startswith("Tensor(shape=(64, 10), dtype=float32")
+
+
+def test_the_program_of_quantization_prints_what_its_comments_say() -> None:
+    printed = printed_by_the_program_in((ROOT / "docs" / "quantization.md").read_text("utf-8"))
+    sizes, error, is_same = printed.splitlines()
+    assert sizes == "65536 10240"
+    assert 0 < float(error) < 0.5
+    assert is_same == "True"
 
 
 def test_every_document_that_it_names_is_there() -> None:
-    root = Path(__file__).parents[1]
     missing = [
-        name for name in re.findall(r"\]\(([\w/.-]+)\)", README) if not (root / name).exists()
+        name for name in re.findall(r"\]\(([\w/.-]+)\)", README) if not (ROOT / name).exists()
     ]
     assert missing == []
