@@ -175,10 +175,10 @@ class CupyBackend(ArrayBackend):
         return self._lends_to
 
     def lend(self, shared: Shared, dtype: DType) -> Loan | None:
-        with self._gpu.device, self._gpu.transfers as stream:
+        with self._gpu.device, self._lender.stream as stream:
             stream.wait_event(shared.ready)
             try:
-                return self._lender.lend(_as_on_the_wire(shared.array, dtype), stream)
+                return self._lender.lend(_as_on_the_wire(shared.array, dtype))
             except MemoryError:
                 return None
 

@@ -16,7 +16,7 @@ from burn_remote_server.transfers.exposed import Exposed, Transfers
 __all__ = ["Sending"]
 
 # Tensors from this size on are lent to who can borrow. Larger: middling ones go through the host's
-# memory for nothing. Smaller: opening memory takes longer than sending the bytes, some 0.5 ms.
+# memory for nothing. Smaller: opening memory may take longer than sending the bytes.
 LENT_BYTES: Final = 2**20
 
 # How long a peer may take to copy what it is lent. Larger: one that gave up without a word holds

@@ -30,8 +30,8 @@ HANDLE_BYTES: Final = 64
 # of ``cudaIpcGetMemHandle``). Larger: more is wasted per loan.
 BLOCK_UNIT_BYTES: Final = 2 * 2**20
 
-# Blocks kept for the next loan: a new one takes CUDA about as long as the copy, and freeing one
-# waits for all sessions. Larger: more memory lies idle. Smaller: moves of many sizes allocate.
+# Blocks kept for the next loan: CUDA maps memory for a new one, and waits for all sessions to free
+# one. Larger: more memory lies idle. Smaller: many moves at once allocate each time.
 MAX_SPARE: Final = 8
 
 
@@ -61,6 +61,10 @@ class Lender:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu: Final = gpu
+        with gpu.device:
+            # Copies wait here for the session that computes the tensor; uploads, and what is
+            # borrowed, are on another stream and need not.
+            self.stream: Final = cupy.cuda.Stream()
         self._spare: Final[deque[Any]] = deque()
         self._lock: Final = threading.Lock()
         self._total_bytes = 0  # of all blocks, lent or spare
@@ -75,8 +79,8 @@ class Lender:
         """What others may be copying from now."""
         return self._total_bytes - self.spare_bytes
 
-    def lend(self, array: Any, stream: Any) -> Loan | None:
-        """Return a loan of a C-ordered array's elements, once the stream has copied them.
+    def lend(self, array: Any) -> Loan | None:
+        """Return a loan of a C-ordered array's elements, once they are copied.
 
         ``None`` where there is no room for the copy, or CUDA lends nothing on this machine.
         """
@@ -87,8 +91,8 @@ class Lender:
                 return None
             loan = _CudaLoan(block, self._spare)
             target = cupy.cuda.MemoryPointer(block, 0)
-            target.copy_from_device_async(array.data, array.nbytes, stream)
-            stream.record(new_event()).synchronize()
+            target.copy_from_device_async(array.data, array.nbytes, self.stream)
+            self.stream.record(new_event()).synchronize()
         except runtime.CUDARuntimeError:
             return None
         return loan
