@@ -22,7 +22,7 @@ LEAST_BYTES: Final = 2**20
 # is held than arrays count for. Smaller: only arrays of the same size follow each other.
 MOST_UNUSED: Final = 1 / 8
 # Larger: memory that nobody needs stays longer. Smaller: tensors that arrive now and then are slow.
-KEPT_SECONDS: Final = 10.0
+KEPT_SECONDS: Final = 2.0
 
 
 class _Memory(np.ndarray[Any, Any]):
