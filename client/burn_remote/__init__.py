@@ -1,5 +1,7 @@
 """Hold tensors on other machines, compute on them, and move them from machine to machine."""
 
+from typing import TYPE_CHECKING
+
 from burn_remote import functional, gradients, init, random
 from burn_remote.addresses import (
     DeviceId,
@@ -221,6 +223,7 @@ from burn_remote.sessions.traffic import (
 from burn_remote.tensor import (
     Tensor,
 )
+from burn_remote.tensors.other_functions import missing_from
 from burn_remote.tensors.reading import (
     read,
 )
@@ -278,3 +281,6 @@ __all__ = [
     "uint8", "uint16", "uint32", "uint64", "unfold", "unstack", "update_along", "var", "vecdot",
     "vector_norm", "where", "zeros", "zeros_like",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+    __getattr__ = missing_from(__name__)

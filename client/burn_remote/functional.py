@@ -89,6 +89,7 @@ from burn_remote.networks.pooling import (
 )
 from burn_remote.networks.sampling import grid_sample, interpolate, irfft, rfft
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.other_functions import missing_from
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -175,6 +176,9 @@ __all__ = [
     "triplet_margin_loss",
     "unfold",
 ]
+
+if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+    __getattr__ = missing_from(__name__)
 
 
 @explained

@@ -79,7 +79,6 @@ ERFINV_TAILS: Final = (
 )  # fmt: skip
 
 
-@explained
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the gain for an activation: ``"relu"``, ``"leaky_relu"`` with its slope, ``"tanh"`` …
 
@@ -155,19 +154,16 @@ def constant(
     return creation.full(shape, val, dtype=dtype, device=device)
 
 
-@explained
 def zeros(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return zeros."""
     return creation.zeros(shape, dtype=dtype, device=device)
 
 
-@explained
 def ones(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return ones."""
     return creation.ones(shape, dtype=dtype, device=device)
 
 
-@explained
 def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
     """Return a matrix ``[out, in]`` with ones on its diagonal: inputs pass unchanged."""
     rows, columns = _matrix_shape(shape)

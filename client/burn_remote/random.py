@@ -17,6 +17,7 @@ from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
+from burn_remote.tensors.other_functions import missing_from
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from burn_remote.device import Device
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
+
+if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+    __getattr__ = missing_from(__name__)
 
 Shape = int | Sequence[int]
 

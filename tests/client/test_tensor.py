@@ -152,6 +152,11 @@ def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
         assert hasattr(br.Tensor if owner == "x" else br, name), f"{owner}.{name}"
 
 
+def test_a_tensor_made_of_data_by_its_class_says_what_makes_one() -> None:
+    with pytest.raises(AttributeError, match=r"burn_remote\.tensor\(data\) makes one of data"):
+        repr(br.Tensor([1, 2]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("convert", [bool, int, float, complex])
 def test_one_element_becomes_a_python_number(
     device: RecordingDevice, convert: type[complex]

@@ -74,6 +74,10 @@ class TensorValue:
     if not TYPE_CHECKING:  # a type checker must keep finding what is missing
 
         def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):  # a property failed: of a tensor made of no handle
+                raise AttributeError(
+                    "Tensor(…) is made of a handle; burn_remote.tensor(data) makes one of data"
+                )
             raise AttributeError(
                 f"a tensor has no attribute {name!r}{advice(name)}", name=name, obj=self
             )

@@ -1,0 +1,39 @@
+"""A function that another library has leads to ours, from whichever module it is asked of."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import burn_remote
+from burn_remote import functional, random
+from burn_remote.tensors.other_functions import FUNCTIONS
+
+
+@pytest.mark.parametrize("module", [burn_remote, functional, random])
+def test_the_name_that_was_typed_leads_to_what_to_write(module: object) -> None:
+    with pytest.raises(AttributeError, match=r"'cat'; here: burn_remote\.concat\(\[x, y\]\)"):
+        getattr(module, "cat")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"'cumsum'; here: x\.cumulative_sum\(axis=…\)"):
+        getattr(module, "cumsum")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
+        getattr(module, "unheard_of")  # noqa: B009
+
+
+@pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())
+def test_what_it_leads_to_is_there(typed: str, written: str) -> None:
+    assert typed not in burn_remote.__all__
+    for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
+        found: object = burn_remote
+        for name in path.split(".")[1:]:
+            found = getattr(found, name)
+    for name in re.findall(r"\bx\.(\w+)", written):
+        assert hasattr(burn_remote.Tensor, name)
+
+
+def test_submodules_are_imported_as_before() -> None:
+    assert importlib.import_module("burn_remote.device").Device is burn_remote.Device
+    with pytest.raises(ImportError, match="unheard_of"):
+        exec("from burn_remote import unheard_of")
