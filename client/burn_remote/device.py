@@ -24,7 +24,7 @@ from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
 from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.whole_numbers import whole_number
+from burn_remote.tensors.numbers import whole_number
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking

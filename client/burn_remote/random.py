@@ -16,12 +16,13 @@ from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import Operator
 from burn_remote.tensors.other_functions import missing_from
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.device import Device
@@ -47,7 +48,7 @@ def uniform(
     device: Device | None = None,
 ) -> Tensor:
     """Return numbers between ``low`` and ``high`` (excluded), all equally likely."""
-    return _drawn(shape, ("Uniform", float(low), float(high)), as_dtype(dtype), device)
+    return _drawn(shape, _bounds(low, high), as_dtype(dtype), device)
 
 
 @explained
@@ -60,7 +61,9 @@ def normal(
     device: Device | None = None,
 ) -> Tensor:
     """Return numbers of a normal distribution with this mean and standard deviation."""
-    return _drawn(shape, ("Normal", float(mean), float(std)), as_dtype(dtype), device)
+    return _drawn(
+        shape, ("Normal", _number("mean", mean), _number("std", std)), as_dtype(dtype), device
+    )
 
 
 @explained
@@ -68,7 +71,7 @@ def bernoulli(
     shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
     """Return ones with probability ``p``, and zeros; of a bool dtype, truths."""
-    if not 0 <= p <= 1:
+    if not 0 <= _number("p", p) <= 1:
         raise UsageError(f"a probability is between 0 and 1, not {p}")
     wanted = as_dtype(dtype)
     if wanted.is_bool:
@@ -87,6 +90,8 @@ def integers(
     low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
 ) -> Tensor:
     """Return integers from ``low`` up to before ``high``, all equally likely."""
+    low = whole_number("low", low, -(2**63), 2**64)
+    high = whole_number("high", high, -(2**63), 2**64)
     if low >= high:
         raise UsageError(f"there is no integer from {low} up to before {high}")
     wanted = as_dtype(dtype)
@@ -98,7 +103,15 @@ def integers(
 @explained
 def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
     """Return the numbers from 0 to ``count - 1`` in a random order, as int64."""
-    return argsort(uniform(count, device=device))
+    return argsort(uniform(whole_number("count", count, 0, MAX_ELEMENTS), device=device))
+
+
+def _number(name: str, value: float) -> float:
+    return real_number(f"{name}, which follows the shape,", value)
+
+
+def _bounds(low: float, high: float) -> tuple[str, float, float]:
+    return "Uniform", _number("low", low), _number("high", high)
 
 
 def _drawn(

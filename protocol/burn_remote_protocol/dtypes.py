@@ -187,6 +187,16 @@ class DType:
         """Whether elements are truth values, however they are stored."""
         return self.category is Category.BOOL
 
+    # Of one object per type, unless it is compared with the name of one.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether this is the dtype, or the name of it as text or as NumPy's ``dtype`` has it."""
+        if self is other or isinstance(other, DType):
+            return self is other
+        name = getattr(other, "name", None) or getattr(other, "__name__", other)
+        return str(self) == name
+
     def __repr__(self) -> str:
         return f"burn_remote.{self}"
 

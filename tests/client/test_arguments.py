@@ -39,6 +39,11 @@ NO_WHOLE_NUMBERS: dict[str, Callable[[], object]] = {
     r"a tuple of them, not \(2.5,\)": lambda: br.zeros((2.5,), device=DEVICE),
     "a tuple of them, not 'ab'": lambda: br.zeros("ab", device=DEVICE),
     r"a tuple of them, not \(2, '3'\)": lambda: f(6).reshape(2, "3"),
+    "k is a whole number, not 'a'": lambda: f(2).topk("a"),
+    "rows is a whole number, not 2.5": lambda: br.eye(2.5, device=DEVICE),
+    r"rows is a whole number, not \(3, 3\)": lambda: br.eye((3, 3), device=DEVICE),
+    "low is a whole number, not 0.5": lambda: br.random.integers(0.5, 3, 2, device=DEVICE),
+    "count is a whole number, not 'a'": lambda: br.random.permutation("a", device=DEVICE),
     "num_classes is a whole number, not 2.0": lambda: F.one_hot(i(2), 2.0),
     "a number in pad is a whole number, not 1.5": lambda: br.pad(f(2), (1.5, 1)),
     r"pad=1 is no pairs of numbers, such as \(1, 1\)": lambda: br.pad(f(2), 1),
@@ -50,6 +55,34 @@ NO_WHOLE_NUMBERS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("text", NO_WHOLE_NUMBERS)
 def test_what_is_no_whole_number_is_named(text: str) -> None:
     refused(NO_WHOLE_NUMBERS[text], br.ArgumentMismatch, text)
+
+
+NO_NUMBERS: dict[str, Callable[[], object]] = {
+    r"std, which follows the shape, is a number, not \(2, 3\)": lambda: br.random.normal(
+        0, 1, (2, 3), device=DEVICE
+    ),
+    r"high, which follows the shape, is a number, not \(2, 3\)": lambda: br.random.uniform(
+        0, 1, (2, 3), device=DEVICE
+    ),
+    "mean, which follows the shape, is a number, not '1'": lambda: br.random.normal(
+        2, "1", device=DEVICE
+    ),
+    "p is a number, not 'a'": lambda: F.dropout(f(2), "a"),
+    "p, which follows the shape, is a number": lambda: br.random.bernoulli(2, [1], device=DEVICE),
+    "start is a number, not 'a'": lambda: br.linspace("a", 1, 3, device=DEVICE),
+    "an end or step is a number, not 'a'": lambda: br.arange("a", device=DEVICE),
+}
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number_is_named(text: str) -> None:
+    refused(NO_NUMBERS[text], br.ArgumentMismatch, text)
+
+
+def test_positions_may_be_a_list_or_one_number() -> None:
+    assert f(2, 3).take([0, 0], axis=0).shape == (2, 3)
+    assert f(2, 3).take(1, axis=0).shape == (3,)
+    refused(lambda: f(2).take([0.5], axis=0), br.DTypeMismatch, "must be int")
 
 
 OUT_OF_RANGE: dict[str, Callable[[], object]] = {

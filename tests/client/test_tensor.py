@@ -183,6 +183,19 @@ def test_several_elements_are_not_one(device: RecordingDevice) -> None:
         len(br.zeros((), device=device))
 
 
+def test_several_truths_are_joined_otherwise_than_by_and(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(br.ShapeMismatch, match=r"& \| ~, or write x\.all\(\) or x\.any\(\)"):
+        assert (x > 0) and (x < 1)
+
+
+def test_a_read_says_in_its_text_how_to_wait_for_it(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    assert repr(pending) == "<Pending: not there yet; result() waits for it, or await>"
+    answer(device, np.array([5], np.float32), br.float32)
+    assert repr(pending) == "<Pending: there; result() waits for it, or await>"
+
+
 def test_many_reads_are_asked_for_before_the_first_is_awaited(device: RecordingDevice) -> None:
     tensors = [br.zeros((1,), device=device) for _ in range(3)]
     asked: list[int] = []

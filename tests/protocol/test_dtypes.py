@@ -165,3 +165,23 @@ def test_every_scheme_is_read_as_it_was_written(scheme: QuantScheme) -> None:
     assert QuantScheme.from_wire(msgpack.unpackb(packed)) == scheme
     unpacked = msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)
     assert QuantScheme.from_wire(unpacked) == scheme
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_a_dtype_equals_itself_and_its_name_and_no_other(dtype: DType) -> None:
+    assert [other for other in ALL_DTYPES if other == dtype] == [dtype]
+    assert dtype == str(dtype)
+    assert dtype != "text"
+    assert dtype != 3
+    assert {dtype: 1}[dtype] == 1
+
+
+def test_a_dtype_equals_the_types_that_have_its_name() -> None:
+    class float32: ...  # as NumPy writes it
+
+    class Named:
+        name = "float32"
+
+    assert DType.from_wire("F32") == float32
+    assert DType.from_wire("F32") == Named()
+    assert DType.from_wire("F64") != float32

@@ -21,10 +21,10 @@ from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
 from burn_remote.tensors.axes import normal_shape
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
 from burn_remote.tensors.scalars import Number, number_for
 from burn_remote.tensors.value import is_tensor
-from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import F32, F64, I64, DType
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
@@ -196,6 +196,7 @@ def linspace(
     """
     wanted = F32 if dtype is None else as_dtype(dtype)
     num = whole_number("num", num, 0, MAX_ELEMENTS)
+    start, stop = real_number("start", start), real_number("stop", stop)
     if num <= SENT_LENGTH:
         numbers = np.linspace(start, stop, num, endpoint=endpoint)
         whole = np.trunc(numbers) if wanted.is_integer else numbers
@@ -216,7 +217,8 @@ def eye(
 ) -> Tensor:
     """Return a matrix ``[rows, columns]`` with ones on its ``k``-th diagonal, zeros elsewhere."""
     client = _client(device)
-    width = rows if columns is None else columns
+    rows = whole_number("rows", rows, 0, MAX_ELEMENTS)
+    width = rows if columns is None else whole_number("columns", columns, 0, MAX_ELEMENTS)
     row = reshaped(add(counted(Tensor, client, rows), k), (rows, 1))
     column = reshaped(counted(Tensor, client, width), (1, width))
     return astype(equal(row, column), F32 if dtype is None else as_dtype(dtype))
@@ -266,7 +268,7 @@ def _whole(number: float, dtype: DType) -> int:
 def _plain(number: Number) -> float:
     if isinstance(number, np.integer):
         return int(number)
-    return number if isinstance(number, float | int) else float(number)
+    return number if isinstance(number, float | int) else real_number("an end or step", number)
 
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:

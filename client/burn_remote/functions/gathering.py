@@ -10,10 +10,11 @@ several assignments wins is not specified.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from burn_remote.functions.manipulation import broadcast_to
-from burn_remote.tensors.arrays import Array
+from burn_remote.tensors.arrays import Array, as_array
 from burn_remote.tensors.axes import normal_axis
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
@@ -49,7 +50,9 @@ _UPDATES: Final = {"assign": "Assign", "add": "Add", "mul": "Mul", "min": "Min",
 
 
 @explained
-def take(x: Tensor, positions: Tensor | Array, /, *, axis: int | None = None) -> Tensor:
+def take(
+    x: Tensor, positions: Tensor | Array | Sequence[int] | int, /, *, axis: int | None = None
+) -> Tensor:
     """Replace an axis by the elements at these positions of it.
 
     Shapes: ``[…, n, …]`` and positions ``[p…]`` to ``[…, p…, …]``. ``axis`` may be left out for a
@@ -58,7 +61,7 @@ def take(x: Tensor, positions: Tensor | Array, /, *, axis: int | None = None) ->
     if axis is None and x.ndim != 1:
         raise ShapeMismatch(f"name an axis: {x.handle.spec} has {x.ndim} of them")
     place = normal_axis(axis or 0, x.ndim)
-    places = positions if is_tensor(positions) else upload(x, positions)
+    places = positions if is_tensor(positions) else upload(x, as_array(positions, None))
     taken = SELECT.apply((x, reshaped(places, (places.size,))), (place,))
     return reshaped(taken, (*x.shape[:place], *places.shape, *x.shape[place + 1 :]))
 

@@ -12,9 +12,9 @@ from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, filled, upload
 from burn_remote.tensors.scalars import Number
-from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec

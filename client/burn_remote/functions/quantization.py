@@ -14,8 +14,8 @@ from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max_abs
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, filled, reshaped
-from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import F32, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats

@@ -13,8 +13,10 @@ from burn_remote.functions.logic import bitwise_invert
 from burn_remote.functions.manipulation import flatten, flip
 from burn_remote.tensors.axes import normal_axis
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.tensors import MAX_ELEMENTS
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -70,6 +72,7 @@ def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple
     ``[…, k, …]`` twice. Raises ``ShapeMismatch`` when there are fewer than ``k``.
     """
     place = normal_axis(axis, x.ndim)
+    k = whole_number("k", k, 0, MAX_ELEMENTS)
     if largest:
         return TOP_K.apply((x,), (place, k)), ARG_TOP_K.apply((x,), (place, k))
     opposite = _opposite(x)

@@ -11,8 +11,8 @@ from burn_remote.functions.gathering import scatter
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, reshaped, with_rank
-from burn_remote.tensors.whole_numbers import whole_number
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, layers
@@ -77,7 +77,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
     Without ``training`` the input itself. The random numbers are the device's.
     """
-    if not 0 <= p <= 1:
+    if not 0 <= real_number("p", p) <= 1:
         raise UsageError(f"a probability is between 0 and 1, not {p}")
     if not training or p == 0:
         return input

@@ -37,6 +37,10 @@ class Pending(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
 
+    def __repr__(self) -> str:
+        state = "there" if self._done else "not there yet"
+        return f"<Pending: {state}; result() waits for it, or await>"
+
     def done(self) -> bool:
         """Whether the value or the error is here."""
         return self._done

@@ -133,6 +133,11 @@ class TensorValue:
 
     def __bool__(self) -> bool:
         """Wait for the only element and return whether it is true."""
+        if self.size != 1:
+            raise ShapeMismatch(
+                f"{self.handle.spec} has {self.size:,} elements, and is neither true nor false; "
+                "join truths with & | ~, or write x.all() or x.any()"
+            )
         return bool(self.item())
 
     def __int__(self) -> int:

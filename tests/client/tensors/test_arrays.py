@@ -146,3 +146,10 @@ def test_names_that_are_no_dtypes_are_refused() -> None:
         as_dtype("float33")
     with pytest.raises(br.DTypeMismatch, match="complex"):
         as_dtype(np.complex64)
+
+
+@pytest.mark.parametrize("stored, dtype", DTYPES)
+def test_a_dtype_equals_numpys(stored: type, dtype: br.DType) -> None:
+    assert dtype == stored
+    assert dtype == np.dtype(stored)
+    assert dtype != np.complex64

@@ -1,4 +1,4 @@
-"""Which arguments are whole numbers, and how is one refused that is none?"""
+"""Which arguments are numbers, and how is one refused that is none?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 
-__all__ = ["whole_number"]
+__all__ = ["real_number", "whole_number"]
 
 
 def whole_number(what: str, value: Any, least: int, most: int) -> int:
@@ -23,3 +23,13 @@ def whole_number(what: str, value: Any, least: int, most: int) -> int:
     if not least <= number <= most:
         raise UsageError(f"{what} is from {least:,} to {most:,}, not {number}")
     return number
+
+
+def real_number(what: str, value: Any) -> float:
+    """Return ``value`` as Python's float. Raises ``ArgumentMismatch`` for what is no number."""
+    try:
+        if not isinstance(value, str):  # whose numbers Python would read
+            return float(value)
+    except TypeError:
+        pass
+    raise ArgumentMismatch(f"{what} is a number, not {value!r}")
