@@ -18,13 +18,15 @@ from burn_remote.addresses import (
     normal_address,
     with_token,
 )
+from burn_remote.credentials import checked_token, trusted_context
 from burn_remote.runner import RunnerClient
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
 from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.numbers import whole_number
+from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "LocalDevice", "RemoteDevice", "checked_device", "default_device"]
 
-TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
@@ -157,6 +158,7 @@ class RemoteDevice(Device):
     _open: ClassVar[dict[tuple[str, str | None, str | None], NativeSession | BurnSession]] = {}
     _opening: ClassVar[threading.Lock] = threading.Lock()
 
+    @explained
     def __init__(
         self,
         address: str | None = None,
@@ -169,12 +171,13 @@ class RemoteDevice(Device):
         if dialect not in (None, NATIVE, BURN):
             raise UsageError(f"dialect is {dialect!r}; there are {NATIVE!r} and {BURN!r}")
         self.address: Final = normal_address(default_address() if address is None else address)
-        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        token, context = checked_token(token), trusted_context(tls, self.address)
+        timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
         key = self.address, token, dialect
         with self._opening:
             session = self._open.get(key)
             if session is None or session.closed:
-                session = self._connect(dialect, token, _context(tls), connect_timeout_seconds)
+                session = self._connect(dialect, token, context, timeout_seconds)
                 self._open[key] = session
             self._adopt(session)
 
@@ -241,17 +244,6 @@ class RemoteDevice(Device):
 
     def __str__(self) -> str:
         return self.address
-
-
-def _context(trusted: ssl.SSLContext | str | os.PathLike[str] | None) -> ssl.SSLContext | None:
-    if trusted is None or isinstance(trusted, ssl.SSLContext):
-        return trusted
-    try:
-        return ssl.create_default_context(cafile=trusted)
-    except OSError as error:  # an SSLError is one too
-        is_unreadable = not isinstance(error, ssl.SSLError)
-        reason = error.strerror if is_unreadable else "it has no certificate in PEM text"
-        raise UsageError(f"tls={os.fspath(trusted)!r} cannot be used: {reason}") from error
 
 
 class LocalDevice(Device):

@@ -225,6 +225,8 @@ def test_an_authority_that_is_no_certificate_is_refused_by_name(tmp_path: Path) 
         br.RemoteDevice("wss://127.0.0.1:1", tls=tmp_path / "ca.pem")
     with pytest.raises(UsageError, match=r"none.*No such file"):
         br.RemoteDevice("wss://127.0.0.1:1", tls=tmp_path / "none")
+    with pytest.raises(br.ArgumentMismatch, match=r"path of a PEM file such as .*, not True"):
+        br.RemoteDevice("wss://127.0.0.1:1", tls=True)  # type: ignore[arg-type]
 
 
 def test_a_server_may_ask_clients_for_certificates(tmp_path: Path, authority: trustme.CA) -> None:

@@ -44,7 +44,7 @@ def explained(function: Function) -> Function:
             text = _explanation(_Call(function, arguments, options))
             if text is None:
                 raise
-            raise ArgumentMismatch(f"{function.__name__}: {text}") from None
+            raise ArgumentMismatch(f"{function.__qualname__}: {text}") from None
 
     return cast("Function", called)
 

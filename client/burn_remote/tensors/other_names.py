@@ -156,6 +156,7 @@ KEYWORDS_THERE: Final = (
     ("src", "value", ""),
     ("split_size_or_sections", "sections", " (a count of parts, or places)"),
     ("steps", "num", ""),
+    ("timeout", "connect_timeout_seconds", ""),
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
 

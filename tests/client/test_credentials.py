@@ -1,0 +1,42 @@
+"""A device is opened with credentials that can be, or refused before anything is dialed."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import burn_remote
+from support.servers import server
+
+br: Final[Any] = burn_remote
+
+
+def test_a_token_that_is_no_text_is_refused_without_being_shown() -> None:
+    with pytest.raises(br.ArgumentMismatch, match="a token is text, not of type int") as caught:
+        br.RemoteDevice("ws://127.0.0.1:1", token=20406080)
+    assert "20406080" not in str(caught.value)
+
+
+@pytest.mark.parametrize("tls", [ssl.create_default_context(), "ca.pem", Path("ca.pem")])
+def test_trust_in_a_certificate_needs_an_address_that_has_one(tls: object) -> None:
+    with pytest.raises(br.UsageError, match="for an address that starts with wss://, not for ws:"):
+        br.RemoteDevice("ws://127.0.0.1:1", tls=tls)
+
+
+def test_it_is_not_forgotten_where_a_session_without_tls_is_open() -> None:
+    with (
+        server() as running,
+        br.RemoteDevice(running.address),
+        pytest.raises(br.UsageError, match="wss://"),
+    ):
+        br.RemoteDevice(running.address, tls="ca.pem")
+
+
+def test_the_time_to_connect_goes_by_its_whole_name() -> None:
+    with pytest.raises(br.ArgumentMismatch, match="timeout=; here: connect_timeout_seconds="):
+        br.RemoteDevice("ws://127.0.0.1:1", timeout=5)
+    with pytest.raises(br.ArgumentMismatch, match="connect_timeout_seconds is a number, not 'a'"):
+        br.RemoteDevice("ws://127.0.0.1:1", connect_timeout_seconds="a")
