@@ -47,11 +47,11 @@ class Session:
             NumpyBackend(), Quota(2**30, 2**10), lambda tensors, error: failures.append(error)
         )
         for tensor in (1, 2):
-            self.interpreter.store(tensor, fresh(size, float(tensor)))
+            self.interpreter.tensors.store(tensor, fresh(size, float(tensor)))
         self.first, self.second = (address(self.array(tensor)) for tensor in (1, 2))
 
     def array(self, tensor: int) -> Array:
-        found = self.interpreter._arrays[tensor]
+        found = self.interpreter.tensors.arrays[tensor]
         assert isinstance(found, np.ndarray)
         return found
 
@@ -91,7 +91,7 @@ def test_a_result_takes_the_memory_of_an_input_that_is_used_for_the_last_time() 
 
     assert place == session.first
     np.testing.assert_array_equal(session.array(3), np.exp(fresh(value=1.0)))
-    assert len(session.interpreter) == 2
+    assert len(session.interpreter.tensors) == 2
 
 
 @pytest.mark.parametrize(("dying", "taken"), [((1,), "first"), ((2, 9), "second"), ((), "")])
@@ -138,7 +138,7 @@ def test_a_tensor_used_twice_in_an_operation_is_left_alone() -> None:
 
 def test_the_same_array_under_a_second_id_is_left_alone() -> None:
     session = Session()
-    session.interpreter.store(4, session.array(1))
+    session.interpreter.tensors.store(4, session.array(1))
 
     assert session.run(unary(), 1, 3, dying=(1,)) != session.first
     assert (session.array(4) == 1).all()

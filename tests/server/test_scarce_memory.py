@@ -58,7 +58,7 @@ def test_an_operation_without_room_runs_once_more_after_the_caches_were_freed(
 
     interpreter.execute(Operation(signature("Base.Ones", out=SPEC), (1,)))
 
-    assert interpreter.read(1, SPEC).tolist() == [7, 7, 7, 7]
+    assert interpreter.tensors.read(1, SPEC).tolist() == [7, 7, 7, 7]
     assert (crowded.runs, crowded.cleanups, failures) == (2, 1, [])
     assert interpreter.quota.bytes == 16
 
@@ -73,7 +73,7 @@ def test_an_operation_without_room_fails_its_results_and_takes_no_quota(
     interpreter.execute(Operation(signature("Base.Ones", out=SPEC), (1,)))
 
     with pytest.raises(OutOfMemory, match="no room for 16 bytes"):
-        interpreter.read(1, SPEC)
+        interpreter.tensors.read(1, SPEC)
     assert (crowded.runs, crowded.cleanups, len(failures)) == (2, 1, 1)
     assert interpreter.quota.bytes == 0
 

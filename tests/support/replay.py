@@ -64,7 +64,7 @@ class _Server:
     def read(self, wire: Any) -> Any:
         identifier, use = decode_tensor(wire)
         try:
-            array = self.interpreter.read(identifier, use.spec)
+            array = self.interpreter.tensors.read(identifier, use.spec)
             content = self.backend.to_bytes(array, use.spec.dtype)
         except BurnRemoteError as error:
             return str(error)
@@ -114,7 +114,7 @@ class _Replay:
             case "RegisterTensor":
                 (identifier,), data = body
                 shared = server.backend.to_device(decode_tensor_data(data))
-                interpreter.store_shared(identifier, shared)
+                interpreter.tensors.store_shared(identifier, shared)
                 self.random.discard((number, identifier))
             case "ReadTensor":
                 server.answers[key] = server.read(body)
@@ -129,11 +129,11 @@ class _Replay:
             case "ExposeTensorRemote":
                 tensor, _, transfer = body
                 identifier, use = decode_tensor(tensor)
-                array = interpreter.read(identifier, use.spec)
+                array = interpreter.tensors.read(identifier, use.spec)
                 self.exposed[transfer] = interpreter.session.share(array)
             case "RegisterTensorRemote":
                 (transfer, _), (identifier,) = body
-                interpreter.store_shared(identifier, self.exposed[transfer])
+                interpreter.tensors.store_shared(identifier, self.exposed[transfer])
 
     def _mark_random(self, number: int, operation: Operation) -> None:
         signature, tensors = operation

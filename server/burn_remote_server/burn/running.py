@@ -61,7 +61,7 @@ class TaskRunner:
 
     def estimate(self, tasks: Sequence[BurnTask]) -> int | None:
         """Estimate what tasks cost, in elements; ``None`` where it cannot be told beforehand."""
-        if self._interpreter.has_slots():
+        if self._interpreter.tensors.has_slots():
             return None
         total = 0
         for task in tasks:

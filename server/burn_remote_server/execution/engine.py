@@ -86,6 +86,7 @@ class Engine:
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._interpreter = interpreter
+        self._tensors = interpreter.tensors
         self._transfers = transfers
         self._outbox = outbox
         self._transfer_domain = transfer_domain
@@ -96,7 +97,7 @@ class Engine:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
-            Drop: lambda task: interpreter.drop(task.tensors),
+            Drop: lambda task: interpreter.tensors.drop(task.tensors),
             Upload: self._upload,
             BeginUpload: self._begin_upload,
             Read: self._read,
@@ -135,7 +136,7 @@ class Engine:
 
     def estimate(self, batch: Batch) -> int | None:
         """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
-        if self._interpreter.has_slots():
+        if self._tensors.has_slots():
             return None
         numbered = self._interpreter.numbered
         total = 0
@@ -154,9 +155,9 @@ class Engine:
 
     def write_chunk(self, chunk: Chunk) -> None:
         """Put a piece of an upload in its place; the last one makes the tensor ready."""
-        slot = self._interpreter.slot(chunk.payload)
+        slot = self._tensors.slot(chunk.payload)
         if not isinstance(slot, Uploading):
-            if self._interpreter.refused_upload(chunk.payload):
+            if self._tensors.refused_upload(chunk.payload):
                 return
             raise ProtocolViolation(f"a chunk of payload {chunk.payload}, which is not open")
         size = len(chunk.data)
@@ -168,7 +169,7 @@ class Engine:
         self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
         slot.received += size
         if slot.received == slot.size:
-            self._interpreter.finish_upload(chunk.payload, slot)
+            self._tensors.finish_upload(chunk.payload, slot)
 
     # -- tasks --------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class Engine:
             if refusal is not None:
                 raise refusal
             shared = self._interpreter.backend.to_device(task.data)
-            self._interpreter.store_shared(task.tensor, shared)
+            self._tensors.store_shared(task.tensor, shared)
         except OperationFailed as error:
             self._fail(task.tensor, error, "Upload", str(task.data.spec))
         except MemoryError:
@@ -187,17 +188,17 @@ class Engine:
 
     def _begin_upload(self, task: BeginUpload) -> None:
         try:
-            slot = self._interpreter.begin_upload(task.tensor, task.spec, task.byte_count)
+            slot = self._tensors.begin_upload(task.tensor, task.spec, task.byte_count)
         except OperationFailed as error:
             self._fail(task.tensor, error, "Upload", str(task.spec))
             return
         if slot.received == slot.size:
-            self._interpreter.finish_upload(task.tensor, slot)
+            self._tensors.finish_upload(task.tensor, slot)
 
     def _read(self, task: Read) -> None:
         answer = partial(self._answer, task)
         try:
-            array = self._interpreter.read(task.tensor, task.spec)
+            array = self._tensors.read(task.tensor, task.spec)
             elements = self._interpreter.session.read(
                 array, task.spec.dtype, partial(self.later, answer)
             )
@@ -208,7 +209,7 @@ class Engine:
                 answer(elements)
 
     def _sync(self, task: Sync) -> None:
-        self._interpreter.settle()
+        self._tensors.settle()
         answer = partial(self._answer, task)
         if self._interpreter.session.synced(partial(self.later, answer)):
             answer(None)
@@ -231,7 +232,7 @@ class Engine:
     def _expose(self, task: Expose) -> None:
         backend = self._interpreter.backend
         try:
-            array = self._interpreter.read(task.tensor, task.spec)
+            array = self._tensors.read(task.tensor, task.spec)
             exposed = Exposed(self._interpreter.session.share(array), task.spec, backend)
         except OperationFailed as error:
             # The failure travels in the tensor's place: who fetches learns why it never was.
@@ -258,7 +259,7 @@ class Engine:
     def _fetch(self, task: Fetch) -> None:
         slot = InFlight(task.spec, self._fetch_wait_seconds)
         try:
-            self._interpreter.begin_fetch(task.tensor, slot)
+            self._tensors.begin_fetch(task.tensor, slot)
             self._outbox.fetch(task, slot)
         except OperationFailed as error:
             slot.fail(error)
@@ -266,7 +267,7 @@ class Engine:
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
-        self._interpreter.store(tensor, failure)
+        self._tensors.store(tensor, failure)
         self._outbox.failed((tensor,), failure)
 
     def close(self) -> None:

@@ -97,9 +97,9 @@ def test_an_operation_that_fails_is_told_at_the_read_and_the_session_goes_on(
 def test_a_last_read_frees_a_failed_tensor(running: Running) -> None:
     last: list[Task] = [*decode_tasks(encode_tasks([Read(0, 2, SPEC)], 1))]  # type: ignore[list-item]
     running.run(added(5, 6, 2), *last)
-    assert len(running.interpreter) == 1
+    assert len(running.interpreter.tensors) == 1
     running.run(added(5, 6, 2), *decode_tasks(LAST_READ))
-    assert len(running.interpreter) == 0
+    assert len(running.interpreter.tensors) == 0
 
 
 LAST_READ = encode_tasks([Read(0, 2, SPEC)], 1).replace(b"\xa8ReadOnly", b"\xa9ReadWrite")

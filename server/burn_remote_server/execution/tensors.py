@@ -1,0 +1,185 @@
+"""Which tensors does a session have: computed, arriving, or failed?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from burn_remote_protocol.errors import (
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    UnknownTensor,
+)
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.quota import Quota
+from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
+from burn_remote_server.execution.fetches import Fetches
+from burn_remote_server.execution.plans import memory_bytes
+from burn_remote_server.execution.slots import InFlight, Slot, Uploading
+
+__all__ = ["TensorTable"]
+
+
+class TensorTable:
+    """What stands in the place of each of a session's tensors, counted against its quota.
+
+    Not thread-safe: like the interpreter's, its only caller is the session's worker.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        session: BackendSession,
+        quota: Quota,
+        max_fetches: int | None = None,
+    ) -> None:
+        self._backend: Final = backend
+        self._session: Final = session
+        self._quota: Final = quota
+        self._fetches: Final = Fetches(quota, max_fetches)
+        # Ready arrays and everything else are kept apart, so that the usual case is one lookup that
+        # cannot hand a kernel something that is no array. The same two dictionaries for good: the
+        # interpreter holds on to them.
+        self.arrays: Final[dict[int, Any]] = {}
+        self.slots: Final[dict[int, Slot]] = {}
+
+    def __len__(self) -> int:
+        return len(self.arrays) + len(self.slots)
+
+    def array(self, tensor: int) -> Any:
+        """Return a tensor's array, waiting for it if it is on its way.
+
+        Raises the ``OperationFailed`` that stands in its place, and ``UnknownTensor``.
+        """
+        array = self.arrays.get(tensor)
+        if array is not None:
+            return array
+        slot = self.slots.get(tensor)
+        if slot is None:
+            raise UnknownTensor(f"this session has no tensor {tensor}")
+        if isinstance(slot, Uploading):
+            raise UnknownTensor(
+                f"tensor {tensor} is still being uploaded: "
+                f"{slot.received:,} of {slot.size:,} bytes have arrived"
+            )
+        if isinstance(slot, OperationFailed):
+            raise slot
+        array = self._session.adopt(slot.array())
+        self.store(tensor, array)
+        return array
+
+    def store(self, tensor: int, value: Any) -> None:
+        """Put an array or a slot in a tensor's place, freeing what was there.
+
+        Raises ``QuotaExceeded`` for an array that the session may not have.
+        """
+        self.forget(tensor)
+        if isinstance(value, Slot):
+            self._quota.take_slot(len(self.slots))
+            self.slots[tensor] = value
+        else:
+            self._quota.take(self._backend.nbytes(value), 1)
+            self.arrays[tensor] = value
+
+    def store_shared(self, tensor: int, shared: Any) -> None:
+        """Put what was uploaded, or another session shared, in a tensor's place.
+
+        Raises ``QuotaExceeded``.
+        """
+        self.store(tensor, self._session.adopt(shared))
+
+    def begin_upload(self, tensor: int, spec: TensorSpec, byte_count: int) -> Uploading:
+        """Make room for a tensor that arrives in chunks.
+
+        Raises ``QuotaExceeded`` and ``OutOfMemory``, and ``ProtocolViolation`` where the byte count
+        is not that of the shape and dtype.
+        """
+        if byte_count != spec.nbytes:
+            raise ProtocolViolation(f"{spec} has {spec.nbytes:,} bytes, not {byte_count:,}")
+        self.forget(tensor)
+        size = memory_bytes(spec)
+        self._take(size)
+        try:
+            upload = self._backend.empty(spec)
+        except MemoryError:
+            self._quota.give_back(size, 1)
+            raise OutOfMemory(f"no room for {spec} ({size:,} bytes)") from None
+        slot = Uploading(spec, upload)
+        self.slots[tensor] = slot
+        return slot
+
+    def begin_fetch(self, tensor: int, slot: InFlight) -> None:
+        """Put a tensor that comes from another server in its place, with room for it reserved.
+
+        Raises ``QuotaExceeded``.
+        """
+        self.forget(tensor)
+        self._fetches.begin(slot)
+        self._quota.take_slot(len(self.slots))
+        self.slots[tensor] = slot
+
+    def _take(self, size: int) -> None:
+        refusal = self._quota.refusal([size])
+        if refusal is not None:
+            raise refusal
+        self._quota.take(size, 1)
+
+    def finish_upload(self, tensor: int, slot: Uploading) -> None:
+        """Put the array that has arrived whole in its tensor's place."""
+        del self.slots[tensor]
+        shared = self._backend.finished(slot.upload, slot.spec.dtype)
+        self.arrays[tensor] = self._session.adopt(shared)
+
+    def refused_upload(self, tensor: int) -> bool:
+        """Whether chunks of this tensor may still come although it is no upload (any more): it was
+        refused, or dropped while they were on their way."""
+        return tensor not in self.arrays
+
+    def slot(self, tensor: int) -> Slot | None:
+        """Return what stands in a tensor's place, ``None`` for an array or nothing."""
+        return self.slots.get(tensor)
+
+    def read(self, tensor: int, spec: TensorSpec) -> Any:
+        """Return the array of a tensor of this shape, and raise like ``array``."""
+        array = self.array(tensor)
+        if tuple(array.shape) != array_shape(spec):
+            raise UnknownTensor(
+                f"tensor {tensor} has the shape {list(array.shape)}, not {list(array_shape(spec))}"
+            )
+        return array
+
+    def settle(self) -> None:
+        """Wait for every tensor that is on its way; failures stay in their places."""
+        for tensor, slot in [*self.slots.items()]:
+            if isinstance(slot, InFlight):
+                try:
+                    self.array(tensor)
+                except OperationFailed as failure:
+                    self.store(tensor, failure)
+
+    def has_slots(self) -> bool:
+        """Whether some tensor is failed or on its way, so that using it may wait."""
+        return bool(self.slots)
+
+    def drop(self, tensors: Iterable[int]) -> None:
+        """Free tensors; ids that the session does not have are ignored."""
+        for tensor in tensors:
+            self.forget(tensor)
+
+    def clear(self) -> None:
+        """Free everything, also what is still arriving."""
+        self.drop([*self.arrays, *self.slots])
+        self._fetches.end()
+
+    def forget(self, tensor: int) -> None:
+        """Free a tensor if the session has it."""
+        array = self.arrays.pop(tensor, None)
+        if array is not None:
+            self._quota.give_back(self._backend.nbytes(array), 1)
+        elif self.slots:
+            slot = self.slots.pop(tensor, None)
+            if isinstance(slot, Uploading):
+                self._quota.give_back(memory_bytes(slot.spec), 1)
+            elif isinstance(slot, InFlight):
+                self._fetches.drop(slot)
