@@ -27,7 +27,8 @@ from burn_remote.sessions.traffic import Traffic
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
-from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote.tensors.other_names import device_advice
+from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
 from burn_remote_protocol.links.interface import BlockingLink
@@ -289,12 +290,7 @@ def checked_device(device: Device) -> Device:
     """Return a device. Raises ``UsageError`` for what is none, such as its address."""
     if isinstance(device, Device):
         return device
-    advice = ""
-    if isinstance(device, str):
-        is_address = ":" in device or "." in device
-        advice = f"; write RemoteDevice({device!r})" if is_address else "; write LocalDevice()"
-    elif isinstance(device, DType):
-        advice = "; x.astype(dtype) converts"
+    advice = device_advice(device)
     raise UsageError(f"a device is a RemoteDevice or a LocalDevice, not {device!r}{advice}")
 
 

@@ -46,6 +46,8 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
     "it has no argument axis=; here: dim=": lambda: F.softmax(f(2), axis=0),
     "unbiased=; here: correction=0 for False, correction=1": lambda: f(2).std(unbiased=False),
     "it has no argument size=; here: shape=": lambda: br.zeros(size=(2, 3), device=DEVICE),
+    "kind=; here: stable=True or stable=False": lambda: f(2).argsort(kind="stable"),
+    "size_average=; here: reduction='mean', 'sum'": lambda: F.mse_loss(f(2), f(2), size_average=1),
     "dim=; here: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
     "requires_grad=; here: gradients are computed by": lambda: br.tensor([1], requires_grad=True),
     "inplace=; here: a tensor never changes": lambda: F.relu(f(2), inplace=True),
