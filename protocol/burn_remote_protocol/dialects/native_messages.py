@@ -1,0 +1,176 @@
+"""How is each message of the native dialect written as one MessagePack value?
+
+All but batches and chunks: ``native`` frames those, which are made of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.native_values import (
+    count,
+    memory_handle,
+    seconds,
+    spec_from_wire,
+    spec_to_wire,
+    text,
+    transfer_id,
+)
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    error_from_wire,
+    error_to_wire,
+    shown,
+)
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    Closing,
+    Failed,
+    FetchRequest,
+    Hello,
+    Lent,
+    Refused,
+    Reply,
+    Resume,
+    Welcome,
+)
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE"]
+
+# What the first byte of a frame says.
+(
+    _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
+    _LENT,
+) = range(1, 12)  # fmt: skip
+
+
+def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
+    if resume is None:
+        return None
+    return [resume.session, resume.secret, resume.received]
+
+
+def _secret(value: Any) -> bytes:
+    if type(value) is not bytes or len(value) > 64:
+        raise ProtocolViolation(f"a session's secret is at most 64 bytes, not {shown(value)}")
+    return value
+
+
+def _resume_from_wire(wire: Any) -> Resume | None:
+    if wire is None:
+        return None
+    session, secret, received = wire
+    return Resume(count(session), _secret(secret), count(received))
+
+
+def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
+    if not 1 <= len(versions) <= 64:
+        raise ProtocolViolation("Hello names between 1 and 64 versions")
+    if not isinstance(settings, dict):
+        raise ProtocolViolation("Hello's settings are a map")
+    return Hello(
+        tuple(count(version, 65_535) for version in versions),
+        None if token is None else text(token),
+        _resume_from_wire(resume),
+        text(client),
+        settings,
+    )
+
+
+def _welcome_from_wire(
+    version: Any, session: Any, secret: Any, lease: Any, device: Any, limits: Any, *rest: Any
+) -> Welcome:
+    peer_address, received = rest
+    return Welcome(
+        count(version), count(session), _secret(secret), seconds(lease), dict(device),
+        {text(name): count(limit) for name, limit in limits.items()},
+        text(peer_address), count(received),
+    )  # fmt: skip
+
+
+# How a reply's value is marked.
+_VALUE, _ERROR, _DATA, _FOLLOWS = range(4)
+
+
+def _reply_to_wire(reply: Reply) -> list[Any]:
+    value = reply.value
+    if isinstance(value, BurnRemoteError):
+        return [reply.request, _ERROR, error_to_wire(value)]
+    if isinstance(value, TensorSpec):
+        return [reply.request, _FOLLOWS, spec_to_wire(value)]
+    if value is None or isinstance(value, int):
+        return [reply.request, _VALUE, value]
+    return [reply.request, _DATA, value]
+
+
+def _elements(wire: Any) -> bytes:
+    if type(wire) is not bytes:
+        raise ProtocolViolation(f"elements are bytes, not {shown(wire)}")
+    return wire
+
+
+def _reply_value(wire: Any) -> int | None:
+    return None if wire is None else count(wire)
+
+
+_REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
+    _VALUE: _reply_value,
+    _ERROR: error_from_wire,
+    _DATA: _elements,
+    _FOLLOWS: spec_from_wire,
+}
+
+
+def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
+    return Reply(count(request), _REPLY_VALUE[mark](value))
+
+
+def _failed_from_wire(tensors: Any, error: Any) -> Failed:
+    failure = error_from_wire(error)
+    if not isinstance(failure, OperationFailed):
+        raise ProtocolViolation(f"an operation cannot fail with {failure.code!r}")
+    return Failed(tuple(count(tensor) for tensor in tensors), failure)
+
+
+# The kind of each message's frame, and its body.
+MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
+    Hello: (
+        _HELLO,
+        lambda m: [
+            list(m.versions), m.token, _resume_to_wire(m.resume), m.client, dict(m.settings)
+        ],
+    ),
+    Welcome: (
+        _WELCOME,
+        lambda m: [
+            m.version, m.session, m.secret, m.lease_seconds, dict(m.device), dict(m.limits),
+            m.peer_address, m.received,
+        ],
+    ),
+    Refused: (_REFUSED, lambda m: error_to_wire(m.error)),
+    Reply: (_REPLY, _reply_to_wire),
+    Acknowledged: (_ACKNOWLEDGED, lambda m: [m.received]),
+    Failed: (_FAILED, lambda m: [list(m.tensors), error_to_wire(m.error)]),
+    Closing: (_CLOSING, lambda m: error_to_wire(m.error)),
+    FetchRequest: (_FETCH, lambda m: [m.request, m.transfer, m.offset]),
+    Lent: (_LENT, lambda m: [m.request, m.handle]),
+}  # fmt: skip
+
+# By the kind of a frame: the message that its body holds.
+MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
+    _HELLO: _hello_from_wire,
+    _WELCOME: _welcome_from_wire,
+    _REFUSED: lambda *error: Refused(error_from_wire(error)),
+    _REPLY: _reply_from_wire,
+    _ACKNOWLEDGED: lambda received: Acknowledged(count(received)),
+    _FAILED: _failed_from_wire,
+    _CLOSING: lambda *error: Closing(error_from_wire(error)),
+    _FETCH: lambda request, transfer, offset: FetchRequest(
+        count(request), transfer_id(transfer), count(offset)
+    ),
+    _LENT: lambda request, handle: Lent(count(request), memory_handle(handle)),
+}
