@@ -82,7 +82,33 @@ def test_what_is_no_number_is_named(text: str) -> None:
 def test_positions_may_be_a_list_or_one_number() -> None:
     assert f(2, 3).take([0, 0], axis=0).shape == (2, 3)
     assert f(2, 3).take(1, axis=0).shape == (3,)
-    refused(lambda: f(2).take([0.5], axis=0), br.DTypeMismatch, "must be int")
+    assert f(2, 3).take([], axis=0).shape == (0, 3)
+    refused(lambda: f(2).take([0.5]), br.DTypeMismatch, "no index; convert it to integers")
+
+
+def test_positions_of_this_program_count_from_the_end_and_are_checked_here() -> None:
+    with br.LocalDevice() as device:
+        x = device.tensor([10, 20, 30])
+        assert x.take([-1, 0]).tolist() == [30, 10]
+        assert x.take(-1).item() == 30
+    refused(lambda: f(2).take([2]), br.ShapeMismatch, "index 2 is outside an axis of size 2")
+
+
+def test_no_integer_and_no_truth_is_nan_or_infinite() -> None:
+    with br.LocalDevice() as device:
+        for x in (device.tensor([1, 2]), device.tensor([True, False])):
+            assert x.isnan().tolist() == x.isinf().tolist() == [False, False]
+            assert x.isfinite().tolist() == [True, True]
+    quantized = br.quantize(f(4))
+    refused(quantized.isnan, br.DTypeMismatch, r"about its numbers, x\.dequantize\(\)")
+
+
+def test_masks_and_schemes_are_not_lost_in_silence() -> None:
+    masked = np.ma.masked_array([1, 2], [False, True])
+    refused(
+        lambda: br.tensor(masked, device=DEVICE), br.DTypeMismatch, r"write array\.filled\(number\)"
+    )
+    refused(lambda: f(2).astype(br.quant_scheme()), br.DTypeMismatch, r"quantize\(x, scheme\)")
 
 
 OUT_OF_RANGE: dict[str, Callable[[], object]] = {

@@ -39,8 +39,9 @@ CONVERSIONS: Final = {
 def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
     """Convert the elements to another dtype; return ``x`` itself if it has that already.
 
-    ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. Floats lose their fraction
-    on the way to integers; numbers become true unless they are zero. A quantized tensor is
+    ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. As Rust's ``as``
+    does it, integers wrap around, and floats lose their fraction on the way to integers and stay at
+    the bounds, NaN becoming 0. Numbers become true unless they are zero. A quantized tensor is
     dequantized. Nothing converts to a quantized dtype (see ``quantize``).
     """
     dtype = as_dtype(dtype)

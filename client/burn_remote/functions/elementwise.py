@@ -15,10 +15,12 @@ from burn_remote.functions.comparison import greater, less
 from burn_remote.functions.logic import logical_or
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.calls import explained
-from burn_remote.tensors.operators import Operator, constant
+from burn_remote.tensors.operators import ONES, ZEROS, Operator, constant
 from burn_remote.tensors.pairs import Pair
-from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.dtypes import BOOL, Category
+from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -254,16 +256,32 @@ def trunc(x: Tensor, /) -> Tensor:
     return x if x.dtype.is_integer else TRUNC.unary(x)
 
 
+@explained
 def isnan(x: Tensor, /) -> Tensor:
-    """Return where floating-point numbers are NaN, as bools."""
+    """Return where numbers are NaN, as bools: no integer is."""
+    if not x.dtype.is_floating:
+        return _truths(x, ZEROS)
     return IS_NAN.unary(x)
 
 
+@explained
 def isinf(x: Tensor, /) -> Tensor:
-    """Return where floating-point numbers are infinite, as bools."""
+    """Return where numbers are infinite, as bools: no integer is."""
+    if not x.dtype.is_floating:
+        return _truths(x, ZEROS)
     return IS_INF.unary(x)
 
 
+@explained
 def isfinite(x: Tensor, /) -> Tensor:
-    """Return where floating-point numbers are neither NaN nor infinite, as bools."""
+    """Return where numbers are neither NaN nor infinite, as bools: every integer is."""
+    if not x.dtype.is_floating:
+        return _truths(x, ONES)
     return less(ABS.unary(x), math.inf)
+
+
+def _truths(x: Tensor, same: Operator) -> Tensor:
+    """Return one truth for every element of integers or bools."""
+    if x.dtype.category is Category.QUANTIZED:
+        raise DTypeMismatch(f"{x.handle.spec} is quantized; ask about its numbers, x.dequantize()")
+    return x.__class__(same.create(x.handle.client, TensorSpec(x.shape, BOOL)))

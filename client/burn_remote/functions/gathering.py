@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from burn_remote.functions.indices import checked_positions
 from burn_remote.functions.manipulation import broadcast_to
 from burn_remote.tensors.arrays import Array, as_array
 from burn_remote.tensors.axes import normal_axis
@@ -56,12 +57,15 @@ def take(
     """Replace an axis by the elements at these positions of it.
 
     Shapes: ``[…, n, …]`` and positions ``[p…]`` to ``[…, p…, …]``. ``axis`` may be left out for a
-    tensor of one axis.
+    tensor of one axis. Positions that this program has may count from the end, and are checked; one
+    on the device that names nothing fails the operation, and so the read.
     """
     if axis is None and x.ndim != 1:
         raise ShapeMismatch(f"name an axis: {x.handle.spec} has {x.ndim} of them")
     place = normal_axis(axis or 0, x.ndim)
-    places = positions if is_tensor(positions) else upload(x, as_array(positions, None))
+    given = positions if is_tensor(positions) else as_array(positions, None)
+    picker = checked_positions(given, x.shape[place])
+    places = picker if is_tensor(picker) else upload(x, picker)
     taken = SELECT.apply((x, reshaped(places, (places.size,))), (place,))
     return reshaped(taken, (*x.shape[:place], *places.shape, *x.shape[place + 1 :]))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # Positions along one axis: a tensor of integers, or an int64 array that lies within the axis.
     Picker: TypeAlias = Tensor | Array
 
-__all__ = ["Selection", "select", "selection_of"]
+__all__ = ["Selection", "checked_positions", "select", "selection_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def select(index: Any, shape: Shape) -> Selection:
             sliced.append(_length(taken))
             result.append(sliced[-1])
         elif is_tensor(item) or isinstance(item, np.ndarray):
-            pickers.append((len(result), _checked(item, size)))
+            pickers.append((len(result), checked_positions(item, size)))
             picking.append(position)
             ranges.append(Slice(0, size, 1))
             sliced.append(size)
@@ -186,12 +186,16 @@ def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
         axis += _axes_used(item)
 
 
-def _checked(positions: Picker, size: int) -> Picker:
+def checked_positions(positions: Picker, size: int) -> Picker:
+    """Return positions in an axis: those that this program has are checked, and counted from 0.
+
+    Raises ``ShapeMismatch`` for one outside, and ``DTypeMismatch`` for what are no integers.
+    """
     if is_tensor(positions):
         if not positions.dtype.is_integer:
             raise DTypeMismatch(f"{positions.handle.spec} is no index; convert it to integers")
         return positions
-    if positions.dtype.kind not in "iu":
+    if positions.size and positions.dtype.kind not in "iu":
         raise DTypeMismatch(f"an array of {positions.dtype} is no index; convert it to integers")
     outside = (positions < -size) | (positions >= size)
     if outside.any():

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from burn_remote.tensors.scalars import Number, bounds_of
 from burn_remote_protocol import dtypes
-from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.dtypes import DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.tensors import TensorData
 
@@ -65,6 +65,8 @@ def as_dtype(dtype: AnyDType) -> DType:
     """
     if isinstance(dtype, DType):
         return dtype
+    if isinstance(dtype, QuantScheme):
+        raise DTypeMismatch("a scheme is no dtype; burn_remote.quantize(x, scheme) quantizes")
     try:
         # NumPy's own default is float64, and no default of ours.
         found = None if dtype is None else _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
@@ -92,6 +94,8 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     instead where it is given: floats are rounded to it, integers keep their value, and all but zero
     is true. Raises ``DTypeMismatch`` for what tensors or that dtype cannot hold.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeMismatch("a tensor has no mask; write array.filled(number), or array.data")
     try:
         array = np.asarray(value)
     except ValueError as error:
