@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import trustme
 
 import burn_remote as br
+from support.access import ALICE, BOB
 from support.servers import RunningServer, server
 
 
@@ -20,6 +22,19 @@ def first_server() -> Iterator[RunningServer]:
 def second_server() -> Iterator[RunningServer]:
     with server() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[RunningServer]:
+    """A server that asks for a token."""
+    with server(BURN_REMOTE_TOKENS=f"alice:{ALICE},bob:{BOB}") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """Whose certificates a test may have trusted."""
+    return trustme.CA()
 
 
 @pytest.fixture(params=["memory", "websocket", "burn"])

@@ -1,0 +1,103 @@
+"""How many connections a real server keeps, for how long, and what it takes from strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
+
+import burn_remote as br
+from support.servers import RunningServer, server
+
+
+def test_a_web_page_may_not_connect_even_to_loopback(guarded: RunningServer) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        connect(f"{guarded.address}/session", origin=Origin("https://page.example"))
+    assert caught.value.response.status_code == 403
+
+
+def test_one_connection_too_many_is_refused_and_the_others_live() -> None:
+    with server("--max-connections-per-address", "2") as running:
+        with br.RemoteDevice(running.address) as first, br.RemoteDevice(running.address + "/0"):
+            with pytest.raises(br.ConnectionFailed, match="429"):
+                br.RemoteDevice(running.address, token="one-more-session")
+            first.sync()
+        assert admits_again(running)
+
+
+def admits_again(running: RunningServer) -> bool:
+    for _ in range(1000):
+        try:
+            br.RemoteDevice(running.address, token="once-more").close()
+        except br.ConnectionFailed:
+            continue
+        return True
+    return False
+
+
+def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
+    flags = ("--max-connections", "4", "--handshake-timeout-seconds", "0.2")
+    with server(*flags) as running:
+        silent = [socket.create_connection(("127.0.0.1", running.port), 5) for _ in range(64)]
+        try:
+            silent[0].sendall(b"GET /session HTTP/1.1\r\nHost: x\r\nX-Slow")  # and never more
+            for each in silent:
+                each.settimeout(5)
+                try:
+                    while each.recv(1000):
+                        pass
+                except ConnectionResetError:
+                    pass
+        finally:
+            for each in silent:
+                each.close()
+        with br.RemoteDevice(running.address) as device:
+            device.sync()
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended_in_time() -> None:
+    with (
+        server("--handshake-timeout-seconds", "0.2") as running,
+        socket.create_connection(("127.0.0.1", running.port), 5) as dripping,
+    ):
+        dripping.sendall(b"GET /session HTTP/1.1\r\nX-Slow: ")
+        deadline = time.monotonic() + 5
+        with contextlib.suppress(ConnectionError):
+            while not select.select([dripping], [], [], 0.01)[0]:
+                assert time.monotonic() < deadline, "the server listens on"
+                dripping.sendall(b"x")
+
+
+def test_a_socket_without_a_hello_is_closed_in_time() -> None:
+    with (
+        server("--handshake-timeout-seconds", "0.2") as running,
+        connect(f"{running.address}/session") as socket_,
+    ):
+        answer = socket_.recv(5, decode=False)
+        assert b"no Hello came within 0.2 seconds" in answer
+        with pytest.raises(ConnectionClosed):
+            socket_.recv(5)
+
+
+def test_compression_is_never_agreed_to(guarded: RunningServer) -> None:
+    with connect(f"{guarded.address}/session", compression="deflate") as socket_:
+        assert socket_.protocol.extensions == []
+
+
+@pytest.mark.parametrize("route", ["session", "transfer", "request", "response", "data"])
+def test_nobody_sends_large_messages_before_being_admitted(
+    guarded: RunningServer, route: str
+) -> None:
+    with connect(f"{guarded.address}/{route}") as socket_:
+        with pytest.raises(ConnectionClosed) as caught:
+            socket_.send(bytes(2**20))
+            while True:
+                socket_.recv(5)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code in (1008, 1009)
