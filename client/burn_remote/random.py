@@ -19,6 +19,7 @@ from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import Operator
 from burn_remote.tensors.other_functions import missing_from
+from burn_remote.tensors.scalars import number_for
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
@@ -61,9 +62,10 @@ def normal(
     device: Device | None = None,
 ) -> Tensor:
     """Return numbers of a normal distribution with this mean and standard deviation."""
-    return _drawn(
-        shape, ("Normal", _number("mean", mean), _number("std", std)), as_dtype(dtype), device
-    )
+    distribution = ("Normal", _number("mean", mean), _number("std", std))
+    if not std >= 0:
+        raise UsageError(f"std={std} is not 0 or above")
+    return _drawn(shape, distribution, as_dtype(dtype), device)
 
 
 @explained
@@ -89,7 +91,10 @@ def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None
 def integers(
     low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
 ) -> Tensor:
-    """Return integers from ``low`` up to before ``high``, all equally likely."""
+    """Return integers from ``low`` up to before ``high``, all equally likely.
+
+    Raises ``DTypeMismatch`` where ``dtype`` cannot hold them.
+    """
     low = whole_number("low", low, -(2**63), 2**64)
     high = whole_number("high", high, -(2**63), 2**64)
     if low >= high:
@@ -97,6 +102,8 @@ def integers(
     wanted = as_dtype(dtype)
     if not wanted.is_integer:
         raise UsageError(f"integers cannot be {wanted}; convert them with .astype(...)")
+    for bound in (low, high - 1):
+        number_for(wanted, bound)
     return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
 
 
@@ -111,7 +118,12 @@ def _number(name: str, value: float) -> float:
 
 
 def _bounds(low: float, high: float) -> tuple[str, float, float]:
-    return "Uniform", _number("low", low), _number("high", high)
+    least, most = _number("low", low), _number("high", high)
+    if not least <= most:
+        raise UsageError(
+            f"low={least:g} is not below high={most:g}; the shape is one tuple: (2, 3)"
+        )
+    return "Uniform", least, most
 
 
 def _drawn(

@@ -117,6 +117,13 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
     "from 1 to 255, not 256": lambda: br.quant_scheme(block=(4, 256)),
     r"block=\(\) is not one to 5 sizes": lambda: br.quant_scheme(block=()),
     "num_classes is from 1 to": lambda: F.one_hot(i(2), 0),
+    r"low=3 is above high=1; a shape is one tuple: \(2, 3\)": lambda: br.random.uniform(
+        2, 3, device=DEVICE
+    ),
+    "std=-1 is not 0 or above": lambda: br.random.normal(2, 0, -1, device=DEVICE),
+    "299 does not fit into uint8": lambda: br.random.integers(
+        0, 300, 2, dtype="uint8", device=DEVICE
+    ),
     "value=3 is none of Q8F": lambda: br.quant_scheme(3),
     r"value=\['Q8S'\] is none of Q8F": lambda: br.quant_scheme(["Q8S"]),
 }
