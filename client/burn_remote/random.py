@@ -120,9 +120,7 @@ def _number(name: str, value: float) -> float:
 def _bounds(low: float, high: float) -> tuple[str, float, float]:
     least, most = _number("low", low), _number("high", high)
     if not least <= most:
-        raise UsageError(
-            f"low={least:g} is not below high={most:g}; the shape is one tuple: (2, 3)"
-        )
+        raise UsageError(f"low={least:g} is above high={most:g}; a shape is one tuple: (2, 3)")
     return "Uniform", least, most
 
 
