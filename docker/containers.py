@@ -33,7 +33,9 @@ LOCAL_BASE: Final = "burn-remote/python-base:bookworm"
 NODES: Final = ("a", "b", "c")
 PREBUILT: Final = HERE / "prebuilt/burn-server"
 READY_SECONDS: Final = 60
-OURS: Final = ("--filter", "label=org.burn-remote.project")  # of images
+# Images that are built on ours have the label too, so the name counts as well.
+OURS: Final = ("--filter", "label=org.burn-remote.project")
+NAMES: Final = ("burn-remote-server", "burn-server", LOCAL_BASE.split(":")[0])
 HEALTH: Final = "{{.State.Running}} {{.State.Health.Status}}"
 # Of a Compose file beside compose.yaml -> what it needs in the environment.
 VARIABLES: Final[Mapping[str | None, Mapping[str, str]]] = {
@@ -260,8 +262,9 @@ def demo(cluster: Cluster) -> int:
 
 def images() -> list[str]:
     """Return the names of the images that were built from this project's files."""
-    named = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", *OURS])
-    return [image for image in named.split() if "<none>" not in image]
+    named = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", *OURS]).split()
+    chosen = {os.environ.get("IMAGE"), os.environ.get("BURN_IMAGE")}
+    return [name for name in named if name in chosen or name.rpartition(":")[0] in NAMES]
 
 
 def clean(cluster: Cluster) -> int:

@@ -142,9 +142,24 @@ def test_what_is_put_away_is_gone_and_comes_back_clean_while_others_stay(built: 
             docker("network", "rm", name)
 
 
-def test_only_images_with_the_projects_label_would_be_removed(built: Faulty) -> None:
-    found = containers.images()
-    assert "burn-remote-server:local" in found
-    for image in found:
+def test_only_the_projects_images_would_be_removed_and_none_that_others_built_on_them(
+    built: Faulty, tmp_path: Path
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM burn-remote-server:local\nENV OTHER=1\n")
+    other = f"not-{PROJECT}:1"
+    subprocess.run(
+        ["docker", "build", "--quiet", "--tag", other, str(tmp_path)],
+        env=built.environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        found = containers.images()
         label = '{{index .Config.Labels "org.burn-remote.project"}}'
-        assert docker("image", "inspect", "--format", label, image) == "burn-remote"
+        for image in (*found, other):
+            assert docker("image", "inspect", "--format", label, image) == "burn-remote"
+        assert "burn-remote-server:local" in found
+        assert other not in found
+    finally:
+        docker("rmi", other)
