@@ -8,12 +8,12 @@ from burn_remote.addresses import (
     address_to_id,
     id_to_address,
 )
+from burn_remote.chosen_device import default_device
 from burn_remote.custom import custom
 from burn_remote.device import (
     Device,
     LocalDevice,
     RemoteDevice,
-    default_device,
 )
 from burn_remote.dtypes import (
     bfloat16,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
 from burn_remote.addresses import (
     DeviceId,
@@ -27,7 +27,7 @@ from burn_remote.sessions.traffic import Traffic
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
-from burn_remote.tensors.other_names import device_advice
+from burn_remote.tensors.other_functions import device_attribute_advice
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links import websocket_blocking
@@ -37,7 +37,7 @@ from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
 
-__all__ = ["Device", "LocalDevice", "RemoteDevice", "checked_device", "default_device"]
+__all__ = ["Device", "LocalDevice", "RemoteDevice"]
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
@@ -71,6 +71,12 @@ class Device:
     def client(self, client: RunnerClient) -> None:
         # A frontend puts its decorator here: autodiff, fusion, graph capture.
         self._client = client
+
+    if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"a device has no attribute {name!r}{device_attribute_advice(name)}"
+            raise AttributeError(text, name=name, obj=self)
 
     def _adopt(self, session: NativeSession | BurnSession) -> None:
         self.session = session
@@ -284,24 +290,3 @@ class LocalDevice(Device):
 
     def __str__(self) -> str:
         return f"local:{self.backend}"
-
-
-def checked_device(device: Device) -> Device:
-    """Return a device. Raises ``UsageError`` for what is none, such as its address."""
-    if isinstance(device, Device):
-        return device
-    advice = device_advice(device)
-    raise UsageError(f"a device is a RemoteDevice or a LocalDevice, not {device!r}{advice}")
-
-
-_default: Device | None = None
-_default_lock = threading.Lock()
-
-
-def default_device() -> Device:
-    """Return the device of tensors made without one: ``RemoteDevice()``, opened at first need."""
-    global _default
-    with _default_lock:
-        if _default is None or _default.session.closed:
-            _default = RemoteDevice()
-        return _default

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.device import checked_device, default_device
+from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.functions.casting import astype
 from burn_remote.functions.searching import argsort
 from burn_remote.tensor import Tensor

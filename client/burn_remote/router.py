@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from burn_remote.device import checked_device
+from burn_remote.chosen_device import checked_device
 from burn_remote.runner import TensorHandle
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession

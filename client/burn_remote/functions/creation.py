@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from burn_remote.device import checked_device, default_device
+from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import astype
 from burn_remote.functions.comparison import equal

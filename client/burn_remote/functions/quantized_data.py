@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from burn_remote.device import checked_device, default_device
+from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import as_array
 from burn_remote.tensors.calls import explained

@@ -1,4 +1,4 @@
-"""What is a function of a module called here that NumPy, PyTorch or JAX calls otherwise?"""
+"""What is a function, of a module or a device, called here that others call otherwise?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from burn_remote.tensors.other_names import advice
 
-__all__ = ["FUNCTIONS", "missing_from"]
+__all__ = ["FUNCTIONS", "OF_DEVICES", "device_attribute_advice", "missing_from"]
 
 _GRADIENTS: Final = "gradients are computed by burn_remote.gradients"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
@@ -76,6 +76,33 @@ FUNCTIONS: Final = {
     "vmap": "functions broadcast, and take any axes before those that they need",
     "vstack": "burn_remote.concat([x, y], axis=0)",
 }
+
+# The name that was typed of a device -> what to write instead.
+OF_DEVICES: Final = {
+    "arange": "burn_remote.arange(count, device=device)",
+    "array": "device.tensor(data)",
+    "asarray": "device.tensor(data)",
+    "empty": "burn_remote.empty(shape, device=device)",
+    "eye": "burn_remote.eye(count, device=device)",
+    "full": "burn_remote.full(shape, value, device=device)",
+    "index": "str(device)",
+    "linspace": "burn_remote.linspace(start, stop, num, device=device)",
+    "manual_seed": "device.seed(number)",
+    "name": "str(device)",
+    "ones": "burn_remote.ones(shape, device=device)",
+    "rand": "burn_remote.random.uniform(shape, device=device)",
+    "randn": "burn_remote.random.normal(shape, device=device)",
+    "random": "burn_remote.random.uniform(shape, device=device)",
+    "synchronize": "device.sync()",
+    "type": "str(device)",
+    "zeros": "burn_remote.zeros(shape, device=device)",
+}
+
+
+def device_attribute_advice(name: str) -> str:
+    """Return how the error of a device's missing attribute goes on."""
+    instead = OF_DEVICES.get(name)
+    return f"; here: {instead}" if instead else ""
 
 
 def missing_from(module: str) -> Callable[[str], NoReturn]:

@@ -9,7 +9,8 @@ import pytest
 
 import burn_remote
 from burn_remote import functional, random
-from burn_remote.tensors.other_functions import FUNCTIONS
+from burn_remote.tensors.other_functions import FUNCTIONS, OF_DEVICES
+from support.runners import RecordingDevice
 
 
 @pytest.mark.parametrize("module", [burn_remote, functional, random])
@@ -31,6 +32,25 @@ def test_what_it_leads_to_is_there(typed: str, written: str) -> None:
             found = getattr(found, name)
     for name in re.findall(r"\bx\.(\w+)", written):
         assert hasattr(burn_remote.Tensor, name)
+
+
+def test_a_device_makes_tensors_through_functions() -> None:
+    device: object = RecordingDevice()
+    with pytest.raises(AttributeError, match=r"'zeros'; here: burn_remote\.zeros\(shape, device="):
+        getattr(device, "zeros")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
+        getattr(device, "unheard_of")  # noqa: B009
+
+
+@pytest.mark.parametrize(("typed", "written"), OF_DEVICES.items())
+def test_what_a_device_leads_to_is_there(typed: str, written: str) -> None:
+    assert not hasattr(burn_remote.RemoteDevice, typed)
+    for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
+        found: object = burn_remote
+        for name in path.split(".")[1:]:
+            found = getattr(found, name)
+    for name in re.findall(r"\bdevice\.(\w+)", written):
+        assert hasattr(burn_remote.RemoteDevice, name)
 
 
 def test_submodules_are_imported_as_before() -> None:
