@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import burn_remote as br
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import OperationFailed, OutOfMemory
 from burn_remote_protocol.operations.row import Operation, Signature
@@ -83,3 +84,37 @@ def test_quotas_start_from_the_memory_that_a_device_may_use() -> None:
 
     assert backend.memory_bytes() == 1000
     assert backend.memory().total == 1000
+
+
+@pytest.mark.parametrize("step", ["write", "finished"])
+def test_an_upload_without_room_for_its_elements_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise MemoryError
+
+    with br.LocalDevice() as device:
+        kept = br.ones((3,), device=device)
+        assert kept.tolist() == [1, 1, 1]
+        with monkeypatch.context() as patched:
+            patched.setattr(NumpyBackend, step, full)
+            missing = br.tensor(np.ones(1_000_000), device=device)
+            with pytest.raises(OutOfMemory, match=r"no room for float64\[1000000\]"):
+                missing.numpy()
+        assert (kept + 1).tolist() == [2, 2, 2]
+        assert br.tensor(np.ones(1_000_000), device=device).sum().item() == 1_000_000
+
+
+def test_an_upload_that_fails_gives_its_quota_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = started([])
+    tensors = interpreter.tensors
+
+    def full(backend: Any, upload: Any, dtype: DType) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(NumpyBackend, "finished", full)
+    slot = tensors.begin_upload(1, SPEC, SPEC.nbytes)
+    with pytest.raises(MemoryError):
+        tensors.finish_upload(1, slot)
+    tensors.drop([1])
+    assert (interpreter.quota.bytes, interpreter.quota.tensors) == (0, 0)

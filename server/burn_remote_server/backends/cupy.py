@@ -22,7 +22,7 @@ from burn_remote_server.backends.array.session import ArraySession, kernel_table
 from burn_remote_server.backends.cuda.cudnn import Cudnn, open_cudnn
 from burn_remote_server.backends.cuda.device import Gpu, Shared
 from burn_remote_server.backends.cuda.families import cuda_families
-from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, pinned
+from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cuda.lending import Lender, borrow, domain
 from burn_remote_server.backends.cuda.library import CUPY
 from burn_remote_server.backends.cuda.random_numbers import CudaRandomStream
@@ -220,7 +220,7 @@ class CupyBackend(ArrayBackend):
 
     def staging(self, data: Iterable[TensorData]) -> None:
         """Have pinned memory ready for the blocks in which the data will go up."""
-        blocks = [pinned(min(BLOCK_BYTES, item.spec.nbytes)) for item in data]
+        blocks = [host_array(min(BLOCK_BYTES, item.spec.nbytes)) for item in data]
         del blocks  # back into the pool of pinned memory
 
 
@@ -242,7 +242,7 @@ def _as_on_the_wire(array: Any, dtype: DType) -> Any:
 
 def _copied(array: Any, dtype: DType, stream: Any) -> memoryview:
     whole = _as_on_the_wire(array, dtype)
-    host = pinned(whole.nbytes)
+    host = host_array(whole.nbytes)
     if whole.size:
         whole.data.copy_to_host_async(int(host.ctypes.data), whole.nbytes, stream)
     stream.synchronize()

@@ -6,7 +6,8 @@ for a socket; what must be sent, fetched or told goes to its ``Outbox``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -35,7 +36,7 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
-from burn_remote_protocol.tensors import TensorData
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
@@ -166,34 +167,37 @@ class Engine:
                 f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, "
                 f"which has {slot.received:,} of {slot.size:,} bytes"
             )
-        self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
-        slot.received += size
-        if slot.received == slot.size:
-            self._tensors.finish_upload(chunk.payload, slot)
+        with self._failing_alone(chunk.payload, slot.spec):
+            self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
+            slot.received += size
+            if slot.received == slot.size:
+                self._tensors.finish_upload(chunk.payload, slot)
 
     # -- tasks --------------------------------------------------------------------------------
 
     def _upload(self, task: Upload) -> None:
-        try:
+        with self._failing_alone(task.tensor, task.data.spec):
             refusal = self._interpreter.quota.refusal([memory_bytes(task.data.spec)])
             if refusal is not None:
                 raise refusal
             shared = self._interpreter.backend.to_device(task.data)
             self._tensors.store_shared(task.tensor, shared)
-        except OperationFailed as error:
-            self._fail(task.tensor, error, "Upload", str(task.data.spec))
-        except MemoryError:
-            reason = f"no room for {task.data.spec}"
-            self._fail(task.tensor, OutOfMemory(reason), "Upload", str(task.data.spec))
 
     def _begin_upload(self, task: BeginUpload) -> None:
-        try:
+        with self._failing_alone(task.tensor, task.spec):
             slot = self._tensors.begin_upload(task.tensor, task.spec, task.byte_count)
+            if slot.received == slot.size:
+                self._tensors.finish_upload(task.tensor, slot)
+
+    @contextlib.contextmanager
+    def _failing_alone(self, tensor: int, spec: TensorSpec) -> Iterator[None]:
+        """Put what goes wrong with an upload in its tensor's place."""
+        try:
+            yield
         except OperationFailed as error:
-            self._fail(task.tensor, error, "Upload", str(task.spec))
-            return
-        if slot.received == slot.size:
-            self._tensors.finish_upload(task.tensor, slot)
+            self._fail(tensor, error, "Upload", str(spec))
+        except MemoryError:
+            self._fail(tensor, OutOfMemory(f"no room for {spec}"), "Upload", str(spec))
 
     def _read(self, task: Read) -> None:
         answer = partial(self._answer, task)

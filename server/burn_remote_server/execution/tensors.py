@@ -126,10 +126,14 @@ class TensorTable:
         self._quota.take(size, 1)
 
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
-        """Put the array that has arrived whole in its tensor's place."""
-        del self.slots[tensor]
+        """Put the array that has arrived whole in its tensor's place.
+
+        Raises ``MemoryError``; then the upload stands there as before.
+        """
         shared = self._backend.finished(slot.upload, slot.spec.dtype)
-        self.arrays[tensor] = self._session.adopt(shared)
+        array = self._session.adopt(shared)
+        del self.slots[tensor]
+        self.arrays[tensor] = array
 
     def refused_upload(self, tensor: int) -> bool:
         """Whether chunks of this tensor may still come although it is no upload (any more): it was

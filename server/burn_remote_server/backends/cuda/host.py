@@ -1,6 +1,6 @@
 """How do elements cross between the host's memory and a GPU while both go on working?
 
-Through pinned memory, which the GPU reads and writes by itself, on streams of their own.
+Block by block, on streams of their own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_server.backends.cuda.device import Gpu, new_event
+from burn_remote_server.backends.cuda.host_memory import HostMemory
 from burn_remote_server.backends.interface import Deliver
 
-__all__ = ["BLOCK_BYTES", "Reads", "Upload", "pinned"]
+__all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
 
 # Bytes of an upload that go to the GPU at once. Larger: less of the way up is travelled while the
 # rest arrives, and more pinned memory waits. Smaller: each copy costs about 10 µs to start.
@@ -28,9 +29,16 @@ BLOCK_BYTES: Final = 4 * 2**20
 PATIENCE_SECONDS: Final = 50e-6
 
 
-def pinned(size: int) -> Any:
-    """Return pinned memory as an array of bytes. Raises ``MemoryError``."""
+def _pinned(size: int) -> Any:
     return cupyx.empty_pinned(max(size, 1), np.uint8)[:size]
+
+
+_memory: Final = HostMemory(_pinned)
+
+
+def host_array(size: int) -> Any:
+    """Return memory to copy to or from a GPU, as an array of bytes. Raises ``MemoryError``."""
+    return _memory.empty(size)
 
 
 class Upload:
@@ -51,7 +59,7 @@ class Upload:
         while start < source.size:
             if self._block is None:
                 left = self.array.nbytes - self._sent
-                self._block = pinned(min(BLOCK_BYTES, left))
+                self._block = host_array(min(BLOCK_BYTES, left))
             stop = min(source.size, start + self._block.size - self._filled)
             after = self._filled + stop - start
             self._block[self._filled : after] = source[start:stop]
@@ -82,7 +90,7 @@ class Reads:
 
     def read(self, array: Any, later: Callable[[], Deliver]) -> memoryview | None:
         """Return the bytes of a C-ordered array of the session's, or ``None``: later."""
-        host = pinned(array.nbytes)
+        host = host_array(array.nbytes)
         self._follow()
         if array.nbytes:
             array.data.copy_to_host_async(_address(host), array.nbytes, self._copies)
