@@ -234,6 +234,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionFailed,
     ConnectionLost,
+    DeviceLost,
     DeviceMismatch,
     DTypeMismatch,
     HandshakeRefused,
@@ -254,7 +255,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = [
     "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost",
-    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceMismatch",
+    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceLost", "DeviceMismatch",
     "HandshakeRefused", "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
     "ProtocolViolation", "QuantScheme", "QuantizedArray", "QuotaExceeded", "RemoteDevice",
     "RunnerClient", "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle",

@@ -20,6 +20,7 @@ BurnRemoteError
     ├── UnknownTensor         it names a tensor that the session does not have
     ├── OutOfMemory           the device has no room for its result
     ├── QuotaExceeded         the session may not use so much
+    ├── DeviceLost            the device works no more until its server is started anew
     └── TransferFailed        a tensor could not be moved between servers
 
 Errors that can cross the wire carry a code (``CODES``); an unknown code arrives as
@@ -39,6 +40,7 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionLost",
     "DTypeMismatch",
+    "DeviceLost",
     "DeviceMismatch",
     "GarbledBytes",
     "HandshakeRefused",
@@ -249,6 +251,13 @@ class QuotaExceeded(OperationFailed):
     code = "quota_exceeded"
 
 
+class DeviceLost(OperationFailed):
+    """The server's device can do nothing any more, for any session, until the server is started
+    anew; the tensors that it held are gone."""
+
+    code = "device_lost"
+
+
 class TransferFailed(OperationFailed):
     """A tensor could not be moved between servers."""
 
@@ -280,6 +289,7 @@ CODES: Final = _by_code(
     UnknownTensor,
     OutOfMemory,
     QuotaExceeded,
+    DeviceLost,
     TransferFailed,
 )
 

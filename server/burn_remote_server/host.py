@@ -118,7 +118,13 @@ class Device:
         transfer_domain: str,
         grant: Grant = NOBODY,
     ) -> Session:
-        """Open a session whose engine speaks to ``outbox``, within the limits of its token."""
+        """Open a session whose engine speaks to ``outbox``, within the limits of its token.
+
+        Raises ``HandshakeRefused`` where the device is lost.
+        """
+        self.backend.examine()
+        if self.backend.failure is not None:
+            raise HandshakeRefused(self.backend.failure)
         settings = self.host.settings.limited(grant.limits)
         interpreter = new_interpreter(self.backend, settings, outbox, self.pool, self.host.custom)
         if settings.seed is not None:
@@ -193,11 +199,12 @@ class Host:
         self._expire()
 
     def _expire(self) -> None:
-        """Free what was exposed and never fetched, and memory that was kept and never needed, now
-        and again every second."""
+        """Free what was exposed and never fetched, and memory that was kept and never needed, and
+        look whether the devices still work, now and again every second."""
         self.transfers.expire()
         for device in self.devices:
             device.backend.expire_memory()
+            device.backend.examine()
         if not self.draining.is_set():
             self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import DeviceLost, ShapeMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
@@ -48,29 +48,41 @@ class CupySession(ArraySession):
         self._cudnn = backend.cudnn
         self._gpu = gpu
         self._stream = stream
+        self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
 
     def activate(self) -> None:
-        # The current device and stream belong to a thread, and several sessions may share one.
-        self._gpu.device.use()
-        self._stream.use()
-        self._gpu.tidy()
+        # A session of a GPU that is lost runs nothing.
+        with contextlib.suppress(DeviceLost), self._faults:
+            # The current device and stream belong to a thread, and several sessions may share one.
+            self._gpu.device.use()
+            self._stream.use()
+            self._gpu.tidy()
+
+    def seed(self, seed: int) -> None:
+        with contextlib.suppress(DeviceLost), self._faults:
+            super().seed(seed)
 
     def share(self, array: Any) -> Shared:
-        return self._gpu.shared(array, self._stream)
+        with self._faults:
+            return self._gpu.shared(array, self._stream)
 
     def adopt(self, shared: Shared) -> Any:
-        return self._gpu.lent(shared, self._stream)
+        with self._faults:
+            return self._gpu.lent(shared, self._stream)
 
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
-        return self._reads.read(_as_on_the_wire(array, dtype), later)
+        with self._faults:
+            return self._reads.read(_as_on_the_wire(array, dtype), later)
 
     def synced(self, later: Callable[[], Deliver]) -> bool:
-        return self._reads.synced(later)
+        with self._faults:
+            return self._reads.synced(later)
 
     def bind(self, signature: Signature) -> Run:
-        run = None if self._cudnn is None else self._cudnn.bind(signature)
-        return super().bind(signature) if run is None else run
+        with self._faults:
+            run = None if self._cudnn is None else self._cudnn.bind(signature)
+            return super().bind(signature) if run is None else run
 
     def bind_into(self, signature: Signature) -> None:
         # The pool hands memory out again without asking the system; looking would cost more.
@@ -96,6 +108,7 @@ class CupyBackend(ArrayBackend):
         self, index: int = 0, memory_limit: int | None = None, *, uses_cudnn: bool = True
     ) -> None:
         self._gpu = Gpu(index, memory_limit)
+        self._faults = self._gpu.faults
         self._lender = Lender(self._gpu)
         self._lends_to = domain()
         with self._gpu.device:
@@ -112,9 +125,17 @@ class CupyBackend(ArrayBackend):
     def array_module(self) -> Any:
         return cupy
 
+    @property
+    def failure(self) -> str | None:
+        return self._faults.failure
+
+    def examine(self) -> None:
+        self._faults.examine()
+
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> CupySession:
-        stream = self._gpu.take_stream()
-        with self._gpu.device, stream:
+        with self._faults:
+            stream = self._gpu.take_stream()
+        with self._faults, self._gpu.device, stream:
             numbers = CudaRandomStream()
             table = {**self._shared, **kernel_table(random_families(CUPY, numbers))}
             return CupySession(self, self._gpu, stream, table, numbers.seed, custom)
@@ -128,23 +149,25 @@ class CupyBackend(ArrayBackend):
             given = stored(np.frombuffer(given, np.uint8), data.spec).data
         if len(given) != upload.array.nbytes:
             raise ShapeMismatch(f"{len(given):,} bytes are not those of {data.spec}")
-        upload.write(given)
+        self.write(upload, 0, given)
         return self.finished(upload, data.dtype)
 
     def empty(self, spec: TensorSpec) -> Upload:
-        return Upload(self._gpu, array_shape(spec), wire_dtype(spec.dtype))
+        with self._faults:
+            return Upload(self._gpu, array_shape(spec), wire_dtype(spec.dtype))
 
     def write(self, upload: Upload, offset: int, data: memoryview | bytes) -> None:
-        upload.write(data)
+        with self._faults:
+            upload.write(data)
 
     def finished(self, upload: Upload, dtype: DType) -> Shared:
         stream = self._gpu.transfers
-        with self._gpu.device, stream:
+        with self._faults, self._gpu.device, stream:
             array = _truth(upload.array) if dtype.is_bool else upload.array
             return self._gpu.shared(array, stream)
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        with self._gpu.device:
+        with self._faults, self._gpu.device:
             if not isinstance(array, Shared):
                 return _copied(array, dtype, cupy.cuda.get_current_stream())
             with self._gpu.transfers as stream:
@@ -154,16 +177,16 @@ class CupyBackend(ArrayBackend):
     def brought(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
         if not isinstance(source, CupyBackend):
             return super().brought(shared, spec, source)
-        with source._gpu.device, source._gpu.transfers as there:
+        with self._faults, source._faults, source._gpu.device, source._gpu.transfers as there:
             there.wait_event(shared.ready)
             whole = source._gpu.shared(cupy.ascontiguousarray(shared.array), there)
-        with self._gpu.device, self._gpu.transfers as here:
+        with source._faults, self._faults, self._gpu.device, self._gpu.transfers as here:
             here.wait_event(whole.ready)
             array = cupy.empty(whole.array.shape, whole.array.dtype)
             # From one GPU's memory to the other's, directly where the machine can: CuPy asks.
             array.data.copy_from_device_async(whole.array.data, array.nbytes, here)
             arrived = self._gpu.shared(array, here)
-        with source._gpu.device:
+        with source._faults, source._gpu.device:
             there.wait_event(arrived.ready)
             source._gpu.keep_until_passed(whole.array, there)
         return arrived
@@ -175,7 +198,7 @@ class CupyBackend(ArrayBackend):
         return self._lends_to
 
     def lend(self, shared: Shared, dtype: DType) -> Loan | None:
-        with self._gpu.device, self._lender.stream as stream:
+        with self._faults, self._gpu.device, self._lender.stream as stream:
             stream.wait_event(shared.ready)
             try:
                 return self._lender.lend(_as_on_the_wire(shared.array, dtype))
@@ -183,7 +206,7 @@ class CupyBackend(ArrayBackend):
                 return None
 
     def borrow(self, upload: Upload, handle: bytes) -> None:
-        with self._gpu.device:
+        with self._faults, self._gpu.device:
             borrow(upload.array, handle, self._gpu.transfers)
 
     # -- the device ---------------------------------------------------------------------------
@@ -196,7 +219,10 @@ class CupyBackend(ArrayBackend):
         return self._gpu.memory_bytes
 
     def memory(self) -> Memory:
-        found = self._gpu.memory()
+        try:
+            found = self._gpu.memory()
+        except DeviceLost:
+            return Memory(self._gpu.memory_bytes, 0, 0)
         return Memory(
             found.total,
             found.used + self._lender.lent_bytes,
@@ -206,14 +232,18 @@ class CupyBackend(ArrayBackend):
     def prepare_thread(self) -> None:
         # Results of scalars on the host may be infinite or NaN too.
         np.seterr(all="ignore")
-        self._gpu.device.use()
+        with contextlib.suppress(DeviceLost), self._faults:
+            self._gpu.device.use()
 
     def sync(self) -> None:
-        self._gpu.device.synchronize()
+        with self._faults:
+            self._gpu.device.synchronize()
 
     def memory_cleanup(self) -> None:
-        self._gpu.cleanup()
-        self._lender.cleanup()
+        # Nothing can be given back to a GPU that is lost.
+        with contextlib.suppress(DeviceLost), self._faults:
+            self._gpu.cleanup()
+            self._lender.cleanup()
 
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
         return self._gpu.persistent_allocations()

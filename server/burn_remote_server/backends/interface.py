@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from burn_remote_protocol.dtypes import DType, DTypeUsage
-from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape, TensorData, TensorSpec
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -132,6 +132,24 @@ class Backend(ABC):
     def device_count(self) -> int:
         """How many devices of this library the machine has."""
         return 1
+
+    @property
+    def failure(self) -> str | None:
+        """Why the device can do nothing any more, and what to do; ``None``: it works. What is said
+        once stays, until the process is started anew."""
+        return None
+
+    def examine(self) -> None:
+        """Find out what may have happened to the device. Called every second or so; any thread may
+        ask, and the device is not waited for."""
+        return None
+
+    def explained(self, error: Exception) -> Exception:
+        """Return ``DeviceLost`` for what was raised because the device is lost, or the error."""
+        if isinstance(error, BurnRemoteError):
+            return error
+        self.examine()
+        return error if self.failure is None else DeviceLost(self.failure)
 
     @abstractmethod
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> BackendSession:

@@ -104,6 +104,7 @@ async def _answer(
             data = await asyncio.to_thread(backend.to_bytes, array, spec.dtype)
             outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)
     except OperationFailed as error:
+        sending.give_up(request)
         outbox.reply(request.request, error)
     except MemoryError:
         sending.give_up(request)

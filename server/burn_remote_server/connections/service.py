@@ -211,7 +211,8 @@ class _Service:
             phrase = body.decode().strip()
         else:
             draining = self._host.draining.is_set()
-            state = ServerState(draining, self._metrics.exposition)
+            failures = [device.backend.failure for device in self._host.devices]
+            state = ServerState(draining, self._metrics.exposition, failures)
             status, headers, body = respond(request.path, state, is_route=match is not None)
             phrase = HTTPStatus(status).phrase
         response = Response(status, phrase, Headers(headers), body)

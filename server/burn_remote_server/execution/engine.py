@@ -213,16 +213,25 @@ class Engine:
                 answer(elements)
 
     def _sync(self, task: Sync) -> None:
-        self._tensors.settle()
         answer = partial(self._answer, task)
-        if self._interpreter.session.synced(partial(self.later, answer)):
-            answer(None)
+        try:
+            self._tensors.settle()
+            is_done = self._interpreter.session.synced(partial(self.later, answer))
+        except OperationFailed as error:
+            answer(error)
+        else:
+            if is_done:
+                answer(None)
 
     def _answer(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Answer with the elements that were read, or with what went wrong."""
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
             reason = str(value) or "the server has no room for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
+        if isinstance(task, Sync) and isinstance(value, OperationFailed):
+            # Both dialects' syncs tell what nobody has read; Burn's has no other word for it.
+            self._outbox.failed((), value)
+            value = None
         if isinstance(value, memoryview):
             assert isinstance(task, Read)  # a sync has no elements
             reply = TensorData(value, task.spec.shape, task.spec.dtype)

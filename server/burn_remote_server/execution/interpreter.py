@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.errors import DeviceLost, OperationFailed
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession
@@ -84,7 +84,12 @@ class Interpreter:
     def _prepare(self, signature: Signature) -> Plan:
         plan = Plan(signature, self.session)
         refusal = self.quota.refusal(memory_bytes(spec) for spec in signature.outputs)
-        plan.error = plan.error or refusal or too_costly(plan.cost, self._max_operation_cost)
+        plan.error = (
+            self.tensors.lost
+            or plan.error
+            or refusal
+            or too_costly(plan.cost, self._max_operation_cost)
+        )
         if plan.workspace_bytes:
             plan.run = within(plan.run, plan.workspace_bytes, self.quota)
         if self._max_operation_seconds is not None and plan.cost >= TIMED_COST:
@@ -210,6 +215,7 @@ class Interpreter:
 
     def _fail(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:
         outputs = tensors[plan.input_count :]
+        error = self.backend.explained(error)
         failure = as_failure(error, plan, outputs[0] if outputs else None)
         self._store_failure(plan, tensors, failure)
         self._report(outputs, failure)
@@ -227,6 +233,16 @@ class Interpreter:
     def seed(self, seed: int) -> None:
         """Set the seed of the session's random numbers."""
         self.session.seed(seed)
+
+    def lose(self, reason: str) -> None:
+        """Run nothing from now on, and let no tensor be read: the device is lost.
+
+        A kernel must not be tried: the thread may work for another device by then.
+        """
+        if self.tensors.lost is None:
+            self.tensors.lost = DeviceLost(reason)
+            for plan in (*self.numbered.values(), *self._plans.values()):
+                plan.error = self.tensors.lost
 
     def clear(self) -> None:
         """Free everything, also what was prepared. A second time does nothing."""

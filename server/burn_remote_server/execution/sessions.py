@@ -139,6 +139,9 @@ class Session:
             return
         try:
             self.interpreter.session.activate()
+            failure = self.interpreter.backend.failure
+            if failure is not None:
+                self.interpreter.lose(failure)
             call()
         except BurnRemoteError as error:
             self.error = error

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
+    DeviceLost,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
@@ -43,6 +44,8 @@ class TensorTable:
         # interpreter holds on to them.
         self.arrays: Final[dict[int, Any]] = {}
         self.slots: Final[dict[int, Slot]] = {}
+        # Why none of them can be read any more.
+        self.lost: DeviceLost | None = None
 
     def __len__(self) -> int:
         return len(self.arrays) + len(self.slots)
@@ -102,6 +105,9 @@ class TensorTable:
         self._take(size)
         try:
             upload = self._backend.empty(spec)
+        except DeviceLost:
+            self._quota.give_back(size, 1)
+            raise
         except MemoryError:
             self._quota.give_back(size, 1)
             raise OutOfMemory(f"no room for {spec} ({size:,} bytes)") from None
@@ -128,7 +134,7 @@ class TensorTable:
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
         """Put the array that has arrived whole in its tensor's place.
 
-        Raises ``MemoryError``; then the upload stands there as before.
+        Raises ``MemoryError`` and ``DeviceLost``; then the upload stands there as before.
         """
         shared = self._backend.finished(slot.upload, slot.spec.dtype)
         array = self._session.adopt(shared)
@@ -145,7 +151,9 @@ class TensorTable:
         return self.slots.get(tensor)
 
     def read(self, tensor: int, spec: TensorSpec) -> Any:
-        """Return the array of a tensor of this shape, and raise like ``array``."""
+        """Return the array of a tensor of this shape. Raises like ``array``, and ``DeviceLost``."""
+        if self.lost is not None:
+            raise self.lost
         array = self.array(tensor)
         if tuple(array.shape) != array_shape(spec):
             raise UnknownTensor(
@@ -154,7 +162,12 @@ class TensorTable:
         return array
 
     def settle(self) -> None:
-        """Wait for every tensor that is on its way; failures stay in their places."""
+        """Wait for every tensor that is on its way; failures stay in their places.
+
+        Raises ``DeviceLost``.
+        """
+        if self.lost is not None:
+            raise self.lost
         for tensor, slot in [*self.slots.items()]:
             if isinstance(slot, InFlight):
                 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,15 +23,21 @@ class ServerState:
 
     draining: bool = False
     exposition: Callable[[], bytes] | None = None
+    # Of each device, why it is lost, or ``None``.
+    failures: Sequence[str | None] = ()
 
 
 def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
     """Return the response to ``GET path``; ``is_route``: a dialect listens there for WebSockets."""
     bare = urlsplit(path).path.rstrip("/")
+    lost = [failure for failure in state.failures if failure is not None]
     if bare == "/healthz":
-        return 200, _TEXT, b"ok\n"
+        # Only a new process has the device again. While one works, its sessions are worth more.
+        return _lost(lost) if lost and len(lost) == len(state.failures) else (200, _TEXT, b"ok\n")
     if bare == "/readyz":
-        return (503, _TEXT, b"draining\n") if state.draining else (200, _TEXT, b"ready\n")
+        if state.draining:
+            return 503, _TEXT, b"draining\n"
+        return _lost(lost) if lost else (200, _TEXT, b"ready\n")
     if bare == "/metrics" and state.exposition is not None:
         return 200, {"Content-Type": METRICS_TYPE}, state.exposition()
     if is_route or not bare:
@@ -57,6 +63,10 @@ def refuse(headers: Mapping[str, str], refusal: str, device: int, devices: int) 
         last = "only /0" if devices == 1 else f"/0 to /{devices - 1}"
         return 421, _TEXT, f"there is no device /{device} here, {last}\n".encode()
     return None
+
+
+def _lost(failures: Sequence[str]) -> Answer:
+    return 503, _TEXT, "".join(f"{failure}\n" for failure in failures).encode()
 
 
 def _introduce(first: str) -> bytes:

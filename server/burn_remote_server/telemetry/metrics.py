@@ -104,6 +104,7 @@ class Metrics(Collector):
         yield _gauge("burn_remote_sessions", "Sessions open now.", _open_sessions(total), {})
         yield from _families(total)
         yield _device_memory(self._devices)
+        yield _devices_lost(self._devices)
         failures = CounterMetricFamily(
             "burn_remote_failures", "Errors told to clients, by code.", labels=["code"]
         )
@@ -125,6 +126,17 @@ def _device_memory(devices: Sequence[Backend]) -> Metric:
     for index, device in enumerate(devices):
         for kind, size in device.memory()._asdict().items():
             family.add_metric([str(index), device.device_name, kind], size)
+    return family
+
+
+def _devices_lost(devices: Sequence[Backend]) -> Metric:
+    family = GaugeMetricFamily(
+        "burn_remote_device_lost",
+        "Whether a device does nothing any more until the server is started anew.",
+        labels=["device", "name"],
+    )
+    for index, device in enumerate(devices):
+        family.add_metric([str(index), device.device_name], device.failure is not None)
     return family
 
 

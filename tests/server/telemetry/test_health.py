@@ -21,6 +21,15 @@ def test_a_draining_server_is_healthy_and_not_ready() -> None:
     assert respond("/readyz", draining)[::2] == (503, b"draining\n")
 
 
+def test_a_lost_device_makes_a_server_unready_and_the_last_one_unhealthy() -> None:
+    one = ServerState(failures=[None, "GPU 1 is lost"])
+    assert respond("/readyz", one)[::2] == (503, b"GPU 1 is lost\n")
+    assert respond("/healthz", one)[0] == 200
+    both = ServerState(failures=["GPU 0 is lost", "GPU 1 is lost"])
+    assert respond("/healthz", both)[::2] == (503, b"GPU 0 is lost\nGPU 1 is lost\n")
+    assert respond("/readyz", ServerState(failures=[None, None]))[0] == 200
+
+
 def test_metrics_come_with_their_own_content_type() -> None:
     status, headers, body = respond("/metrics", READY)
     assert (status, body) == (200, b"metrics\n")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import cupy
 
+from burn_remote_server.backends.cuda.faults import Faults
 from burn_remote_server.backends.cuda.watch import Watch
 from burn_remote_server.backends.interface import Memory
 
@@ -33,9 +34,9 @@ def new_event() -> Any:
     return cupy.cuda.Event(disable_timing=True)
 
 
-def _status(event: Any) -> int:
+def _answer(query: Callable[[int], int], pointer: int) -> int:
     try:
-        return int(cupy.cuda.runtime.eventQuery(event.ptr))
+        return int(query(pointer))
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return int(error.status)
 
@@ -68,8 +69,9 @@ class Gpu:
             self.pool.set_limit(size=memory_limit or 0)
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             total = int(self.device.mem_info[1])
-        self.watch: Final = Watch(self.device, _status)
         self.name: Final = str(properties["name"], "utf-8")
+        self.faults: Final = Faults(f"GPU {index} ({self.name})", self._status)
+        self.watch: Final = Watch(self.device, self._event_status)
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
@@ -78,6 +80,13 @@ class Gpu:
         self._passed_on: Final[deque[tuple[Any, Any]]] = deque()
         self._kept: Final[deque[tuple[Any, Any]]] = deque()
         self._tidying: Final = threading.Lock()
+
+    def _status(self) -> int:
+        """Return what the GPU says of itself, without waiting for it."""
+        return _answer(cupy.cuda.runtime.streamQuery, self.transfers.ptr)
+
+    def _event_status(self, event: Any) -> int:
+        return self.faults.event_status(_answer, cupy.cuda.runtime.eventQuery, event.ptr)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -155,8 +164,8 @@ class Gpu:
                 yield
 
     def memory(self) -> Memory:
-        """Return how the memory is used."""
-        with self.device:
+        """Return how the memory is used. Raises ``DeviceLost``."""
+        with self.faults, self.device:
             used = self.pool.used_bytes() + self._persistent.used_bytes()
             cached = self.pool.free_bytes() + self._persistent.free_bytes()
         return Memory(self.memory_bytes, int(used), int(cached))

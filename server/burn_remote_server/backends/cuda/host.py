@@ -13,7 +13,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.errors import DeviceLost, OperationFailed
 from burn_remote_server.backends.cuda.device import Gpu, new_event
 from burn_remote_server.backends.cuda.host_memory import HostMemory
 from burn_remote_server.backends.interface import Deliver
@@ -116,14 +116,16 @@ class Reads:
 
         def passed(status: int) -> None:
             kept.clear()
-            deliver(value if status == 0 else OperationFailed(_reason(status)))
+            deliver(value if status == 0 else self._failed(status))
 
         self._gpu.watch.call(event, passed)
         return False
 
-
-def _reason(status: int) -> str:
-    return f"the GPU reports error {status} ({cupy.cuda.runtime.CUDARuntimeError(status)})"
+    def _failed(self, status: int) -> OperationFailed:
+        if self._gpu.faults.failure is not None:
+            return DeviceLost(self._gpu.faults.failure)
+        error = cupy.cuda.runtime.CUDARuntimeError(status)
+        return OperationFailed(f"the GPU reports error {status} ({error})")
 
 
 def _address(host: Any) -> Any:

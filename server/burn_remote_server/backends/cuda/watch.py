@@ -7,6 +7,7 @@ stands still. So one thread of ours asks about the events that somebody waits fo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -54,7 +55,10 @@ class Watch:
         self._is_wanted.set()
 
     def _run(self) -> None:
-        self._device.use()
+        with contextlib.suppress(
+            RuntimeError
+        ):  # CUDA's, of a device that is lost: its events say so
+            self._device.use()
         waiting: list[tuple[Any, Callable[[int], None]]] = []
         while True:
             if not waiting:
