@@ -6,7 +6,7 @@ import threading
 
 from burn_remote.device import Device, RemoteDevice
 from burn_remote.tensors.other_names import device_advice
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import ConnectionFailed, UsageError
 
 __all__ = ["checked_device", "default_device"]
 
@@ -24,9 +24,18 @@ _default_lock = threading.Lock()
 
 
 def default_device() -> Device:
-    """Return the device of tensors made without one: ``RemoteDevice()``, opened at first need."""
+    """Return the device of tensors made without one: ``RemoteDevice()``, opened at first need.
+
+    Raises ``ConnectionFailed`` and whatever else ``RemoteDevice`` does.
+    """
     global _default
     with _default_lock:
         if _default is None or _default.session.closed:
-            _default = RemoteDevice()
+            try:
+                _default = RemoteDevice()
+            except ConnectionFailed as error:
+                raise ConnectionFailed(
+                    f"{error}; a tensor made without device= goes there: start burn-remote-server, "
+                    "set BURN_REMOTE_ADDRESS, or write device=burn_remote.LocalDevice()"
+                ) from error
         return _default

@@ -1,0 +1,28 @@
+"""Without a device a tensor is on the default one, and where that is not there, one learns why."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+import burn_remote as br
+from support.servers import server
+
+
+def test_a_tensor_without_a_device_goes_to_the_address_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server() as running:
+        monkeypatch.setenv("BURN_REMOTE_ADDRESS", running.address)
+        x = br.ones(2)
+        assert x.device == br.default_device() == br.RemoteDevice(running.address)
+        x.device.close()
+
+
+def test_where_nothing_listens_one_learns_how_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("BURN_REMOTE_ADDRESS", f"ws://127.0.0.1:{port}")
+    with pytest.raises(br.ConnectionFailed, match=r"nothing listens.*device=burn_remote\.Local"):
+        br.ones(2)
