@@ -20,6 +20,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING, accepted
+from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Lent, Reply
@@ -161,11 +162,7 @@ class Peers:
 
         Raises ``InvalidCertificate``.
         """
-        hints = {
-            CHECKSUM_SETTING: CHECKSUM if settings.transfer_checksum else None,
-            MEMORY_SETTING: borrows_from,
-        }
-        self._hints: Final = {name: hint for name, hint in hints.items() if hint is not None}
+        self._borrows_from: Final = borrows_from
         self._settings: Final = settings
         self._rules: Final = rules
         self._tls: Final = peer_context(settings)
@@ -227,7 +224,7 @@ class Peers:
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
             raise TransferFailed(f"cannot reach the source {address}: {text}") from error
-        peer = _Peer(link, self._counters, may_borrow=MEMORY_SETTING in self._hints)
+        peer = _Peer(link, self._counters, may_borrow=self._borrows_from is not None)
         self._tasks.create_task(peer.receive())
         return peer
 
@@ -248,7 +245,8 @@ class Peers:
         seconds = self._settings.handshake_timeout_seconds
         link = await self._dial(address, "/transfer", self._settings.max_message_bytes)
         try:
-            hello = Hello(VERSIONS, self._token, client="burn-remote-server", settings=self._hints)
+            hints = self._hints(address)
+            hello = Hello(VERSIONS, self._token, client="burn-remote-server", settings=hints)
             await link.send(encode_frame(hello))
             async with asyncio.timeout(seconds):
                 accepted(decode_frame(await link.receive()), VERSIONS)
@@ -256,6 +254,16 @@ class Peers:
             await link.close()
             raise
         return link
+
+    def _hints(self, address: str) -> dict[str, str]:
+        """Return what a peer is told of this server."""
+        # What was garbled on the way does not come through TLS at all.
+        is_open = not parse_address(address).secure
+        hints = {
+            CHECKSUM_SETTING: CHECKSUM if is_open and self._settings.transfer_checksum else None,
+            MEMORY_SETTING: self._borrows_from,
+        }
+        return {name: hint for name, hint in hints.items() if hint is not None}
 
     def _close_idle(self) -> None:
         """Make room for another peer. Raises ``TransferFailed`` where all are in use."""

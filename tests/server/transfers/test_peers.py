@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
+import trustme
 from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
@@ -56,11 +59,12 @@ async def peers() -> AsyncIterator[Peers]:
         await peers.close()
 
 
-async def fetched(peers: Peers, source: Source) -> bytes:
+async def fetched(peers: Peers, source: Source, tls: ssl.SSLContext | None = None) -> bytes:
     backend = open_backends("numpy", 1)[0]
-    async with serve(source.handle, "127.0.0.1", 0) as server:
+    async with serve(source.handle, "127.0.0.1", 0, ssl=tls) as server:
         port = server.sockets[0].getsockname()[1]
-        task = Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC)
+        scheme = "ws" if tls is None else "wss"
+        task = Fetch(b"t" * 32, f"{scheme}://127.0.0.1:{port}", 1, SPEC)
         array = await peers.fetch("native", backend, task)
         return bytes(backend.to_bytes(array, SPEC.dtype))
 
@@ -81,6 +85,20 @@ async def test_checksums_are_not_asked_for_where_the_operator_says_so() -> None:
         peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source) == GOOD
+        assert source.greetings[0].settings == {}
+        await peers.close()
+
+
+async def test_checksums_are_not_asked_for_where_tls_finds_what_is_garbled(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings = Settings(peer_ca=tmp_path / "ca.pem")
+        peers = Peers(settings, PeerRules(()), tasks, Counters())
+        source = Source(whole)
+        assert await fetched(peers, source, tls) == GOOD
         assert source.greetings[0].settings == {}
         await peers.close()
 
