@@ -18,6 +18,7 @@ from burn_remote.runner import TensorHandle
 from burn_remote.sessions.answers import Answers
 from burn_remote.sessions.connection import Connection, Dial, fresh
 from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.numbering import IN_FULL, Numbered, Numbering
 from burn_remote.sessions.pending import Pending
 from burn_remote.sessions.runtime import schedule_flush, watch
 from burn_remote.sessions.traffic import Traffic
@@ -25,7 +26,6 @@ from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
-    MAX_SIGNATURES,
     chunk_head,
     decode_frame,
     encode_batch,
@@ -40,7 +40,6 @@ from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
     Cleanup,
-    Define,
     Drop,
     Execute,
     Expose,
@@ -60,10 +59,6 @@ if TYPE_CHECKING:
     from burn_remote.device import Device
 
 __all__ = ["NativeSession"]
-
-# A signature whose definition is longer than this is sent in full each time: it is a list of many
-# tensors, which hardly repeats, and would hold the server's memory.
-MAX_DEFINITION_BYTES: Final = 2048
 
 
 class NativeSession:
@@ -85,10 +80,8 @@ class NativeSession:
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
-        # By identity: the program's cache of signatures returns the same object for the same call.
-        self._numbers: dict[int, tuple[int, Signature, int]] = {}
-        self._numbered: list[int | None] = [None] * MAX_SIGNATURES
-        self._defined = 0
+        self._numbering: Final = Numbering()
+        self._numbers: Final = self._numbering.known  # at hand: each operation looks there
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
         self._flush_scheduled = False
@@ -126,7 +119,7 @@ class NativeSession:
                 task.append(first)
             else:
                 task += range(first, self._next_tensor)
-            if numbered[0] < 0:
+            if numbered[0] == IN_FULL:
                 encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
             else:
                 encoded = self._pack(task)
@@ -143,20 +136,10 @@ class NativeSession:
             TensorHandle(self, first + position, spec) for position, spec in enumerate(outputs)
         )
 
-    def _number(self, signature: Signature) -> tuple[int, Signature, int]:
-        """Define a signature on the server; -1 stands for one that is sent in full each time."""
-        size = sum(spec.nbytes for spec in signature.outputs)
-        position = self._defined % MAX_SIGNATURES
-        encoded = encode_task(Define(position, signature))
-        if len(encoded) > MAX_DEFINITION_BYTES:
-            return -1, signature, size
-        replaced = self._numbered[position]
-        if replaced is not None:
-            del self._numbers[replaced]
-        self._numbered[position] = id(signature)
-        numbered = self._numbers[id(signature)] = (position, signature, size)
-        self._defined += 1
-        self._append(encoded)
+    def _number(self, signature: Signature) -> Numbered:
+        numbered, definition = self._numbering.take(signature)
+        if definition is not None:
+            self._append(definition)
         return numbered
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:

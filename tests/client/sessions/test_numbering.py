@@ -1,0 +1,48 @@
+"""A signature is defined once, until its number is used again; long ones never are."""
+
+from __future__ import annotations
+
+import pytest
+
+from burn_remote.sessions import numbering as module
+from burn_remote.sessions.numbering import IN_FULL, Numbering
+from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.dialects.native import decode_task
+from burn_remote_protocol.messages import Define
+from burn_remote_protocol.operations.row import Signature
+from support.kernels import signature
+from support.specs import f32
+
+
+def negation(size: int) -> Signature:
+    return signature("Float.Recip", f32(size))
+
+
+def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
+    numbering = Numbering()
+    for expected, size in enumerate((3, 4)):
+        signed = negation(size)
+        numbered, task = numbering.take(signed)
+        assert numbered == (expected, signed, 4 * size)
+        assert task is not None
+        assert decode_task(unpack_frozen(task)) == Define(expected, signed)
+        assert numbering.known[id(signed)] is numbered
+
+
+def test_a_number_that_is_used_again_forgets_the_signature_that_had_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_SIGNATURES", 2)
+    numbering = Numbering()
+    first, second, third = (negation(size) for size in (1, 2, 3))
+    for signed in (first, second, third):
+        numbering.take(signed)
+    assert [number for number, _, _ in numbering.known.values()] == [1, 0]
+    assert id(first) not in numbering.known
+
+
+def test_a_long_definition_gets_no_number() -> None:
+    numbering = Numbering()
+    joined = signature("Base.Cat", tuple(f32(1) for _ in range(1000)), dim=0)
+    assert numbering.take(joined) == ((IN_FULL, joined, 4000), None)
+    assert not numbering.known
