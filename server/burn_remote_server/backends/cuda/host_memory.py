@@ -11,15 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from burn_remote_server.backends.cuda.faults import LOST
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["HostMemory"]
 
 logger = get_logger(__name__)
-
-# What CUDA answers where there is none: ``cudaErrorMemoryAllocation``, or, where the system refuses
-# to pin it, ``cudaErrorOperatingSystem`` and ``cudaErrorNotPermitted``.
-NONE_LEFT: Final = frozenset({2, 304, 800})
 
 
 class HostMemory:
@@ -37,7 +34,9 @@ class HostMemory:
         try:
             return self._pinned(size)
         except RuntimeError as error:
-            if getattr(error, "status", None) not in NONE_LEFT:
+            # Mostly ``cudaErrorMemoryAllocation``, but what a driver makes of a limit of the
+            # system's is nowhere said.
+            if getattr(error, "status", None) in (None, *LOST):
                 raise
             if not self._has_warned:
                 self._has_warned = True

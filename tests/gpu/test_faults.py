@@ -1,0 +1,235 @@
+"""A GPU that is lost under a server says so to everyone, and one without pinned memory goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.backends import Backend
+from burn_remote_server.backends.interface import BackendSession
+from support.servers import RunningServer, server
+
+pytestmark = pytest.mark.gpu
+
+TESTS = Path(__file__).parents[1]
+LOST = r"GPU 0 .* is lost: CUDA reports error 700 \(cudaErrorIllegalAddress\).*restart the server"
+PATIENCE_SECONDS = 30
+
+
+@contextlib.contextmanager
+def breakable(*flags: str) -> Iterator[RunningServer]:
+    """Run a server with an operation that breaks its GPU, which no other process notices."""
+    added = ("--custom-operations", "support.gpu_faults", *flags)
+    path = ":".join([*sys.path, str(TESTS)])
+    with server("--backend", "cupy", *added, PYTHONPATH=path) as started:
+        yield started
+
+
+@pytest.fixture
+def running(gpu: Backend, capfd: pytest.CaptureFixture[str]) -> Iterator[RunningServer]:
+    assert gpu.name == "cupy"
+    with breakable() as started:
+        yield started
+
+
+def session(running: RunningServer, token: str, **options: Any) -> br.RemoteDevice:
+    """Open a session of its own."""
+    return br.RemoteDevice(running.address, token=token, **options)
+
+
+def written_nowhere(device: br.Device) -> br.Tensor:
+    """Break the device, and return what the operation should have computed."""
+    x = br.ones((4,), device=device)
+    return br.custom("write_nowhere", x, outputs=br.TensorSpec((4,), br.float32))
+
+
+def status(running: RunningServer, path: str) -> int:
+    """Return the status that a server answers by HTTP."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def becomes(running: RunningServer, path: str, wanted: int) -> bool:
+    """Whether a server gives this answer within five seconds."""
+    deadline = time.monotonic() + 5
+    while status(running, path) != wanted and time.monotonic() < deadline:
+        pass  # each look asks the server, which takes milliseconds
+    return status(running, path) == wanted
+
+
+def test_everyone_hears_that_the_gpu_is_lost_and_the_server_stops_as_ever(
+    running: RunningServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert status(running, "/readyz") == 200
+    with (
+        session(running, "breaking") as breaking,
+        session(running, "other") as other,
+        session(running, "rust", dialect="burn-0.21") as rust,
+    ):
+        x, y = br.ones((1000, 1000), device=other), br.ones((4,), device=rust)
+        other.sync()
+        assert y.tolist() == [1, 1, 1, 1]
+        with pytest.raises(br.DeviceLost, match=LOST):
+            written_nowhere(breaking).numpy()
+        for read in (
+            lambda: x.numpy(),
+            lambda: (x @ x).numpy(),
+            lambda: br.random.uniform((100,), device=other).numpy(),
+            lambda: br.tensor(np.ones(10), device=other).numpy(),
+            lambda: br.tensor(np.ones(5_000_000), device=other).numpy(),
+            other.sync,
+        ):
+            with pytest.raises(br.DeviceLost, match=LOST):
+                read()
+        for read in (lambda: y.numpy(), lambda: (y + 1).numpy(), rust.sync):
+            with pytest.raises(br.OperationFailed, match=LOST):
+                read()
+        with pytest.raises(br.HandshakeRefused, match=LOST):
+            session(running, "later").sync()
+        assert (status(running, "/readyz"), status(running, "/healthz")) == (503, 503)
+        assert (
+            sum(
+                value
+                for name, value in running.metrics().items()
+                if name.startswith("burn_remote_device_lost")
+            )
+            == 1
+        )
+        many = [br.ones((10,), device=other) for _ in range(100)]
+        del many
+        assert running.stop() == 0
+    log = capfd.readouterr().err
+    assert log.count("device lost") == 1
+    assert "Traceback" not in log
+    assert "Exception ignored" not in log
+    assert len(log.splitlines()) < 10
+
+
+def test_reads_that_wait_end(running: RunningServer) -> None:
+    with contextlib.ExitStack() as opened, ThreadPoolExecutor(8) as pool:
+        devices = [opened.enter_context(session(running, f"waiting {n}")) for n in range(8)]
+        reads = []
+        for device in devices:
+            x = br.eye(4096, device=device)
+            device.sync()
+            for _ in range(200):
+                x = x @ x
+            reads.append(pool.submit(x.numpy))
+        with session(running, "breaking") as breaking, pytest.raises(br.DeviceLost, match=LOST):
+            written_nowhere(breaking).numpy()
+        for read in reads:
+            # Those that were computed before the GPU broke have their result.
+            error = read.exception(PATIENCE_SECONDS)
+            assert error is None or isinstance(error, br.DeviceLost)
+
+
+def test_a_gpu_that_nobody_asks_is_found_lost(running: RunningServer) -> None:
+    with session(running, "breaking") as breaking:
+        broken = written_nowhere(breaking)
+        assert becomes(running, "/readyz", 503)
+        with pytest.raises(br.DeviceLost, match=LOST):
+            broken.numpy()
+
+
+def test_a_tensor_of_a_lost_gpu_does_not_move(
+    running: RunningServer, cpu_server: RunningServer
+) -> None:
+    with session(running, "breaking") as breaking, br.RemoteDevice(cpu_server.address) as cpu:
+        x = br.ones((1000, 1000), device=breaking)
+        breaking.sync()
+        with pytest.raises(br.DeviceLost, match=LOST):
+            written_nowhere(breaking).numpy()
+        with pytest.raises(br.OperationFailed, match=LOST):
+            x.to(cpu).numpy()
+        with pytest.raises(br.OperationFailed, match=LOST):
+            br.ones((1000, 1000), device=cpu).to(breaking).numpy()
+        assert running.stop() == 0
+
+
+def test_the_other_gpu_goes_on(gpu: Backend) -> None:
+    if gpu.device_count < 2:
+        pytest.skip(f"needs two GPUs; there is {gpu.device_count}")
+    with (
+        breakable("--device-count", "2") as running,
+        br.RemoteDevice(f"{running.address}/1") as second,
+    ):
+        x = br.ones((1000, 1000), device=second)
+        second.sync()
+        with br.RemoteDevice(running.address) as first:
+            with pytest.raises(br.DeviceLost, match=LOST):
+                written_nowhere(first).numpy()
+            for _ in range(20):
+                with pytest.raises(br.DeviceLost, match=LOST):
+                    br.ones((1000, 1000), device=first).numpy()
+                x = (x @ x) / 1000
+                assert x.mean().item() == 1
+        with br.RemoteDevice(f"{running.address}/1", token="later") as later:
+            assert br.ones((2,), device=later).tolist() == [1, 1]
+        assert (status(running, "/readyz"), status(running, "/healthz")) == (503, 200)
+        assert running.stop() == 0
+
+
+# -- without pinned memory ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unpinned(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The first GPU, on a machine whose pinned memory is in use."""
+    from cupy.cuda import runtime
+
+    from burn_remote_server.backends.cuda import host
+    from burn_remote_server.backends.cuda.host_memory import HostMemory
+
+    def none_left(size: int) -> Any:
+        raise runtime.CUDARuntimeError(runtime.errorMemoryAllocation)
+
+    monkeypatch.setattr(host, "_memory", HostMemory(none_left))
+    return gpu
+
+
+def elements_read(session: BackendSession, array: Any) -> bytes:
+    """Return an array's elements, now or when they come."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    found = session.read(array, F32, lambda: answers.put)
+    return bytes(answers.get(timeout=PATIENCE_SECONDS) if found is None else found)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5_000_003])
+def test_elements_arrive_and_return_without_pinned_memory(unpinned: Backend, size: int) -> None:
+    data = np.random.default_rng(size).standard_normal(size, np.float32).tobytes()
+    own = unpinned.open_session()
+    own.activate()
+    shared = unpinned.to_device(TensorData(data, (size,), F32))
+    assert elements_read(own, own.adopt(shared)) == data
+    assert bytes(unpinned.to_bytes(shared, F32)) == data
+
+
+def test_asking_for_more_pinned_memory_than_there_is_leaves_the_gpu_as_it_was(gpu: Backend) -> None:
+    from burn_remote_server.backends.cuda import host
+
+    # More than a process can address: CUDA refuses at once, and so does the system then.
+    with pytest.raises(MemoryError):
+        host.host_array(2**60)
+    own = gpu.open_session()
+    own.activate()
+    shared = gpu.to_device(TensorData(bytes(400), (100,), F32))
+    assert elements_read(own, own.adopt(shared)) == bytes(400)
+    assert gpu.failure is None
