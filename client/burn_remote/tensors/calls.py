@@ -33,7 +33,7 @@ class _Call(NamedTuple):
 def explained(function: Function) -> Function:
     """Have a function say what to write instead where Python would only say what failed.
 
-    A call that it takes costs about 0.1 µs more. Others raise ``ArgumentMismatch``.
+    A call that it takes costs 0.1 µs more, with keywords 0.2 µs. Others raise ``ArgumentMismatch``.
     """
 
     @functools.wraps(function)
