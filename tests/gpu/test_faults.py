@@ -184,6 +184,12 @@ def test_the_other_gpu_goes_on(gpu: Backend) -> None:
         with br.RemoteDevice(f"{running.address}/1", token="later") as later:
             assert br.ones((2,), device=later).tolist() == [1, 1]
         assert (status(running, "/readyz"), status(running, "/healthz")) == (503, 200)
+        lost = [
+            value
+            for name, value in running.metrics().items()
+            if name.startswith("burn_remote_device_lost")
+        ]
+        assert lost == [1, 0]
         assert running.stop() == 0
 
 
