@@ -18,9 +18,10 @@ import pytest
 
 import burn_remote as br
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.tensors import TensorData
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend
 from burn_remote_server.backends.interface import BackendSession
+from support.kernels import signature
 from support.servers import RunningServer, server
 
 pytestmark = pytest.mark.gpu
@@ -226,6 +227,24 @@ def test_elements_arrive_and_return_without_pinned_memory(unpinned: Backend, siz
     shared = unpinned.to_device(TensorData(data, (size,), F32))
     assert elements_read(own, own.adopt(shared)) == data
     assert bytes(unpinned.to_bytes(shared, F32)) == data
+
+
+def test_a_read_of_unfinished_work_without_pinned_memory_is_answered_later(
+    unpinned: Backend,
+) -> None:
+    square = TensorSpec((4096, 4096), F32)
+    data = np.eye(4096, dtype=np.float32).tobytes()
+    own = unpinned.open_session()
+    own.activate()
+    x = own.adopt(unpinned.to_device(TensorData(data, square.shape, F32)))
+    multiply = own.bind(signature("Float.Matmul", square, square))
+    result = x
+    for _ in range(100):  # some 100 ms of work
+        result = multiply(result, x)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    assert own.read(result, F32, lambda: answers.put) is None
+    del result
+    assert bytes(answers.get(timeout=PATIENCE_SECONDS)) == data
 
 
 def test_asking_for_more_pinned_memory_than_there_is_leaves_the_gpu_as_it_was(gpu: Backend) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
 from burn_remote_server.backends.cuda.device import Gpu, new_event
-from burn_remote_server.backends.cuda.host_memory import HostMemory
+from burn_remote_server.backends.cuda.host_memory import HostMemory, is_pinned
 from burn_remote_server.backends.interface import Deliver
 
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
@@ -92,9 +92,41 @@ class Reads:
         """Return the bytes of a C-ordered array of the session's, or ``None``: later."""
         host = host_array(array.nbytes)
         self._follow()
+        if not is_pinned(host):
+            return self._read_unpinned(host, array, later)
         if array.nbytes:
             array.data.copy_to_host_async(_address(host), array.nbytes, self._copies)
         return memoryview(host) if self._done(later, memoryview(host), array) else None
+
+    def _read_unpinned(
+        self, host: Any, array: Any, later: Callable[[], Deliver]
+    ) -> memoryview | None:
+        # CUDA returns from such a copy when it is done: it begins only when all before it has
+        # passed, on a stream that waits for nothing, and a session's thread is not kept.
+        with self._gpu.device:
+            stream = cupy.cuda.Stream(non_blocking=True)
+
+        def copied() -> memoryview:
+            if array.nbytes:
+                array.data.copy_to_host_async(_address(host), array.nbytes, stream)
+                stream.synchronize()
+            return memoryview(host)
+
+        def copied_later() -> Deliver:
+            deliver = later()
+
+            def passed(value: memoryview | Exception | None) -> None:
+                if not isinstance(value, Exception):
+                    try:
+                        with self._gpu.faults:
+                            value = copied()
+                    except (OperationFailed, RuntimeError) as error:
+                        value = error
+                deliver(value)
+
+            return passed
+
+        return copied() if self._done(copied_later, None, None) else None
 
     def synced(self, later: Callable[[], Deliver]) -> bool:
         """Whether the session's work is done; if not, it is told later."""

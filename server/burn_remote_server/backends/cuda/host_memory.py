@@ -14,7 +14,7 @@ import numpy as np
 from burn_remote_server.backends.cuda.faults import LOST
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["HostMemory"]
+__all__ = ["HostMemory", "is_pinned"]
 
 logger = get_logger(__name__)
 
@@ -46,3 +46,8 @@ class HostMemory:
                     reason=str(error),
                 )
             return np.empty(size, np.uint8)
+
+
+def is_pinned(array: Any) -> bool:
+    """Whether an array of ``HostMemory`` is pinned: it is a window on memory that is CUDA's."""
+    return array.base is not None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_server.backends.cuda.host_memory import HostMemory
+from burn_remote_server.backends.cuda.host_memory import HostMemory, is_pinned
 
 
 class CudaError(RuntimeError):
@@ -40,6 +40,7 @@ def test_memory_is_pinned_where_there_is_some(pinned: Pinned) -> None:
     array = HostMemory(pinned).empty(7)
     assert array.base is pinned.memory
     assert array.size == 7
+    assert is_pinned(array)
 
 
 @pytest.mark.parametrize("status", [2, 304])
@@ -52,6 +53,7 @@ def test_without_pinned_memory_any_other_is_taken_and_the_log_says_so_once(
         array = memory.empty(7)
         assert (array.dtype, array.shape) == (np.uint8, (7,))
         assert array.flags.writeable
+        assert not is_pinned(array)
     (record,) = caplog.records
     assert "no pinned memory left" in record.getMessage()
 
