@@ -1,0 +1,126 @@
+"""Whoever waits for a device that is lost is answered, and the session can be ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dialects.native import decode_frame, encode_batch, encode_frame
+from burn_remote_protocol.dialects.native_tasks import encode_task
+from burn_remote_protocol.dtypes import F32, DType
+from burn_remote_protocol.errors import DeviceLost, HandshakeRefused, SessionLost
+from burn_remote_protocol.messages import (
+    Closing,
+    Failed,
+    Hello,
+    Read,
+    Refused,
+    Reply,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.admission import NOBODY
+from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.connections.pump import serve_session
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.host import Host
+from burn_remote_server.process.configuration import Settings
+from support.scripted import ScriptedLink
+
+LOST = "GPU 0 is lost; restart the server"
+HELLO = encode_frame(Hello((1,)))
+SPEC = TensorSpec((4,), F32)
+DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
+
+
+class SlowSession(ArraySession):
+    """A session whose device never comes to what is asked of it."""
+
+    waiting: list[Deliver]
+
+    def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
+        self.waiting.append(later())
+        return None
+
+    def synced(self, later: Callable[[], Deliver]) -> bool:
+        self.waiting.append(later())
+        return False
+
+
+class SlowBackend(NumpyBackend):
+    """A device of such sessions, which is lost when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Deliver] = []
+        self.lost: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        return self.lost
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> SlowSession:
+        session = SlowSession(self, self._shared, lambda seed: None, custom)
+        session.waiting = self.waiting
+        return session
+
+    def lose(self) -> None:
+        """Tell those that wait, as the thread does that asks about events."""
+        self.lost = LOST
+        for deliver in self.waiting:
+            deliver(DeviceLost(LOST))
+
+
+async def test_a_read_and_a_sync_that_wait_are_answered_and_the_session_drains() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        backend = SlowBackend()
+        host = Host(Settings(), [backend], tasks)
+        asked: list[Task] = [Upload(1, DATA), Read(1, 1, SPEC), Sync(2)]
+        link = ScriptedLink([HELLO, encode_batch(0, [encode_task(task) for task in asked])])
+        serving = asyncio.create_task(serve_session(link, host.devices[0]))
+        await link.wait_sent(1)
+        while len(backend.waiting) < 2:  # noqa: ASYNC110 - done when the loop has run the batch
+            await asyncio.sleep(0)
+
+        thread = threading.Thread(target=backend.lose)
+        thread.start()
+        await link.wait_sent(4)
+        thread.join(5)
+        read, failed, synced = map(decode_frame, link.sent[1:4])
+        assert isinstance(read, Reply)
+        assert isinstance(read.value, DeviceLost)
+        assert isinstance(failed, Failed)  # which the client's sync raises
+        assert isinstance(failed.error, DeviceLost)
+        assert synced == Reply(2, None)
+
+        host.draining.set()
+        await serving
+        closing = decode_frame(link.sent[-1])
+        assert isinstance(closing, Closing)
+        assert isinstance(closing.error, SessionLost)
+
+
+async def test_no_session_is_opened_on_a_lost_device_and_none_is_counted() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        backend = SlowBackend()
+        host = Host(Settings(), [backend], tasks)
+        backend.lost = LOST
+        link = ScriptedLink([HELLO])
+        await serve_session(link, host.devices[0])
+        refused = decode_frame(link.sent[-1])
+        assert isinstance(refused, Refused)
+        assert isinstance(refused.error, HandshakeRefused)
+        assert str(refused.error) == LOST
+        with pytest.raises(HandshakeRefused, match=LOST):
+            host.burn_sessions.join(host.devices[0], 7, "/request", NOBODY)
+        assert len(host.sessions) == 0
+        assert host.total().sessions_refused == 1
