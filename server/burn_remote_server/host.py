@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -29,6 +29,7 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.process.configuration import Settings
 from burn_remote_server.telemetry.counters import Counters, Tally
 from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.exposed import (
     Exposed,
     ExposeLimits,
@@ -142,12 +143,14 @@ class Device:
                 settings.transfer_expiry_seconds,
             ),
         )
+        self.host.arrivals.open(outbox)
         session = Session(
             identifier,
             engine,
             interpreter,
             self.host.tally.open(),
             inline_cost=settings.inline_cost_limit,
+            stop_fetching=partial(self.host.arrivals.end, outbox),
         )
         session.token = grant.name
         self.host.counters.sessions_opened += 1
@@ -170,6 +173,7 @@ class Host:
         self.tally: Final = Tally()
         self.counters: Final = self.tally.open()
         self.transfers: Final = Transfers()
+        self.arrivals: Final = Arrivals(tasks)
         self.attachments: Final = Attachments()
         self.burn_sessions: Final = BurnSessions()
         self.sessions: Final = Sessions(settings.max_sessions)
@@ -193,7 +197,6 @@ class Host:
         self.deserted: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
-        self._tasks: Final = tasks
         for backend in backends:
             backend.begin_recycling()
         self._expire()
@@ -259,12 +262,12 @@ class Host:
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
     def start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
-        """Start a session's download, from another of this process or from a peer. Any thread."""
-        self._loop.call_soon_threadsafe(self._start_fetch, owner, backend, task, slot)
+        """Start a download, from another session of this process or from a peer. Any thread.
 
-    def _start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
+        ``owner`` is the outbox of the session that wants it.
+        """
         fetch = self._fetch_here if self.is_own(task.address) else self._fetch_there
-        self._tasks.create_task(_settled(fetch(owner, backend, task, slot), slot))
+        self.arrivals.begin(owner, slot, partial(fetch, owner, backend, task, slot))
 
     async def _fetch_here(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
@@ -315,12 +318,3 @@ class Host:
 def _deliver(future: asyncio.Future[Any], exposed: Exposed) -> None:
     if not future.done():
         future.set_result(exposed)
-
-
-async def _settled(fetch: Coroutine[Any, Any, None], slot: InFlight) -> None:
-    """Run a fetch to its end, whatever that is: one that breaks must not take the server along."""
-    try:
-        await fetch
-    except Exception as error:  # a defect of ours: the tensor fails, the server lives on
-        logger.exception("fetch broke")
-        slot.fail(TransferFailed(f"the server failed: {type(error).__name__}: {error}"))

@@ -62,6 +62,7 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
                 if not isinstance(message, FetchRequest):
                     raise ProtocolViolation(f"a peer does not send {name_of(message)}")
                 if sending.arrived(message):
+                    outbox.abandon(message.request)
                     continue
                 tasks.create_task(_answer(message, host, sending, outbox, writer))
                 while len(outbox) >= MAX_WAITING_REPLIES:

@@ -103,11 +103,15 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
     async with asyncio.TaskGroup() as tasks:
         host = Host(settings, opened, tasks, custom)
         service = _Service(host)
-        async with service.listen() as server:
-            host.port = server.sockets[0].getsockname()[1]
-            ready(host)
-            await drain.wait()
-            await service.stop(server)
+        try:
+            async with service.listen() as server:
+                host.port = server.sockets[0].getsockname()[1]
+                ready(host)
+                await drain.wait()
+                await service.stop(server)
+        finally:
+            # Sessions that wait for their client to come back have not ended.
+            host.arrivals.close()
         await host.peers.close()
 
 

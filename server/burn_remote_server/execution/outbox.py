@@ -114,6 +114,13 @@ class NativeOutbox:
             self._added_bytes += len(data) - start
             self._downloads.append(_Download(request, data, start))
 
+    def abandon(self, request: int) -> None:
+        """Send no more of a tensor: whoever wanted it has enough. In the thread that takes."""
+        for download in [*self._downloads]:
+            if download.payload == request:
+                self._downloads.remove(download)
+                self._taken_bytes += len(download.data) - download.sent
+
     def lend(self, request: int, spec: TensorSpec, handle: bytes) -> None:
         """Answer with a tensor's shape and dtype, and what opens the memory that has its bytes."""
         self._frames.append(encode_frame(Reply(request, spec)))

@@ -47,6 +47,7 @@ class Session:
         counters: Counters,
         *,
         inline_cost: int,
+        stop_fetching: Callable[[], None],
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
@@ -64,6 +65,7 @@ class Session:
         self.interpreter = interpreter
         self.counters = counters
         self._inline_cost = inline_cost
+        self._stop_fetching = stop_fetching
         # Work on the event loop runs in a context of its own: NumPy keeps there how it treats
         # divisions by zero, and the loop's other tasks must not inherit that.
         self._context = contextvars.copy_context()
@@ -128,6 +130,8 @@ class Session:
     def end(self) -> None:
         """Free everything, after what is running now; what is queued behind it is skipped."""
         self.error = self.error or BurnRemoteError("the session has ended")
+        # What is running now may wait for a tensor that is on its way.
+        self._stop_fetching()
         if self._worker.queued:
             self._worker.submit(self.engine.close)
         else:

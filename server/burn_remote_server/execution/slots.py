@@ -12,10 +12,13 @@ __all__ = ["InFlight", "Slot", "Uploading"]
 
 
 class InFlight:
-    """A tensor that is being fetched from another server; only an operation that needs it waits."""
+    """A tensor that is being fetched from another server; only an operation that needs it waits.
+
+    What is delivered first holds, from whichever thread.
+    """
 
     __slots__ = (
-        "_arrived", "_error", "_value", "is_dropped", "reserved", "spec", "wait_seconds"
+        "_arrived", "_error", "_lock", "_value", "is_dropped", "reserved", "spec", "wait_seconds"
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, wait_seconds: float) -> None:
@@ -24,26 +27,29 @@ class InFlight:
         # Bytes of the quota that are kept for it, also after nobody wants it any more.
         self.reserved: int | None = None
         self.is_dropped = False
+        self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._value: Any = None
         self._error: OperationFailed | None = None
 
     def complete(self, array: Any) -> None:
         """Deliver the array."""
-        self._value = array
-        self._arrived.set()
-        if self.is_dropped:
-            self._value = None
+        with self._lock:
+            if not self._arrived.is_set():
+                self._value = None if self.is_dropped else array
+                self._arrived.set()
 
     def fail(self, error: OperationFailed) -> None:
         """Deliver the reason why it will not come."""
-        self._error = error
-        self._arrived.set()
+        with self._lock:
+            if not self._arrived.is_set():
+                self._error = error
+                self._arrived.set()
 
     def drop(self) -> None:
         """Let go of the array, now or when it comes."""
-        self.is_dropped = True
-        if self._arrived.is_set():
+        with self._lock:
+            self.is_dropped = True
             self._value = None
 
     def arrived(self) -> bool:

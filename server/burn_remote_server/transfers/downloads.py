@@ -27,13 +27,15 @@ class Download:
         self.received = 0
         self._backend = backend
         self._upload: Any = None
-        self.is_answered = False
+        self.owes_answer = True
+        self.exposed_bytes: int | None = None  # of what the peer sends, once it has said so
         self._may_borrow = True
 
     def try_again(self) -> None:
         """Expect what is missing on another connection."""
         self.done = asyncio.get_running_loop().create_future()
-        self.is_answered = False
+        self.owes_answer = True
+        self.exposed_bytes = None
         self._may_borrow = True
 
     def decline(self) -> None:
@@ -43,13 +45,14 @@ class Download:
 
     def begin(self, value: Any) -> None:
         """Take the peer's answer: the tensor's spec, whose elements follow."""
+        self.owes_answer = False
         if isinstance(value, BurnRemoteError):
             raise transfer_failure(value)
         if not isinstance(value, TensorSpec):
             raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
-        if self.is_answered:
+        if self.exposed_bytes is not None:
             raise ProtocolViolation("a peer answers each fetch once")
-        self.is_answered = True
+        self.exposed_bytes = value.nbytes
         if value != self.spec:
             raise TransferFailed(f"the source exposed {value}, not {self.spec}")
         if self._upload is None:
@@ -72,7 +75,7 @@ class Download:
 
     def lend(self, lent: Lent) -> None:
         """Take where the elements are: ``done`` is that, and ``borrow`` comes next."""
-        if not self.is_answered or self.received or not self._may_borrow:
+        if self.exposed_bytes is None or self.received or not self._may_borrow:
             raise ProtocolViolation("a peer lends a tensor whole, once, after its shape and dtype")
         self.done.set_result(lent)
 
@@ -82,7 +85,7 @@ class Download:
             return await asyncio.to_thread(self._borrow, lent.handle)
         except asyncio.CancelledError:
             # The copy goes on; the peer must not hear that it is over.
-            self.is_answered = False
+            self.exposed_bytes = None
             raise
 
     def _borrow(self, handle: bytes) -> Any:

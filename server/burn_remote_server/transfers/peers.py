@@ -24,6 +24,7 @@ from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Lent, Reply
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
@@ -42,6 +43,10 @@ logger = get_logger(__name__)
 # cluster of more servers than this cannot move tensors between all of them.
 MAX_PEERS: Final = 256
 
+# Fetches that were given up and whose answer a peer still owes. Larger: a peer that never answers
+# has more of them remembered. Smaller: one that answers late sends tensors in vain.
+MAX_LEFT: Final = 1024
+
 # Connections over which one tensor may come; each goes on where the one before broke. Larger: a
 # network that breaks every time is tried for longer. Smaller: fewer breaks are survived.
 TRIES: Final = 5
@@ -57,6 +62,8 @@ class _Peer:
         self.error: TransferFailed | None = None
         self.is_broken = False  # and did not end for what the peer sent
         self._downloads: dict[int, Download] = {}
+        # Transfers by request, of fetches that were given up before the peer answered.
+        self._left: dict[int, bytes] = {}
         self._requests = 0
 
     async def fetch(self, transfer: bytes, download: Download, stall_seconds: float) -> Any:
@@ -83,13 +90,23 @@ class _Peer:
         except BurnRemoteError as error:
             raise transfer_failure(error) from error
         finally:
-            if download.is_answered and self.error is None:
-                with contextlib.suppress(ConnectionLost):
-                    # Until it hears this, the source keeps the tensor for another try.
-                    enough = FetchRequest(request, transfer, download.spec.nbytes)
-                    await self.link.send(encode_frame(enough))
             del self._downloads[request]
             download.done.cancel()
+            if self.error is None and download.exposed_bytes is not None:
+                with contextlib.suppress(ConnectionLost):
+                    await self._say_enough(request, transfer, download.exposed_bytes)
+            elif self.error is None and download.owes_answer:
+                self._leave(request, transfer)
+
+    async def _say_enough(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
+        """Tell the peer to send no more of a tensor, and to keep it for no other try."""
+        await self.link.send(encode_frame(FetchRequest(request, transfer, exposed_bytes)))
+
+    def _leave(self, request: int, transfer: bytes) -> None:
+        """Remember a fetch that was given up, to tell the peer so when it answers."""
+        self._left[request] = transfer
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
 
     async def _outcome(self, wanted: FetchRequest, download: Download, stall_seconds: float) -> Any:
         """Ask for a tensor, and return its array or where it is lent."""
@@ -119,6 +136,9 @@ class _Peer:
                 self._counters.peer_received_bytes += len(frame)
                 message = decode_frame(frame)
                 if isinstance(message, Reply):
+                    transfer = self._left.pop(message.request, None)
+                    if transfer is not None and isinstance(message.value, TensorSpec):
+                        await self._say_enough(message.request, transfer, message.value.nbytes)
                     self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023

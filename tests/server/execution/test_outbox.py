@@ -42,6 +42,18 @@ def test_a_large_answer_is_its_shape_and_then_chunks_in_order() -> None:
     ]  # fmt: skip
 
 
+def test_of_an_answer_that_is_abandoned_nothing_more_leaves() -> None:
+    outbox = NativeOutbox(no_fetch, max_waiting_bytes=3 * CHUNK_BYTES)
+    outbox.reply(1, data(2 * CHUNK_BYTES))
+    outbox.reply(2, data(CHUNK_BYTES))
+    assert [outbox.take() is not None for _ in range(3)]  # two shapes and the first chunk
+    outbox.abandon(1)
+    outbox.reply(3, data(2 * CHUNK_BYTES))  # there is room again
+    payloads = [message.payload for message in taken(outbox) if isinstance(message, Chunk)]
+    assert payloads == [2, 3, 3]
+    assert len(outbox) == 0
+
+
 def test_what_is_lent_is_its_shape_and_then_the_handle() -> None:
     outbox = NativeOutbox(no_fetch)
     outbox.lend(1, TensorSpec((3,), U8), b"handle")

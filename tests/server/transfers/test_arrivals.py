@@ -1,0 +1,354 @@
+"""Whoever waits for a tensor hears of it, whatever becomes of its fetch; none outlives its session.
+
+Nothing here bounds how long a slot is waited for but the test's own limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, decode_frame, encode_frame
+from burn_remote_protocol.dtypes import U8
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply, Welcome
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.connections.peer_pump import serve_peer
+from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.sessions import Session
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.host import NATIVE_TRANSFERS, Host
+from burn_remote_server.process.configuration import Settings
+from burn_remote_server.transfers.arrivals import Arrivals
+from burn_remote_server.transfers.exposed import Exposed
+from support.scripted import ScriptedLink
+
+SPEC = TensorSpec((1000,), U8)
+GOOD = bytes(range(200)) * 5
+WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
+
+
+class Source:
+    """A peer that answers half of each tensor, and the rest when it is told to."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[FetchRequest] = asyncio.Queue()
+        self.address = ""
+        self.connections: list[ServerConnection] = []
+        self.is_dead = False
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def handle(self, connection: ServerConnection) -> None:
+        if self.is_dead:
+            connection.transport.abort()
+            return
+        self.connections.append(connection)
+        await connection.recv()
+        assert connection.request is not None
+        if connection.request.path == "/data":
+            return await self._say_nothing(connection)
+        await connection.send(WELCOME)
+        async for frame in connection:
+            assert isinstance(frame, bytes)
+            request = decode_frame(frame)
+            assert isinstance(request, FetchRequest)
+            self.asked.set()
+            await self.may_answer.wait()
+            if not request.offset:
+                await connection.send(encode_frame(Reply(request.request, SPEC)))
+                await self.say(request, 0)
+            self.heard.put_nowait(request)
+
+    async def _say_nothing(self, connection: ServerConnection) -> None:
+        self.heard.put_nowait(FetchRequest(0, b""))
+        await connection.wait_closed()
+        self.heard.put_nowait(FetchRequest(1, b""))
+
+    async def say(self, request: FetchRequest, offset: int) -> None:
+        data = GOOD[offset : offset + 500]
+        await self.connections[0].send(chunk_head(request.request, offset) + data)
+
+
+class Target:
+    """A host, and sessions of it that fetch."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._identifiers = iter(range(1, 99))
+
+    def open(self) -> tuple[Session, Callable[[Fetch], InFlight]]:
+        """Open a session; return it and what begins a fetch for it."""
+        device = self.host.devices[0]
+
+        def fetch(task: Fetch, slot: InFlight) -> None:
+            self.host.start_fetch(outbox, device.backend, task, slot)
+
+        def begin(task: Fetch) -> InFlight:
+            slot = InFlight(SPEC, 5.0)
+            outbox.fetch(task, slot)
+            return slot
+
+        outbox = NativeOutbox(fetch)
+        session = device.open_session(next(self._identifiers), outbox, NATIVE_TRANSFERS)
+        return session, begin
+
+
+@contextlib.asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(**settings), open_backends("numpy", 1), tasks)
+        source = Source()
+        async with serve(source.handle, "127.0.0.1", 0) as server:
+            source.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield Target(host), source
+            host.arrivals.close()
+            await host.peers.close()
+
+
+async def awaited(slot: InFlight) -> bytes:
+    """Wait for a tensor as a session's thread does."""
+    return bytes(await asyncio.to_thread(slot.array))
+
+
+def task(source: Source, name: bytes = b"t") -> Fetch:
+    return Fetch(name * 32, source.address, 1, SPEC)
+
+
+async def test_a_fetch_ends_with_its_session_and_the_source_hears_it() -> None:
+    async with running() as (target, source):
+        session, begin = target.open()
+        slot = begin(task(source))
+        asked = await source.heard.get()
+        target.host.end_session(session)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            await awaited(slot)
+        assert await source.heard.get() == FetchRequest(asked.request, asked.transfer, SPEC.nbytes)
+        assert target.host.peers._peers  # over a connection that stays
+
+
+async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> None:
+    large, small = TensorSpec((20 * CHUNK_BYTES,), U8), TensorSpec((3,), U8)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), open_backends("numpy", 1), tasks)
+        backend = host.devices[0].backend
+        for name, spec in ((b"a" * 32, large), (b"b" * 32, small)):
+            array = backend.to_device(TensorData(bytes(spec.nbytes), spec.shape, U8))
+            host.transfers.expose(
+                (NATIVE_TRANSFERS, name),
+                Exposed(array, spec, backend),
+                owner="session",
+                count=1,
+                expires_seconds=60,
+            )
+        begun = [encode_frame(Hello((1,))), encode_frame(FetchRequest(1, b"a" * 32))]
+        # Reads no further than the welcome, the answer and the first chunk.
+        link = ScriptedLink(begun, lambda _: link.hold() if len(link.sent) == 3 else None)
+        serving = tasks.create_task(serve_peer(link, host))
+        await link.wait_held()
+        enough = FetchRequest(1, b"a" * 32, large.nbytes)
+        link.say([encode_frame(enough), encode_frame(FetchRequest(2, b"b" * 32))])
+        while link.frames:  # noqa: ASYNC110 - nobody tells that it has heard
+            await asyncio.sleep(0)
+        link.let_go()
+        await link.wait_sent(6)  # what was on its way, the other answer and its elements
+        link.end()
+        await serving
+    chunks = [each for each in map(decode_frame, link.sent) if isinstance(each, Chunk)]
+    assert [chunk.payload for chunk in chunks] == [1, 1, 2]
+
+
+async def test_a_source_that_answers_a_fetch_that_was_given_up_is_told_so() -> None:
+    async with running() as (target, source):
+        source.may_answer.clear()
+        session, begin = target.open()
+        begin(task(source))
+        await source.asked.wait()
+        target.host.end_session(session)
+        source.may_answer.set()
+        asked = await source.heard.get()
+        assert await source.heard.get() == FetchRequest(asked.request, asked.transfer, SPEC.nbytes)
+
+
+async def test_fetches_of_other_sessions_over_the_same_connection_go_on() -> None:
+    async with running() as (target, source):
+        ending, begin_one = target.open()
+        _, begin_other = target.open()
+        begin_one(task(source, b"a"))
+        await source.heard.get()
+        slot = begin_other(task(source, b"b"))
+        kept = await source.heard.get()
+        target.host.end_session(ending)
+        await source.heard.get()
+        await source.say(kept, 500)
+        assert await awaited(slot) == GOOD
+        assert len(source.connections) == 1
+
+
+async def test_a_thread_that_waits_for_a_tensor_is_free_when_its_session_ends() -> None:
+    async with running() as (target, source):
+        session, begin = target.open()
+        slot = begin(task(source))
+        await source.heard.get()
+        is_waiting, was_freed = threading.Event(), asyncio.Event()
+
+        def wait() -> None:
+            is_waiting.set()
+            slot.array()
+
+        session.notify = was_freed.set
+        session.submit(lambda: None)  # what follows is queued, and not run at once
+        session.submit(wait)
+        await asyncio.to_thread(is_waiting.wait, 5)
+        target.host.end_session(session)
+        while session.queued:
+            was_freed.clear()
+            await was_freed.wait()
+
+
+async def test_a_fetch_that_a_thread_begins_after_its_session_has_ended_fails_at_once() -> None:
+    async with running() as (target, source):
+        session, begin = target.open()
+        target.host.end_session(session)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            begin(task(source)).array()
+        assert not source.connections
+
+
+async def test_a_session_that_ends_before_its_fetch_takes_a_step_fetches_nothing() -> None:
+    async with running() as (target, source):
+        session, begin = target.open()
+        slots = [begin(task(source))]
+        await asyncio.sleep(0)  # its task is made, and has not run
+        slots.append(begin(task(source)))  # not even made
+        target.host.end_session(session)
+        for slot in slots:
+            with pytest.raises(TransferFailed, match="the session ended"):
+                await awaited(slot)
+        assert not source.connections
+
+
+async def test_a_fetch_from_a_burn_server_ends_with_its_session_and_its_connection() -> None:
+    async with running() as (target, source):
+        session, begin = target.open()
+        slot = begin(Fetch(3, source.address, 1, SPEC))
+        await source.heard.get()
+        target.host.end_session(session)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            await awaited(slot)
+        await source.heard.get()
+
+
+async def test_a_fetch_from_the_same_process_ends_with_its_session_too() -> None:
+    async with running() as (target, _):
+        session, begin = target.open()
+        here = target.host.devices[0].peer_address
+        slot = begin(Fetch(b"t" * 32, here, 1, SPEC))
+        while not target.host.transfers._waiting:  # noqa: ASYNC110 - nobody tells that it waits
+            await asyncio.sleep(0)
+        target.host.end_session(session)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            await awaited(slot)
+        while target.host.transfers._waiting:  # noqa: ASYNC110 - nor that it does no longer
+            await asyncio.sleep(0)
+
+
+async def test_a_host_that_closes_settles_what_its_sessions_fetch() -> None:
+    async with running() as (target, source):
+        _, begin = target.open()
+        slot = begin(task(source))
+        await source.heard.get()
+        target.host.arrivals.close()
+        with pytest.raises(TransferFailed, match="the session ended"):
+            await awaited(slot)
+
+
+async def test_a_peer_that_dies_fails_the_fetch() -> None:
+    async with running() as (target, source):
+        _, begin = target.open()
+        slot = begin(task(source))
+        await source.heard.get()
+        source.is_dead = True
+        source.connections[0].transport.abort()
+        with pytest.raises(TransferFailed, match="cannot reach the source"):
+            await awaited(slot)
+
+
+async def test_a_defect_in_a_fetch_fails_the_tensor() -> None:
+    async def break_down() -> None:
+        raise ZeroDivisionError("of ours")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals.open("session")
+        arrivals.begin("session", slot, break_down)
+        with pytest.raises(TransferFailed, match="the server failed: ZeroDivisionError: of ours"):
+            await awaited(slot)
+        arrivals.end("session")
+
+
+async def test_a_fetch_whose_task_is_cancelled_settles_its_slot() -> None:
+    is_running = asyncio.Event()
+
+    async def wait() -> None:
+        is_running.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        before = asyncio.all_tasks()
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals.open("session")
+        arrivals.begin("session", slot, wait)
+        await is_running.wait()
+        (running_it,) = asyncio.all_tasks() - before
+        running_it.cancel()
+        with pytest.raises(TransferFailed):
+            await awaited(slot)
+
+
+async def test_a_fetch_that_begins_when_the_server_has_stopped_fails() -> None:
+    async def never() -> None:
+        raise AssertionError("nothing is begun")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals.open("session")
+    arrivals.begin("session", slot, never)
+    with pytest.raises(TransferFailed):
+        await awaited(slot)
+
+
+def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails() -> None:
+    async def opened() -> Arrivals:
+        async with asyncio.TaskGroup() as tasks:
+            arrivals = Arrivals(tasks)
+            arrivals.open("session")
+            return arrivals
+
+    async def never() -> None:
+        raise AssertionError("nothing is begun")
+
+    arrivals, slot = asyncio.run(opened()), InFlight(SPEC, 5.0)
+    arrivals.begin("session", slot, never)
+    with pytest.raises(TransferFailed):
+        slot.array()
+
+
+def test_what_is_delivered_first_holds() -> None:
+    slot = InFlight(SPEC, 5.0)
+    slot.fail(TransferFailed("the session ended"))
+    slot.complete("array")
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+    slot = InFlight(SPEC, 5.0)
+    slot.complete("array")
+    slot.fail(TransferFailed("too late"))
+    assert slot.array() == "array"
