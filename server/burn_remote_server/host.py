@@ -135,8 +135,6 @@ class Device:
             self.host.transfers,
             outbox,
             transfer_domain=transfer_domain,
-            # Twice the fetch's own bound: the fetch delivers its error before this wait gives up.
-            fetch_wait_seconds=2 * settings.fetch_timeout_seconds,
             exposes=ExposeLimits(
                 settings.max_session_transfers,
                 interpreter.quota.max_bytes,

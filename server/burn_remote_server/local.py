@@ -20,7 +20,12 @@ from burn_remote_protocol.dialects.native import (
     decode_frame,
     encode_frame,
 )
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, ProtocolViolation
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    ProtocolViolation,
+    TransferFailed,
+)
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import (
@@ -79,7 +84,8 @@ class LocalLink:
             _transfers,
             self._outbox,
             transfer_domain="local",
-            fetch_wait_seconds=settings.fetch_timeout_seconds,
+            # For the expose: what is exposed in the process arrives with that.
+            fetch_patience_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
         self._arrived = threading.Condition()
@@ -143,8 +149,9 @@ class LocalLink:
     def _free(self) -> None:
         if not self.closed:
             self._engine.close()
-            for key, arrive, _ in self._awaited:
+            for key, arrive, slot in self._awaited:
                 _transfers.forget(key, arrive)
+                slot.fail(TransferFailed("the session ended before the tensor arrived"))
             self._awaited.clear()
         with self._arrived:
             self.closed = True

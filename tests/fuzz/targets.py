@@ -37,7 +37,12 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    TransferFailed,
+)
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -119,10 +124,7 @@ def burn_session(data: bytes) -> None:
     """Feed Burn's frames to a live session: it executes or refuses, and then holds nothing."""
     outbox = BurnAnswers()
     interpreter = new_interpreter(_backend(), SETTINGS, outbox)
-    seconds = SETTINGS.fetch_timeout_seconds
-    engine = Engine(
-        interpreter, Transfers(), outbox, transfer_domain="burn-0.21", fetch_wait_seconds=seconds
-    )
+    engine = Engine(interpreter, Transfers(), outbox, transfer_domain="burn-0.21")
     try:
         for frame in split(data):
             for task in decode_tasks(frame):
@@ -139,7 +141,7 @@ def burn_session(data: bytes) -> None:
 
 
 class BurnAnswers:
-    """An outbox that writes every answer and sends none; what is fetched never comes."""
+    """An outbox that writes every answer and sends none; what is fetched is not there."""
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         frame = b"".join(encode_answer(Answer(request, value)))
@@ -149,7 +151,7 @@ class BurnAnswers:
         pass
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
-        pass
+        slot.fail(TransferFailed("no server is there"))
 
 
 def session(data: bytes) -> None:

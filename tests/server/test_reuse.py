@@ -247,7 +247,6 @@ def test_a_batch_that_drops_a_tensor_after_its_last_use_has_it_reused() -> None:
         Transfers(),
         Silence(),
         transfer_domain="",
-        fetch_wait_seconds=1,
     )
 
     def run(*tasks: Any) -> None:

@@ -83,7 +83,7 @@ class Engine:
         outbox: Outbox,
         *,
         transfer_domain: str,
-        fetch_wait_seconds: float,
+        fetch_patience_seconds: float | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._interpreter = interpreter
@@ -91,7 +91,7 @@ class Engine:
         self._transfers = transfers
         self._outbox = outbox
         self._transfer_domain = transfer_domain
-        self._fetch_wait_seconds = fetch_wait_seconds
+        self._fetch_patience_seconds = fetch_patience_seconds
         self._exposes = exposes
         # Makes, of what must run in the session's turn, what a device may call when it is ready.
         self.later: Callable[[Deliver], Deliver] = _never
@@ -270,7 +270,7 @@ class Engine:
             self._outbox.failed((task.tensor,), failure)
 
     def _fetch(self, task: Fetch) -> None:
-        slot = InFlight(task.spec, self._fetch_wait_seconds)
+        slot = InFlight(task.spec, self._fetch_patience_seconds)
         try:
             self._tensors.begin_fetch(task.tensor, slot)
             self._outbox.fetch(task, slot)

@@ -14,16 +14,18 @@ __all__ = ["InFlight", "Slot", "Uploading"]
 class InFlight:
     """A tensor that is being fetched from another server; only an operation that needs it waits.
 
-    What is delivered first holds, from whichever thread.
+    What is delivered first holds, from whichever thread. ``patience_seconds`` is for a fetch that
+    nobody else gives up.
     """
 
     __slots__ = (
-        "_arrived", "_error", "_lock", "_value", "is_dropped", "reserved", "spec", "wait_seconds"
+        "_arrived", "_error", "_lock", "_patience_seconds", "_value", "is_dropped", "reserved",
+        "spec",
     )  # fmt: skip
 
-    def __init__(self, spec: TensorSpec | None, wait_seconds: float) -> None:
+    def __init__(self, spec: TensorSpec | None, patience_seconds: float | None = None) -> None:
         self.spec = spec
-        self.wait_seconds = wait_seconds
+        self._patience_seconds = patience_seconds
         # Bytes of the quota that are kept for it, also after nobody wants it any more.
         self.reserved: int | None = None
         self.is_dropped = False
@@ -58,9 +60,11 @@ class InFlight:
 
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
-        # The fetch has a bound of its own and always delivers; this one is for a fetch that died.
-        if not self._arrived.wait(self.wait_seconds):
-            raise TransferFailed(f"the tensor did not arrive within {self.wait_seconds:g} seconds")
+        # Without a bound: a large tensor may take any time while it makes progress. Fetches are
+        # bounded by that (``transfers.peers``), and each settles its slot (``transfers.arrivals``).
+        if not self._arrived.wait(self._patience_seconds):
+            seconds = self._patience_seconds
+            self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))
         if self._error is not None:
             raise self._error
         return self._value

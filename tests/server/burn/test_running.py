@@ -59,7 +59,6 @@ class Running:
             Transfers(),
             self.answers,
             transfer_domain="burn-0.21",
-            fetch_wait_seconds=1.0,
         )
         self.runner = TaskRunner(engine, self.interpreter, self.answers)
 

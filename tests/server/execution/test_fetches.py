@@ -13,7 +13,7 @@ from burn_remote_server.execution.slots import InFlight
 
 
 def in_flight(elements: int = 10) -> InFlight:
-    return InFlight(TensorSpec((elements,), F32), 1.0)
+    return InFlight(TensorSpec((elements,), F32))
 
 
 def test_room_is_reserved_before_anything_arrives() -> None:

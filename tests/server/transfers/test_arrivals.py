@@ -25,6 +25,7 @@ from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import NATIVE_TRANSFERS, Host
+from burn_remote_server.local import LocalLink
 from burn_remote_server.process.configuration import Settings
 from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.exposed import Exposed
@@ -93,7 +94,7 @@ class Target:
             self.host.start_fetch(outbox, device.backend, task, slot)
 
         def begin(task: Fetch) -> InFlight:
-            slot = InFlight(SPEC, 5.0)
+            slot = InFlight(SPEC)
             outbox.fetch(task, slot)
             return slot
 
@@ -133,6 +134,35 @@ async def test_a_fetch_ends_with_its_session_and_the_source_hears_it() -> None:
             await awaited(slot)
         assert await source.heard.get() == FetchRequest(asked.request, asked.transfer, SPEC.nbytes)
         assert target.host.peers._peers  # over a connection that stays
+
+
+async def test_a_fetch_that_makes_progress_may_take_any_time() -> None:
+    large, piece = TensorSpec((2**25,), U8), bytes(64)
+    seconds = 0.3
+
+    async def send_slowly(connection: ServerConnection) -> None:
+        await connection.recv()
+        await connection.send(WELCOME)
+        request = decode_frame(await connection.recv(decode=False)).request
+        await connection.send(encode_frame(Reply(request, large)))
+        loop, sent = asyncio.get_running_loop(), 0
+        over = loop.time() + 3 * seconds
+        while loop.time() < over or sent < large.nbytes:
+            data = piece if loop.time() < over else bytes(large.nbytes - sent)
+            await connection.send(chunk_head(request, sent) + data)
+            sent += len(data)
+            await asyncio.sleep(0)
+        await connection.wait_closed()
+
+    async with (
+        running(fetch_timeout_seconds=seconds) as (target, _),
+        serve(send_slowly, "127.0.0.1", 0) as server,
+    ):
+        address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        session, _ = target.open()
+        session.engine.handle(Fetch(b"t" * 32, address, 1, large))
+        array = await asyncio.to_thread(session.interpreter.tensors.array, 1)
+        assert array.nbytes == large.nbytes
 
 
 async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> None:
@@ -287,7 +317,7 @@ async def test_a_defect_in_a_fetch_fails_the_tensor() -> None:
         raise ZeroDivisionError("of ours")
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, break_down)
         with pytest.raises(TransferFailed, match="the server failed: ZeroDivisionError: of ours"):
@@ -304,7 +334,7 @@ async def test_a_fetch_whose_task_is_cancelled_settles_its_slot() -> None:
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         before = asyncio.all_tasks()
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, wait)
         await is_running.wait()
@@ -319,7 +349,7 @@ async def test_a_fetch_that_begins_when_the_server_has_stopped_fails() -> None:
         raise AssertionError("nothing is begun")
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC, 5.0)
+        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
         arrivals.open("session")
     arrivals.begin("session", slot, never)
     with pytest.raises(TransferFailed):
@@ -336,19 +366,40 @@ def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails() -> None:
     async def never() -> None:
         raise AssertionError("nothing is begun")
 
-    arrivals, slot = asyncio.run(opened()), InFlight(SPEC, 5.0)
+    arrivals, slot = asyncio.run(opened()), InFlight(SPEC)
     arrivals.begin("session", slot, never)
     with pytest.raises(TransferFailed):
         slot.array()
 
 
+def test_a_local_device_waits_only_so_long_for_an_expose_that_never_comes() -> None:
+    link = LocalLink(open_backends("numpy", 1)[0], Settings(fetch_timeout_seconds=0.01))
+    link._engine.handle(Fetch(b"l" * 32, "", 1, SPEC))
+    slot = link._interpreter.tensors.slot(1)
+    assert isinstance(slot, InFlight)
+    with pytest.raises(TransferFailed, match=r"did not arrive within 0\.01 seconds"):
+        slot.array()
+    assert slot.arrived()
+    link.close()
+
+
+def test_a_local_device_that_closes_settles_what_it_fetches() -> None:
+    link = LocalLink(open_backends("numpy", 1)[0], Settings())
+    link._engine.handle(Fetch(b"l" * 32, "", 1, SPEC))
+    slot = link._interpreter.tensors.slot(1)
+    assert isinstance(slot, InFlight)
+    link.close()
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+
+
 def test_what_is_delivered_first_holds() -> None:
-    slot = InFlight(SPEC, 5.0)
+    slot = InFlight(SPEC)
     slot.fail(TransferFailed("the session ended"))
     slot.complete("array")
     with pytest.raises(TransferFailed, match="the session ended"):
         slot.array()
-    slot = InFlight(SPEC, 5.0)
+    slot = InFlight(SPEC)
     slot.complete("array")
     slot.fail(TransferFailed("too late"))
     assert slot.array() == "array"
