@@ -42,7 +42,8 @@ class _Place(NamedTuple):
     buffer: bytes = b""
     position: int = 0  # everything in ``buffer`` before this is done with
     # Payload so far of the message being received: (what came before, the last part). Adding to it
-    # costs the same however many small parts a slow peer sends.
+    # costs the same however many parts a slow peer sends; small ones are put together on the way,
+    # each byte at most 16 times.
     parts: _Parts | None = None
     size: int = 0  # its length, the current frame counted in full
     missing: int = 0  # how much of the current frame is not in ``parts``
@@ -63,7 +64,11 @@ class _Place(NamedTuple):
             turn = len(part) % 4
             key = key[turn:] + key[:turn]
         if part:  # not an empty one: joining it to a large one would copy that
-            parts = (parts, bytes(part))
+            part = bytes(part)
+            while parts and len(parts[1]) <= len(part) < READ_BYTES:
+                parts, last = parts
+                part = last + part
+            parts = (parts, part)
         return self._replace(parts=parts, key=key, **changes)
 
 

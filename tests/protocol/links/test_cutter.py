@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +99,23 @@ def test_a_message_that_comes_byte_by_byte_costs_no_more_with_each_byte() -> Non
     head, payload = frame_bytes(Opcode.BINARY, message)[:10], message
     chunks = [head, *(payload[at : at + 1] for at in range(len(payload)))]
     assert cut(FrameCutter(LIMIT_BYTES), chunks) == [message]
+
+
+def test_a_message_in_tiny_fragments_takes_little_more_memory_than_its_bytes() -> None:
+    message = pattern(200_000)
+    cutter = FrameCutter(LIMIT_BYTES)
+    tracemalloc.start()
+    try:
+        for at in range(0, len(message), 2):
+            opcode = Opcode.CONT if at else Opcode.BINARY
+            cutter.arrived.append(frame_bytes(opcode, message[at : at + 2], fin=False))
+            assert cutter.take() is None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1.5 * len(message)
+    cutter.arrived.append(frame_bytes(Opcode.CONT, b"!"))
+    assert cutter.take() == message + b"!"
 
 
 def test_a_message_that_was_put_back_is_taken_again_before_what_follows() -> None:

@@ -20,7 +20,9 @@ __all__ = ["Recycling", "is_recycled"]
 LEAST_BYTES: Final = 2**20
 # How much of the memory a smaller array may leave unused. Larger: more of it serves again, and more
 # is held than arrays count for. Smaller: only arrays of the same size follow each other.
-MOST_UNUSED: Final = 1 / 8
+MOST_UNUSED: Final = 1 / 16
+# Larger: more small tensors find memory, and the search through what is kept takes longer.
+MOST_KEPT: Final = 64
 # Larger: memory that nobody needs stays longer. Smaller: tensors that arrive now and then are slow.
 KEPT_SECONDS: Final = 2.0
 
@@ -44,7 +46,7 @@ class _Loan(_Memory):
 
 
 class Recycling:
-    """Memory of arrays that are gone, at most ``limit_bytes``. Any thread may use it."""
+    """Memory of some arrays that are gone, at most ``limit_bytes``. Any thread may use it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes: Final = limit_bytes
@@ -73,6 +75,13 @@ class Recycling:
                 if size <= memory.nbytes <= size * (1 + MOST_UNUSED):
                     del self._kept[position]
                     return memory
+        try:
+            return self._made(size)
+        except MemoryError:
+            self.expire(0)
+            return self._made(size)
+
+    def _made(self, size: int) -> _Memory:
         return _Memory(size, np.uint8)
 
     def _take_back(self, memory: _Memory) -> None:
@@ -81,7 +90,7 @@ class Recycling:
             return
         try:
             self._kept.append((time.monotonic(), memory))
-            while self.kept_bytes > self._limit_bytes:
+            while len(self._kept) > MOST_KEPT or self.kept_bytes > self._limit_bytes:
                 del self._kept[0]
         finally:
             self._lock.release()

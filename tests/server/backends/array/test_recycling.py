@@ -10,7 +10,12 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.recycling import LEAST_BYTES, Recycling, is_recycled
+from burn_remote_server.backends.array.recycling import (
+    LEAST_BYTES,
+    MOST_KEPT,
+    Recycling,
+    is_recycled,
+)
 from burn_remote_server.backends.numpy import NumpyBackend
 from burn_remote_server.execution.ownership import held_once
 
@@ -77,6 +82,28 @@ def test_no_more_is_kept_than_allowed_and_the_latest_stays(recycling: Recycling)
     assert recycling.kept_bytes == 4 * LEAST_BYTES
     again = [recycling.empty((COUNT,), FLOAT) for _ in range(4)]
     assert last in map(address, again)
+
+
+def test_of_many_arrays_few_are_kept_so_that_looking_among_them_takes_no_time() -> None:
+    recycling = Recycling(2 * MOST_KEPT * LEAST_BYTES)
+    arrays = [recycling.empty((COUNT,), FLOAT) for _ in range(MOST_KEPT + 9)]
+    arrays.clear()
+    assert recycling.kept_bytes == MOST_KEPT * LEAST_BYTES
+
+
+def test_where_memory_is_short_what_is_kept_is_given_up_first() -> None:
+    class Short(Recycling):
+        """Of a machine that has room for one block."""
+
+        def _made(self, size: int) -> Any:
+            if self.kept_bytes:
+                raise MemoryError
+            return super()._made(size)
+
+    recycling = Short(4 * LEAST_BYTES)
+    kept = recycling.empty((COUNT,), FLOAT)
+    del kept
+    assert recycling.empty((2 * COUNT,), FLOAT).nbytes == 2 * LEAST_BYTES
 
 
 @pytest.mark.parametrize("count", [COUNT - 1, 5 * COUNT])

@@ -1,0 +1,32 @@
+"""Tests of what a process does for all its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.host import Host
+from burn_remote_server.process.configuration import Settings
+
+
+class Watched(NumpyBackend):
+    """A backend that counts how often it is asked to give back memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.again = asyncio.Event()
+
+    def expire_memory(self) -> None:
+        super().expire_memory()
+        self.asked += 1
+        if self.asked > 1:
+            self.again.set()
+
+
+async def test_memory_that_nobody_needs_is_given_back_now_and_again() -> None:
+    backend = Watched()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [backend], tasks)
+        await backend.again.wait()
+        host.draining.set()
