@@ -20,6 +20,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers.pace import paced
 
 __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 
@@ -33,10 +34,6 @@ MAX_LANES: Final = 256
 # How long a connection that nobody uses is kept. Larger: more idle sockets. Smaller: programs that
 # move a tensor now and then open a connection each time, about a millisecond.
 IDLE_SECONDS: Final = 10.0
-
-# What a peer must send while its answer comes, on average over each stall time. Larger: tensors
-# over slow networks are given up. Smaller: a peer that trickles holds a lane for longer.
-SLOWEST_BYTES_PER_SECOND: Final = 64 * 2**10
 
 # Opens a link to a route below an address, for messages of up to so many bytes.
 Dial = Callable[[str, str, int], Awaitable[WebSocketLink]]
@@ -119,27 +116,19 @@ class BurnPeers:
         times at the latest.
         """
         receiving = asyncio.ensure_future(link.receive())
-        floor = SLOWEST_BYTES_PER_SECOND * self._stall_seconds
-        first = seen = link.arrived_bytes
+        first = link.arrived_bytes
+        # Pings and the heads of fragments count as arrived, and no limit on messages.
+        allowed = first + 2 * max_message_bytes
         try:
-            while True:
-                await asyncio.wait([receiving], timeout=self._stall_seconds)
-                if receiving.done():
-                    return receiving.result()
-                last, seen = seen, link.arrived_bytes
-                within = f"from {link.peer} within {self._stall_seconds:g} seconds"
-                if seen == last:
-                    raise TransferFailed(f"nothing arrived {within}")
-                # The message may have begun at any time of the first interval.
-                if last > first and seen - last < floor:
-                    raise TransferFailed(
-                        f"too little arrived {within}: {seen - last:,} bytes, {floor:,.0f} expected"
-                    )
-                # Pings and the heads of fragments count as arrived, and no limit on messages.
-                if seen - first > 2 * max_message_bytes:
-                    raise TransferFailed(
-                        f"{seen - first:,} bytes came from {link.peer} without a tensor"
-                    )
+            await paced(
+                receiving,
+                link.peer,
+                self._stall_seconds,
+                has_begun=lambda: link.arrived_bytes > first,
+                arrived=lambda: link.arrived_bytes,
+                allowed=lambda: allowed,
+            )
+            return receiving.result()
         finally:
             receiving.cancel()
             with contextlib.suppress(BaseException):

@@ -61,7 +61,7 @@ class InFlight:
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
         # Without a bound: a large tensor may take any time while it makes progress. Fetches are
-        # bounded by that (``transfers.peers``), and each settles its slot (``transfers.arrivals``).
+        # bounded by that (``transfers.pace``), and each settles its slot (``transfers.arrivals``).
         if not self._arrived.wait(self._patience_seconds):
             seconds = self._patience_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))

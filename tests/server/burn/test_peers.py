@@ -20,6 +20,7 @@ from burn_remote_server.backends import open_backends
 from burn_remote_server.burn import peers as module
 from burn_remote_server.burn.peers import BurnPeers
 from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers import pace
 
 SPEC = TensorSpec((200,), U8)
 MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dtype)))
@@ -79,7 +80,7 @@ async def test_a_peer_that_sends_nothing_is_given_up() -> None:
 
 
 async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLOWEST_BYTES_PER_SECOND", 2**40)
+    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 2**40)
     with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=2**30)
 
@@ -87,7 +88,7 @@ async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
 async def test_a_peer_that_fills_the_connection_without_a_message_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SLOWEST_BYTES_PER_SECOND", 0)
+    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 0)
     monkeypatch.setattr(module, "MESSAGE_OVERHEAD_BYTES", 0)
-    with pytest.raises(TransferFailed, match="without a tensor"):
+    with pytest.raises(TransferFailed, match="without the tensor"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=8)

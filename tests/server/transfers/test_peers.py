@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trustme
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
@@ -20,6 +22,7 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.process.configuration import Settings
 from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers import pace
 from burn_remote_server.transfers import peers as module
 from burn_remote_server.transfers.peers import Peers
 
@@ -193,3 +196,109 @@ async def test_a_peer_that_is_idle_makes_room_for_another(
     assert await fetched(peers, Source(whole)) == GOOD
     assert await fetched(peers, Source(whole)) == GOOD
     assert len(peers._peers) == 1
+
+
+# -- peers that are too slow ------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def impatient(
+    handle: Callable[[ServerConnection], Awaitable[None]],
+) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
+    """Run a source, and a server that waits for 0.3 s; return what fetches from the one."""
+
+    async def greet(connection: ServerConnection) -> None:
+        await connection.recv()
+        await connection.send(WELCOME)
+        with contextlib.suppress(ConnectionClosed):
+            await handle(connection)
+
+    async with (
+        asyncio.timeout(10),
+        asyncio.TaskGroup() as tasks,
+        serve(greet, "127.0.0.1", 0) as server,
+    ):
+        peers = Peers(Settings(fetch_timeout_seconds=0.2), PeerRules(()), tasks, Counters())
+        backend = open_backends("numpy", 1)[0]
+        address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+        async def fetch(name: bytes) -> bytes:
+            array = await peers.fetch("native", backend, Fetch(name * 32, address, 1, LARGE))
+            return bytes(backend.to_bytes(array, LARGE.dtype))
+
+        yield fetch
+        await peers.close()
+
+
+LARGE = TensorSpec((2**25,), U8)
+
+
+async def asked(connection: ServerConnection) -> FetchRequest:
+    request = decode_frame(await connection.recv(decode=False))
+    assert isinstance(request, FetchRequest)
+    return request
+
+
+async def trickle(connection: ServerConnection, request: int) -> None:
+    for offset in range(LARGE.nbytes):
+        await connection.send(chunk_head(request, offset) + b"a")
+        await asyncio.sleep(0)
+
+
+async def test_a_peer_that_answers_nothing_is_given_up() -> None:
+    async with impatient(lambda connection: connection.wait_closed()) as fetch:
+        with pytest.raises(TransferFailed, match=r"nothing arrived from 127\.0\.0\.1"):
+            await fetch(b"a")
+
+
+async def test_a_peer_that_stands_still_in_the_middle_is_given_up() -> None:
+    async def stop(connection: ServerConnection) -> None:
+        request = (await asked(connection)).request
+        await connection.send(encode_frame(Reply(request, LARGE)))
+        await connection.send(chunk_head(request, 0) + bytes(100))
+        await connection.wait_closed()
+
+    async with impatient(stop) as fetch:
+        with pytest.raises(TransferFailed, match=r"nothing arrived from 127\.0\.0\.1"):
+            await fetch(b"a")
+
+
+async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(connection: ServerConnection) -> None:
+        request = (await asked(connection)).request
+        await connection.send(encode_frame(Reply(request, LARGE)))
+        await trickle(connection, request)
+
+    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 2**40)
+    async with impatient(answer) as fetch:
+        with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
+            await fetch(b"a")
+
+
+async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(connection: ServerConnection) -> None:
+        both = [(await asked(connection)).request for _ in range(2)]
+        for request in both:
+            await connection.send(encode_frame(Reply(request, LARGE)))
+        trickling = asyncio.create_task(trickle(connection, both[1]))
+        assert (await asked(connection)).request == both[0]  # that is enough
+        trickling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await trickling
+        was_forgotten.set()
+        await connection.wait_closed()
+
+    monkeypatch.setattr(pace, "BEHIND_BYTES", 1)
+    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 1)
+    was_forgotten = asyncio.Event()
+    async with impatient(answer) as fetch:
+        forgotten = asyncio.ensure_future(fetch(b"a"))
+        await asyncio.sleep(0)
+        other = asyncio.ensure_future(fetch(b"b"))
+        with pytest.raises(TransferFailed, match="without the tensor"):
+            await forgotten
+        assert not other.done()
+        await was_forgotten.wait()
+        other.cancel()

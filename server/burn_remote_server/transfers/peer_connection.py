@@ -1,0 +1,162 @@
+"""How does one connection carry all fetches from one peer, interleaved chunk by chunk?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.native import decode_frame, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    GarbledBytes,
+    OperationFailed,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.messages import Chunk, FetchRequest, Lent, Reply
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.transfers.downloads import Download, transfer_failure
+from burn_remote_server.transfers.pace import Moment, Turns, paced
+
+__all__ = ["PeerConnection"]
+
+logger = get_logger(__name__)
+
+# Fetches that were given up and whose answer a peer still owes. Larger: a peer that never answers
+# has more of them remembered. Smaller: one that answers late sends tensors in vain.
+MAX_LEFT: Final = 1024
+
+
+class PeerConnection:
+    """The connection to one peer. Belongs to the event loop's thread."""
+
+    def __init__(
+        self, link: WebSocketLink, counters: Counters, stall_seconds: float, *, may_borrow: bool
+    ) -> None:
+        self.link = link
+        self._stall_seconds = stall_seconds
+        self._may_borrow = may_borrow
+        self._counters = counters
+        self.error: TransferFailed | None = None
+        self.is_broken = False  # and did not end for what the peer sent
+        self._downloads: dict[int, Download] = {}
+        # Transfers by request, of fetches that were given up before the peer answered.
+        self._left: dict[int, bytes] = {}
+        self._requests = 0
+
+    async def fetch(self, transfer: bytes, download: Download) -> Any:
+        """Fetch one tensor; gives up a peer that is silent or too slow."""
+        self._requests += 1
+        request = self._requests
+        self._downloads[request] = download
+        try:
+            wanted = FetchRequest(request, transfer, download.received)
+            outcome = await self._outcome(wanted, download)
+            if not isinstance(outcome, Lent):
+                return outcome
+            try:
+                array = await download.borrow(outcome)
+            except TransferFailed as reason:
+                logger.warning("cannot borrow memory", peer=self.link.peer, reason=str(reason))
+                download.decline()
+                return await self._outcome(wanted, download)
+            # The source lends until it hears that all is copied, or the connection ends.
+            if self.error is not None:
+                raise self.error
+            self._counters.transfers_borrowed += 1
+            return array
+        except BurnRemoteError as error:
+            raise transfer_failure(error) from error
+        finally:
+            del self._downloads[request]
+            download.done.cancel()
+            if self.error is None and download.exposed_bytes is not None:
+                with contextlib.suppress(ConnectionLost):
+                    await self._say_enough(request, transfer, download.exposed_bytes)
+            elif self.error is None and download.owes_answer:
+                self._leave(request, transfer)
+
+    async def _say_enough(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
+        """Tell the peer to send no more of a tensor, and to keep it for no other try."""
+        # One that does not listen keeps it for as long as a fetch may take to begin.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._stall_seconds):
+                await self.link.send(encode_frame(FetchRequest(request, transfer, exposed_bytes)))
+
+    def _leave(self, request: int, transfer: bytes) -> None:
+        """Remember a fetch that was given up, to tell the peer so when it answers."""
+        self._left[request] = transfer
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
+
+    async def _outcome(self, wanted: FetchRequest, download: Download) -> Any:
+        """Ask for a tensor, and return its array or where it is lent."""
+        if self.error is not None:
+            raise self.error
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self.link.send(encode_frame(wanted))
+        except TimeoutError:
+            raise TransferFailed(f"{self.link.peer} takes no requests") from None
+        turns = Turns()
+        await paced(
+            download.done,
+            self.link.peer,
+            self._stall_seconds,
+            has_begun=lambda: download.exposed_bytes is not None,
+            arrived=lambda: self.link.arrived_bytes,
+            allowed=lambda: turns.allowed(self._moment(download)),
+        )
+        return download.done.result()
+
+    def _moment(self, download: Download) -> Moment:
+        arrived = self.link.arrived_bytes
+        return Moment(arrived, download.received, len(self._downloads), self._requests)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being fetched."""
+        return not self._downloads
+
+    async def receive(self) -> None:
+        """Hand what arrives to the downloads, until the connection ends."""
+        try:
+            while True:
+                frame = await self.link.receive()
+                self._counters.peer_received_bytes += len(frame)
+                message = decode_frame(frame)
+                if isinstance(message, Reply):
+                    transfer = self._left.pop(message.request, None)
+                    if transfer is not None and isinstance(message.value, TensorSpec):
+                        await self._say_enough(message.request, transfer, message.value.nbytes)
+                    self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
+                elif isinstance(message, Chunk):
+                    self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
+                elif isinstance(message, Lent) and self._may_borrow:
+                    self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
+                else:
+                    raise ProtocolViolation(f"a peer sent {type(message).__name__}")
+        except BurnRemoteError as error:
+            self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)
+            self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
+            for download in self._downloads.values():
+                download.fail(self.error)
+            await self.link.close()
+
+    def _hand(self, request: int, take: Callable[[Download], None]) -> None:
+        # A fetch that gave up is no longer there; what still arrives for it is left aside.
+        download = self._downloads.get(request)
+        if download is None or download.done.done():
+            return
+        try:
+            take(download)
+        except OperationFailed as error:
+            download.fail(error)
+        except MemoryError:
+            download.fail(TransferFailed(f"the target has no room for {download.spec}"))
