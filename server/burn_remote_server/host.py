@@ -38,6 +38,7 @@ from burn_remote_server.transfers.exposed import (
     transfer_key,
 )
 from burn_remote_server.transfers.peers import Peers
+from burn_remote_server.transfers.sending import Sending
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 
@@ -171,6 +172,7 @@ class Host:
         self.tally: Final = Tally()
         self.counters: Final = self.tally.open()
         self.transfers: Final = Transfers()
+        self.sendings: Final[set[Sending]] = set()
         self.arrivals: Final = Arrivals(tasks)
         self.attachments: Final = Attachments()
         self.burn_sessions: Final = BurnSessions()
@@ -200,9 +202,12 @@ class Host:
         self._expire()
 
     def _expire(self) -> None:
-        """Free what was exposed and never fetched, and memory that was kept and never needed, and
-        look whether the devices still work, now and again every second."""
+        """Free what was exposed and never fetched, what was lent for too long, and memory that was
+        kept and never needed, and look whether the devices still work, now and again every
+        second."""
         self.transfers.expire()
+        for sending in self.sendings:
+            sending.expire()
         for device in self.devices:
             device.backend.expire_memory()
             device.backend.examine()

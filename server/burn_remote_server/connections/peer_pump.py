@@ -53,6 +53,7 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
         host.settings.fetch_timeout_seconds,
         borrower=hello.settings.get(MEMORY_SETTING) if host.settings.cuda_ipc else None,
     )
+    host.sendings.add(sending)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
@@ -73,6 +74,7 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
         await say_goodbye(link, reason)
     finally:
+        host.sendings.discard(sending)
         sending.expose_again()
 
 
@@ -96,11 +98,12 @@ async def _answer(
         backend, array, spec = exposed.backend, exposed.array, exposed.spec
         loan = None
         if sending.may_lend(request, exposed):
-            loan = await asyncio.to_thread(backend.lend, array, spec.dtype)
+            with sending.making_loan(exposed):
+                loan = await asyncio.to_thread(backend.lend, array, spec.dtype)
         if loan is not None:
-            sending.lend(request, exposed, loan)
-            outbox.lend(request.request, spec, loan.handle)
-            host.counters.transfers_lent += 1
+            if sending.lend(request, exposed, loan):
+                outbox.lend(request.request, spec, loan.handle)
+                host.counters.transfers_lent += 1
         else:
             data = await asyncio.to_thread(backend.to_bytes, array, spec.dtype)
             outbox.follow(request.request, TensorData(data, spec.shape, spec.dtype), request.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +24,13 @@ LENT_BYTES: Final = 2**20
 # memory for longer. Smaller: one that was stopped meanwhile, and goes on, copies what was written
 # over; so it is longer than a connection lives whose other end is silent.
 LOAN_SECONDS: Final = 600.0
+
+# What one connection may be lent at once; a tensor beyond it goes through the socket, and one alone
+# may have any size. Larger: a peer that fetches and never says that it has copied holds more of the
+# device's memory, which no session's quota counts. Smaller: many moves at once go through the
+# host's memory.
+MAX_LOANS: Final = 64
+MAX_LENT_BYTES: Final = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Sending:
         self._seconds: Final = seconds
         self._begun: dict[int, _Begun] = {}
         self._lent: dict[int, _Begun] = {}
+        self._making: list[Exposed] = []
         self._idle: Final = asyncio.Event()
         self._idle.set()
 
@@ -62,7 +71,6 @@ class Sending:
         now = time.monotonic()
         # A peer that gave up without a word must not hold tensors here for as long as it stays.
         _expire(self._begun, now - self._seconds)
-        _expire(self._lent, now - LOAN_SECONDS)
         self._begun[request.request] = _Begun(request.transfer, exposed, now)
         self._idle.clear()
 
@@ -74,14 +82,42 @@ class Sending:
             and lends_to == self._borrower
             and not request.offset
             and exposed.spec.nbytes >= LENT_BYTES
+            and self._has_room_for(exposed)
         )
 
-    def lend(self, request: FetchRequest, exposed: Exposed, loan: Loan) -> None:
-        """Keep what the peer is lent until it says that it has copied all."""
-        self._begun.pop(request.request, None)
+    def _has_room_for(self, exposed: Exposed) -> bool:
+        held = [*self._making, *(begun.exposed for begun in self._lent.values())]
+        lent_bytes = sum(other.spec.nbytes for other in held)
+        return not held or (
+            len(held) < MAX_LOANS and lent_bytes + exposed.spec.nbytes <= MAX_LENT_BYTES
+        )
+
+    @contextlib.contextmanager
+    def making_loan(self, exposed: Exposed) -> Iterator[None]:
+        """Count a loan while it is made."""
+        self._making.append(exposed)
+        try:
+            yield
+        finally:
+            self._making.remove(exposed)
+
+    def lend(self, request: FetchRequest, exposed: Exposed, loan: Loan) -> bool:
+        """Keep what the peer is lent until it says that it has copied all.
+
+        ``False`` where it said so before the loan was made: nobody would end it.
+        """
+        begun = self._begun.get(request.request)
+        if begun is None or begun.exposed is not exposed:
+            return False
+        del self._begun[request.request]
         now = time.monotonic()
         self._lent[request.request] = _Begun(request.transfer, exposed, now, loan)
-        self._idle.clear()
+        return True
+
+    def expire(self) -> None:
+        """End the loans of which nothing was heard for too long."""
+        _expire(self._lent, time.monotonic() - LOAN_SECONDS)
+        self._look_whether_idle()
 
     def declined(self, request: FetchRequest) -> Exposed | None:
         """Return a tensor whose loan the peer cannot use, for which it asks once more."""
@@ -117,6 +153,9 @@ class Sending:
     def _forget(self, request: int) -> None:
         self._begun.pop(request, None)
         self._lent.pop(request, None)
+        self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
         if not self._begun and not self._lent:
             self._idle.set()
 
@@ -137,7 +176,6 @@ class Sending:
 
 
 def _expire(begun: dict[int, _Begun], before: float) -> None:
-    """Forget, of those that came first, what was begun before; each new one looks at two."""
-    for first in [*begun][:2]:
-        if begun[first].since < before:
-            del begun[first]
+    """Forget what was begun before; the first are the oldest."""
+    while begun and begun[first := next(iter(begun))].since < before:
+        del begun[first]

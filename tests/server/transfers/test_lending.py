@@ -21,6 +21,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
 from burn_remote_server.process.configuration import Settings
+from burn_remote_server.transfers import sending
 from burn_remote_server.transfers.exposed import Exposed
 from support.lending import SharingBackend
 
@@ -238,6 +239,26 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         assert len(connections) == 2
         assert len(set(both.borrower.borrowed)) == 2
         await until(lambda: not SharingBackend.open_loans)
+
+
+async def test_a_loan_of_which_nothing_is_heard_ends_without_another_fetch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pair() as both:
+        is_copying, may_go_on = threading.Event(), threading.Event()
+
+        def wait(handle: bytes) -> None:
+            is_copying.set()
+            assert may_go_on.wait(5)
+
+        both.borrower.before_borrowing = wait
+        moving = asyncio.create_task(both.moved())
+        await asyncio.to_thread(is_copying.wait, 5)
+        assert len(SharingBackend.open_loans) == 1
+        monkeypatch.setattr(sending, "LOAN_SECONDS", 0.0)
+        await until(lambda: not SharingBackend.open_loans)
+        moving.cancel()
+        may_go_on.set()
 
 
 async def test_a_fetch_that_is_given_up_while_it_copies_does_not_end_the_loan() -> None:

@@ -119,14 +119,79 @@ def test_peers_that_give_up_in_silence_hold_nothing_for_long(
     assert len(sending._begun) <= 11
 
 
-def test_loans_of_which_nothing_is_heard_last_longer_than_a_silent_connection(
+def test_loans_of_which_nothing_is_heard_end_without_another_fetch_but_outlast_a_silent_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     sending = Sending(Transfers(), "native", 9.0)
-    for request in range(1000):
+    loans = weakref.WeakSet[Loan]()
+    for request in range(50):
         sending.begin(FetchRequest(request, ID), EXPOSED)
-        sending.lend(FetchRequest(request, ID), EXPOSED, Loan())
-        now += 1.0
-    assert len(sending._lent) == 601
+        loan = Loan()
+        loans.add(loan)
+        sending.lend(FetchRequest(request, ID), EXPOSED, loan)
+    del loan
+    now = 599.0
+    sending.expire()
+    assert len(loans) == 50
+    now = 601.0
+    sending.expire()
+    assert len(loans) == 0
+
+
+async def test_a_connection_may_end_once_its_loans_have_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    sending = Sending(Transfers(), "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    sending.lend(FetchRequest(1, ID), EXPOSED, Loan())
+    now = 601.0
+    sending.expire()
+    await sending.finished()
+
+
+async def test_a_loan_of_what_has_arrived_meanwhile_is_not_kept() -> None:
+    sending = Sending(Transfers(), "native", 9.0)
+    sending.begin(FetchRequest(1, ID), EXPOSED)
+    assert sending.arrived(FetchRequest(1, ID, 10))
+    assert not sending.lend(FetchRequest(1, ID), EXPOSED, Loan())
+    await sending.finished()
+
+
+class Lending:
+    lends_to = "somebody"
+
+
+def exposed_of(size: int) -> Exposed:
+    return Exposed("array", TensorSpec((size,), U8), Lending())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size", "fit"), [(2**20, 64), (2**30, 4), (2**40, 1)], ids=["small", "large", "huge"]
+)
+def test_a_connection_is_lent_so_many_tensors_and_bytes_at_once(size: int, fit: int) -> None:
+    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    exposed = exposed_of(size)
+    for number in range(fit):
+        request = FetchRequest(number, ID)
+        sending.begin(request, exposed)
+        assert sending.may_lend(request, exposed)
+        sending.lend(request, exposed, Loan())
+    more = FetchRequest(fit, ID)
+    sending.begin(more, exposed)
+    assert not sending.may_lend(more, exposed)
+    assert sending.arrived(FetchRequest(0, ID, size))
+    assert sending.may_lend(more, exposed)
+
+
+def test_loans_that_are_being_made_count() -> None:
+    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    exposed = exposed_of(2**40)
+    for number in (1, 2):
+        sending.begin(FetchRequest(number, ID), exposed)
+    with sending.making_loan(exposed):
+        assert not sending.may_lend(FetchRequest(2, ID), exposed)
+    assert sending.may_lend(FetchRequest(2, ID), exposed)
