@@ -1,7 +1,4 @@
-"""Whoever waits for a tensor hears of it, whatever becomes of its fetch; none outlives its session.
-
-Nothing here bounds how long a slot is waited for but the test's own limit.
-"""
+"""Whoever waits for a tensor hears what became of its fetch; none outlives its session."""
 
 from __future__ import annotations
 
@@ -116,8 +113,13 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
 
 
 async def awaited(slot: InFlight) -> bytes:
-    """Wait for a tensor as a session's thread does."""
-    return bytes(await asyncio.to_thread(slot.array))
+    """Return a tensor once its slot is settled."""
+    return bytes(await asyncio.to_thread(settled, slot))
+
+
+def settled(slot: InFlight) -> Any:
+    assert slot._arrived.wait(5)  # a thread that waited for ever would keep the tests from ending
+    return slot.array()
 
 
 def task(source: Source, name: bytes = b"t") -> Fetch:
@@ -228,20 +230,23 @@ async def test_a_thread_that_waits_for_a_tensor_is_free_when_its_session_ends() 
         session, begin = target.open()
         slot = begin(task(source))
         await source.heard.get()
-        is_waiting, was_freed = threading.Event(), asyncio.Event()
+        is_waiting, was_freed, heard = threading.Event(), asyncio.Event(), []
 
         def wait() -> None:
             is_waiting.set()
-            slot.array()
+            try:
+                settled(slot)
+            except TransferFailed as error:
+                heard.append(str(error))
 
         session.notify = was_freed.set
-        session.submit(lambda: None)  # what follows is queued, and not run at once
         session.submit(wait)
         await asyncio.to_thread(is_waiting.wait, 5)
         target.host.end_session(session)
         while session.queued:
             was_freed.clear()
             await was_freed.wait()
+        assert heard == ["the session ended before the tensor arrived"]
 
 
 async def test_a_fetch_that_a_thread_begins_after_its_session_has_ended_fails_at_once() -> None:
@@ -249,7 +254,7 @@ async def test_a_fetch_that_a_thread_begins_after_its_session_has_ended_fails_at
         session, begin = target.open()
         target.host.end_session(session)
         with pytest.raises(TransferFailed, match="the session ended"):
-            begin(task(source)).array()
+            settled(begin(task(source)))
         assert not source.connections
 
 
@@ -369,7 +374,7 @@ def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails() -> None:
     arrivals, slot = asyncio.run(opened()), InFlight(SPEC)
     arrivals.begin("session", slot, never)
     with pytest.raises(TransferFailed):
-        slot.array()
+        settled(slot)
 
 
 def test_a_local_device_waits_only_so_long_for_an_expose_that_never_comes() -> None:
@@ -390,7 +395,7 @@ def test_a_local_device_that_closes_settles_what_it_fetches() -> None:
     assert isinstance(slot, InFlight)
     link.close()
     with pytest.raises(TransferFailed, match="the session ended"):
-        slot.array()
+        settled(slot)
 
 
 def test_what_is_delivered_first_holds() -> None:
