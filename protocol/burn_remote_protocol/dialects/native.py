@@ -30,6 +30,8 @@ from burn_remote_protocol.dialects.native_messages import (
     MESSAGE_TO_WIRE,
 )
 from burn_remote_protocol.dialects.native_tasks import (
+    DEFINE_TASK,
+    DROP_TASK,
     MAX_SIGNATURES,
     SLOW_TASKS,
     decode_task,
@@ -52,6 +54,8 @@ from burn_remote_protocol.messages import (
 
 __all__ = [
     "CHUNK_BYTES",
+    "DEFINE_TASK",
+    "DROP_TASK",
     "INLINE_BYTES",
     "MAX_BATCH_TASKS",
     "MAX_BODY_BYTES",

@@ -45,7 +45,15 @@ from burn_remote_protocol.operations.encoding import (
 )
 from burn_remote_protocol.operations.row import Operation
 
-__all__ = ["MAX_SIGNATURES", "SLOW_TASKS", "decode_task", "dropped_next", "encode_task"]
+__all__ = [
+    "DEFINE_TASK",
+    "DROP_TASK",
+    "MAX_SIGNATURES",
+    "SLOW_TASKS",
+    "decode_task",
+    "dropped_next",
+    "encode_task",
+]
 
 # Signatures that a session may have numbered. Larger: an idle session may hold more memory on the
 # server (about 2 KiB each). Smaller: programs with many different operations send them in full.
@@ -56,8 +64,11 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
 
-# Codes of tasks after which others of the batch may wait for another server, or that take long.
-SLOW_TASKS: Final = frozenset({_CLEANUP, _FETCH_TASK})
+# Codes of tasks after which others of the batch may wait for another server, or that take long, or
+# that only say how long once they are decoded.
+SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
+DEFINE_TASK: Final = _DEFINE
+DROP_TASK: Final = _DROP
 
 
 def _task_transfer(value: Any) -> bytes | int:

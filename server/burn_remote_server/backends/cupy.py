@@ -46,6 +46,7 @@ class CupySession(ArraySession):
     ) -> None:
         super().__init__(backend, table, seed, custom)
         self._cudnn = backend.cudnn
+        self.binds_slowly = backend.cudnn is not None
         self._gpu = gpu
         self._stream = stream
         self._faults = gpu.faults

@@ -67,6 +67,9 @@ class BackendSession(ABC):
     when they can be used. ``share`` makes it, ``adopt`` ends it.
     """
 
+    # Whether binding may take so long that nobody but the session itself should wait for it.
+    binds_slowly: bool = False
+
     def activate(self) -> None:
         """Let the calling thread, from now on, work for this session."""
         return None

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
 
-from burn_remote_protocol.dialects.native import SLOW_TASKS, Batch, decode_task, dropped_next
+from burn_remote_protocol.dialects.native import (
+    DEFINE_TASK,
+    DROP_TASK,
+    SLOW_TASKS,
+    Batch,
+    decode_task,
+    dropped_next,
+)
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -48,6 +55,9 @@ __all__ = ["TASK_COST", "Engine", "Outbox"]
 # What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
 # one operation, about a nanosecond): dispatch in Python takes about a microsecond.
 TASK_COST: Final = 1_000
+
+# What it costs to free one tensor, in the same unit.
+DROPPED_COST: Final = 200
 
 
 class Outbox(Protocol):
@@ -140,12 +150,22 @@ class Engine:
         if self._tensors.has_slots():
             return None
         numbered = self._interpreter.numbered
+        defined: set[int] = set()
         total = 0
         for task in batch.tasks:
             try:
                 number = task[0]
                 if number >= 0:
+                    if number in defined:  # what stands there now is what had the number before
+                        return None
                     total += numbered[number].cost + TASK_COST
+                elif number == DROP_TASK:
+                    total += TASK_COST + DROPPED_COST * len(task[1])
+                elif number == DEFINE_TASK:
+                    if self._interpreter.session.binds_slowly:
+                        return None
+                    defined.add(task[1])
+                    total += TASK_COST
                 elif number not in SLOW_TASKS:
                     total += TASK_COST
                 else:
