@@ -42,6 +42,17 @@ VARIABLES: Final[Mapping[str | None, Mapping[str, str]]] = {
     "cuda": {"EXTRAS": "cuda12", "IMAGE": "burn-remote-server:cuda12"},
 }
 
+HOW_TO_CONNECT: Final = """
+They want a token, and show certificates of an authority of their own:
+
+    docker exec {node} cat /run/burn-remote/client.token > client.token
+    docker exec {node} cat /run/burn-remote/ca.pem > ca.pem
+
+    import burn_remote as br
+    token = open("client.token").read().strip()
+    device = br.RemoteDevice("{address}", token=token, tls="ca.pem")
+"""
+
 # What Docker says -> what to do about it.
 ADVICE: Final = {
     "permission denied": "you may not use Docker; add yourself to its group, or use sudo",
@@ -299,6 +310,12 @@ def main(arguments: Sequence[str]) -> int:
             return demo(cluster)
         cluster.up()
         print("ready at", *cluster.addresses())
+        if options.variant != "burn":
+            print(
+                HOW_TO_CONNECT.format(
+                    node=cluster.container(NODES[0])[:12], address=cluster.addresses()[0]
+                )
+            )
         return 0
     except Unusable as error:
         print(f"docker/containers.py: {error}", file=sys.stderr)
