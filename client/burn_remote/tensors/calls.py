@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from burn_remote.runner import TensorHandle
 from burn_remote.tensors.other_names import KEYWORDS, KEYWORDS_THERE, PLACES
-from burn_remote_protocol.errors import ArgumentMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 
 __all__ = ["explained", "no_tensor"]
 
@@ -40,6 +42,8 @@ def explained(function: Function) -> Function:
     def called(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
+        except DTypeMismatch:  # a ``TypeError`` that says what is wrong
+            raise
         except (AttributeError, TypeError):
             text = _explanation(_Call(function, arguments, options))
             if text is None:
@@ -111,5 +115,7 @@ def _listed(parameter: inspect.Parameter, value: Any) -> list[tuple[str, Any]]:
         return []
     if several and isinstance(value, list | tuple):
         return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
-    # What an iterator brought is gone.
-    return [] if several and isinstance(value, Iterator) else [(name, value)]
+    # Others may bring tensors, and what an iterator brought is gone. An array brings none.
+    if several and isinstance(value, Iterable) and not isinstance(value, np.ndarray):
+        return []
+    return [(name, value)]

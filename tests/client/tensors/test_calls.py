@@ -93,7 +93,7 @@ def test_what_is_written_with_a_tuple_is_there(name: str) -> None:
 
 def with_arrays(function: Callable[..., object]) -> list[object]:
     """Return what a call needs, with arrays in place of tensors."""
-    values = {"str": "name", "Iterable[Tensor]": [np.ones((3, 3))]}
+    values = {"str": "name", "AnyDType": "float32", "Iterable[Tensor]": [np.ones((3, 3))]}
     return [
         values.get(p.annotation, np.ones((3, 3)) if "Tensor" in p.annotation else 1)
         for p in parameters_of(function)
@@ -152,6 +152,29 @@ def test_an_error_of_another_kind_passes_as_it_is() -> None:
     refused(lambda: f(2, 3).sum(axis=2), br.ShapeMismatch, "axis 2")
     refused(lambda: f(2) & f(2), br.DTypeMismatch, "float32")
     refused(lambda: br.tensordot(f(2), f(2)), br.ShapeMismatch, "no 2 axes to pair")
+
+
+MANY: Final[list[Callable[[list[Any]], object]]] = [
+    list,
+    tuple,
+    iter,
+    lambda tensors: dict(enumerate(tensors)).values(),
+]
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_tensors_that_do_not_go_together_are_named_in_whatever_they_come(
+    form: Callable[[list[Any]], Any],
+) -> None:
+    tensors = [f(2), f(2).astype(br.int64)]
+    refused(lambda: br.concat(form(tensors)), br.DTypeMismatch, "int64.*cast one of them")
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_a_place_that_is_none_is_named_whatever_tensors_come_in(
+    form: Callable[[list[Any]], Any],
+) -> None:
+    refused(lambda: br.concat(form([f(2)]), axis="a"), br.ArgumentMismatch, "an axis is a whole")
 
 
 def test_dtypes_and_devices_go_by_name_too() -> None:
