@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, I8
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -24,6 +24,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, array_shape
+from burn_remote_server.backends.quantized_moves import moves_integers
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
@@ -143,11 +144,13 @@ def _cost(signature: Signature) -> int:
 
 
 def _workspace_bytes(signature: Signature) -> int:
-    """Return what the numbers of quantized tensors take, which may be 16 times the tensors."""
+    """Return what the numbers of quantized tensors take, which may be 16 times the tensors, or
+    their integers where no more is made of them."""
     if signature.row in (DEQUANTIZE, CUSTOM):
         return 0  # the numbers are the result; what an operator added gets the tensors as held
     specs = (*(use.spec for use in signature.input_uses), *signature.outputs)
-    return sum(F32.itemsize * spec.size for spec in specs if spec.dtype.scheme is not None)
+    itemsize = I8.itemsize if moves_integers(signature) else F32.itemsize
+    return sum(itemsize * spec.size for spec in specs if spec.dtype.scheme is not None)
 
 
 def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:

@@ -16,7 +16,6 @@ import numpy as np
 
 from burn_remote_protocol.dtypes import F32, I8, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_protocol.operations.families.base import MASK_FILL
 from burn_remote_protocol.operations.families.floats import DEQUANTIZE, QUANTIZE
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.values import TensorUse
@@ -34,6 +33,7 @@ from burn_remote_protocol.quantization import (
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import array_dtype
 from burn_remote_server.backends.array.kernels import Array, Run
+from burn_remote_server.backends.quantized_moves import moves_integers
 
 __all__ = ["bind_quantized", "is_quantized", "stored"]
 
@@ -65,7 +65,7 @@ def bind_quantized(xp: Any, signature: Signature, bind: Callable[[Signature], Ru
     if signature.row is DEQUANTIZE:
         dtype = array_dtype(outputs[0].dtype)
         return lambda held: _numbers(xp, held, inputs[0]).astype(dtype, copy=False)
-    if _moves_integers(signature):
+    if moves_integers(signature):
         run = bind(_with_dtype(signature, I8))
 
         def move(held: Array, *others: Any) -> Array:
@@ -106,18 +106,6 @@ def stored(elements: np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, 
         np, body.view(np.int8), scales.copy().view(FLOAT32), scheme
     )
     return packed
-
-
-def _moves_integers(signature: Signature) -> bool:
-    """Whether an operation takes one tensor of one scale, and only moves its values."""
-    first, *others = signature.call.inputs or (None,)
-    if type(first) is not TensorSpec or signature.output_count != 1:
-        return False
-    if first.dtype.scheme is None or signature.row is MASK_FILL:
-        return False  # what a mask is filled with is a number
-    same = signature.outputs[0].dtype is first.dtype
-    alone = all(spec.dtype.scheme is None for spec in _listed(others))
-    return signature.row.family == "Base" and same and alone and _scheme(first).level is None
 
 
 def _with_dtype(signature: Signature, dtype: DType) -> Signature:
