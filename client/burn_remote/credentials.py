@@ -14,11 +14,24 @@ TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 
 
 def checked_token(token: str | None) -> str | None:
-    """Return a token, that of ``$BURN_REMOTE_TOKEN`` without one, or none."""
+    """Return a token, that of ``$BURN_REMOTE_TOKEN`` without one, or none.
+
+    White space around it, such as the newline of the file it came from, is no part of it. Raises
+    ``UsageError`` where nothing is left.
+    """
     if token is not None and not isinstance(token, str):
         # Without its value: errors end up in logs.
         raise ArgumentMismatch(f"a token is text, not of type {type(token).__name__}")
-    return token or os.environ.get(TOKEN_VARIABLE) or None
+    source, text = "token=…", token
+    if text is None:
+        # As for other programs, an empty variable is one that is not set.
+        source, text = f"${TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE) or None
+    if text is None:
+        return None
+    stripped = text.strip()
+    if not stripped:
+        raise UsageError(f"{source} is empty; leave it out where the server asks for no token")
+    return stripped
 
 
 def trusted_context(

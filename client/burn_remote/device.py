@@ -154,7 +154,8 @@ class RemoteDevice(Device):
     this program in; without one, ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an
     ``ssl.SSLContext``, or the path of a PEM file with the authority to trust in place of the
     system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers built with Burn; without
-    one, native is tried first. Devices of the same address, token and dialect share one session.
+    one, native is tried first. Devices of the same address, token, ``tls`` (the same context or the
+    same path) and dialect share one session.
 
     Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
     ``VersionMismatch``.
@@ -162,7 +163,7 @@ class RemoteDevice(Device):
 
     transfer_domain = "servers"
 
-    _open: ClassVar[dict[tuple[str, str | None, str | None], NativeSession | BurnSession]] = {}
+    _open: ClassVar[dict[tuple[object, ...], NativeSession | BurnSession]] = {}
     _opening: ClassVar[threading.Lock] = threading.Lock()
 
     @explained
@@ -180,7 +181,9 @@ class RemoteDevice(Device):
         self.address: Final = normal_address(default_address() if address is None else address)
         token, context = checked_token(token), trusted_context(tls, self.address)
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
-        key = self.address, token, dialect
+        # A path's context is a new one each time: the path says which trust it is.
+        trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
+        key = self.address, token, trusted, dialect
         with self._opening:
             session = self._open.get(key)
             if session is None or session.closed:
@@ -238,7 +241,10 @@ class RemoteDevice(Device):
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:
-        """Return the device that a small integer names in this process."""
+        """Return the device that a small integer names in this process.
+
+        It is opened as by ``RemoteDevice(address)``: without ``token`` and ``tls``.
+        """
         index = identifier if isinstance(identifier, int) else identifier.index_id
         return RemoteDevice(id_to_address(index))
 

@@ -20,6 +20,18 @@ def test_a_token_that_is_no_text_is_refused_without_being_shown() -> None:
     assert "20406080" not in str(caught.value)
 
 
+def test_a_token_of_nothing_but_white_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for token in ("", "\n"):
+        with pytest.raises(br.UsageError, match=r"token=… is empty; leave it out where"):
+            br.RemoteDevice("ws://127.0.0.1:1", token=token)
+    monkeypatch.setenv("BURN_REMOTE_TOKEN", "\n")
+    with pytest.raises(br.UsageError, match=r"\$BURN_REMOTE_TOKEN is empty"):
+        br.RemoteDevice("ws://127.0.0.1:1")
+    monkeypatch.setenv("BURN_REMOTE_TOKEN", "")
+    with pytest.raises(br.ConnectionFailed):
+        br.RemoteDevice("ws://127.0.0.1:1")
+
+
 @pytest.mark.parametrize("tls", [ssl.create_default_context(), "ca.pem", Path("ca.pem")])
 def test_trust_in_a_certificate_needs_an_address_that_has_one(tls: object) -> None:
     with pytest.raises(br.UsageError, match="for an address that starts with wss://, not for ws:"):

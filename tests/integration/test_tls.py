@@ -51,6 +51,30 @@ def test_a_certificate_of_another_host_is_refused_by_the_client(
         br.RemoteDevice(running.address, tls=tmp_path / "ca.pem")
 
 
+def test_a_session_is_not_taken_by_who_would_not_trust_its_server(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    careless = ssl._create_unverified_context()
+    with (
+        server(*certificate(tmp_path, authority, "elsewhere")) as running,
+        br.RemoteDevice(running.address, tls=careless) as device,
+    ):
+        assert br.RemoteDevice(running.address, tls=careless) == device
+        for trust in (None, tmp_path / "ca.pem", ssl.create_default_context()):
+            with pytest.raises(br.ConnectionFailed, match="is not trusted"):
+                br.RemoteDevice(running.address, tls=trust)
+
+
+def test_devices_that_trust_the_same_file_share_a_session(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    with (
+        server(*certificate(tmp_path, authority)) as running,
+        br.RemoteDevice(running.address, tls=tmp_path / "ca.pem") as device,
+    ):
+        assert br.RemoteDevice(running.address, tls=str(tmp_path / "ca.pem")) == device
+
+
 def test_ws_to_a_server_with_tls_says_to_write_wss(tmp_path: Path, authority: trustme.CA) -> None:
     with (
         server(*certificate(tmp_path, authority)) as running,

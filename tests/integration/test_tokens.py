@@ -31,6 +31,15 @@ def test_the_token_may_come_from_the_environment(
         assert br.arange(3, device=device).tolist() == [0, 1, 2]
 
 
+def test_white_space_around_a_token_is_no_part_of_it(
+    guarded: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BURN_REMOTE_TOKEN", f"{ALICE}\r\n")
+    with br.RemoteDevice(guarded.address, token=f" {ALICE}\n") as device:
+        assert br.arange(3, device=device).tolist() == [0, 1, 2]
+        assert br.RemoteDevice(guarded.address) == device
+
+
 def test_without_a_token_the_refusal_says_what_to_pass(guarded: RunningServer) -> None:
     with pytest.raises(
         br.HandshakeRefused, match=r"^this server needs a token; pass .*token="
