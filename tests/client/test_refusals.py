@@ -26,6 +26,15 @@ def i(*shape: int) -> br.Tensor:
 SHAPES: dict[str, Callable[[], object]] = {
     r"float32\[2, 3\] cannot have shape \[4, -1\]": lambda: f(2, 3).reshape(4, -1),
     r"shape \[-1, -1\]": lambda: f(2, 3).reshape(-1, -1),
+    "data of a tensor: rank of a tensor: seen 33, allowed 32": lambda: br.tensor(
+        np.ones((1,) * 33), device=DEVICE
+    ),
+    "rank of a tensor: seen 34": lambda: f(3)[np.zeros((1,) * 34, np.int64)],
+    "rank of a tensor: seen 35": lambda: f(3).take(np.zeros((1,) * 35, np.int64), axis=0),
+    "rank of a tensor: seen 36": lambda: br.quantized_tensor(
+        np.ones((1,) * 36, np.int8), 1.0, br.quant_scheme(), device=DEVICE
+    ),
+    "elements of a tensor: seen": lambda: br.tensor(np.ones((0, 2**60), np.int8), device=DEVICE),
     "6 elements": lambda: f(2, 3).reshape(5),
     "axis 2 is none of a shape with 2 axes": lambda: f(2, 3).sum(axis=2),
     "axis -3": lambda: f(2, 3).flip(axis=-3),

@@ -10,6 +10,7 @@ import numpy as np
 from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import as_array
+from burn_remote.tensors.axes import sendable_shape
 from burn_remote.tensors.calls import explained
 from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
@@ -65,7 +66,7 @@ def quantized_tensor(
         raise UsageError(f"a scheme is one of quant_scheme(…), not {scheme!r}")
     integers, numbers = as_array(values, None), as_array(scales, F32)
     check_computable(scheme)
-    check_blocks(integers.shape, scheme)
+    check_blocks(sendable_shape(integers.shape), scheme)
     expected = scales_shape(integers.shape, scheme)
     if numbers.size != math.prod(expected):
         raise ShapeMismatch(f"scales has {numbers.size} numbers, not {math.prod(expected)}")

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from burn_remote.tensors.axes import sendable_shape
 from burn_remote.tensors.scalars import Number, bounds_of
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType, QuantScheme
@@ -160,16 +161,17 @@ def data_from(array: Array, dtype: DType | None = None) -> TensorData:
 
     No copy is made of an array that has this form already, so its owner must not change it before
     the data was sent. ``dtype`` is needed only where it is not that of the array (bool stores).
+    Raises ``ShapeMismatch`` for more axes than a tensor can have.
     """
     if dtype is None:
         dtype = as_dtype(array.dtype)
-    stored = numpy_dtype(dtype)
+    shape, stored = sendable_shape(array.shape), numpy_dtype(dtype)
     if array.dtype != stored:
         array = array.astype(stored)
     flat = np.asarray(array, order="C").reshape(-1)
     if not _LITTLE_ENDIAN:
         flat = flat.byteswap()
-    return TensorData(flat.view(np.uint8).data, array.shape, dtype)
+    return TensorData(flat.view(np.uint8).data, shape, dtype)
 
 
 def array_from(data: TensorData) -> Array:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
-from burn_remote_protocol.tensors import Shape
+from burn_remote_protocol.errors import ArgumentMismatch, LimitExceeded, ShapeMismatch
+from burn_remote_protocol.tensors import Shape, checked_shape
 
-__all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape"]
+__all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape", "sendable_shape"]
 
 # One axis, several, or all of them.
 Axes = int | Sequence[int] | None
@@ -53,3 +53,11 @@ def normal_shape(shape: int | Sequence[int]) -> Shape:
         raise ArgumentMismatch(
             f"a shape is a whole number or a tuple of them, not {shape!r}"
         ) from None
+
+
+def sendable_shape(shape: Shape) -> Shape:
+    """Return the shape of data that a tensor can have, or raise ``ShapeMismatch``."""
+    try:
+        return checked_shape(shape)
+    except LimitExceeded as error:
+        raise ShapeMismatch(f"data of a tensor: {error}") from None
