@@ -26,9 +26,10 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server import host as host_module
 from burn_remote_server.access.admission import NOBODY
 from burn_remote_server.backends.array.session import ArraySession
-from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy import NumpyBackend
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -107,6 +108,30 @@ async def test_a_read_and_a_sync_that_wait_are_answered_and_the_session_drains()
         closing = decode_frame(link.sent[-1])
         assert isinstance(closing, Closing)
         assert isinstance(closing.error, SessionLost)
+
+
+async def test_a_device_that_is_lost_while_nobody_uses_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class AskedBackend(NumpyBackend):
+        """A device that tells when it is asked."""
+
+        was_asked: asyncio.Event | None = None
+
+        def examine(self) -> None:
+            if self.was_asked is not None:
+                self.was_asked.set()
+
+    monkeypatch.setattr(host_module, "EXPIRE_EVERY_SECONDS", 0.001)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        backends: list[Backend] = [AskedBackend(), AskedBackend()]
+        host = Host(Settings(), backends, tasks)
+        for backend in backends:
+            assert isinstance(backend, AskedBackend)
+            for _ in range(2):  # again and again
+                backend.was_asked = asyncio.Event()
+                await backend.was_asked.wait()
+        host.draining.set()
 
 
 async def test_no_session_is_opened_on_a_lost_device_and_none_is_counted() -> None:
