@@ -97,7 +97,7 @@ class Faults:
         if self.failure is None:
             status = query(*event)
             if status not in (0, NOT_READY):
-                self.note(status)
+                self.examine()
             return status
         return self.status
 

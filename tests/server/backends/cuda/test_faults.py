@@ -122,9 +122,16 @@ def test_who_waits_for_an_event_of_a_lost_gpu_is_told(gpu: Gpu) -> None:
     assert told.get(timeout=PATIENCE_SECONDS) == ILLEGAL_ADDRESS
 
 
-def test_an_event_that_reports_the_error_makes_the_gpu_lost(gpu: Gpu) -> None:
+def test_an_event_that_reports_the_error_of_its_gpu_makes_it_lost(gpu: Gpu) -> None:
+    gpu.status = 719
     assert gpu.faults.event_status(lambda: 719) == 719
     assert "cudaErrorLaunchFailure" in str(gpu.faults.failure)
+
+
+@pytest.mark.parametrize("status", sorted(LOST))
+def test_an_event_with_an_error_does_not_make_a_gpu_lost_that_works(gpu: Gpu, status: int) -> None:
+    assert gpu.faults.event_status(lambda: status) == status
+    assert gpu.faults.failure is None
 
 
 def test_who_begins_to_wait_when_the_gpu_is_lost_is_told_too(gpu: Gpu) -> None:
