@@ -17,17 +17,13 @@ import numpy as np
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.dtypes import BFLOAT16
+from burn_remote_server.backends.cuda.cudnn_package import PACKAGE, lacks_memory, why_unusable
 from burn_remote_server.backends.cuda.cudnn_tasks import Direction, Task, task_of
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]
 
 logger = get_logger(__name__)
-
-PACKAGE: Final = "nvidia-cudnn-frontend"
-
-# Older ones lack what is called here, or have not been looked at.
-OLDEST_PACKAGE: Final = (1, 10)
 
 # Scratch memory of one call. Larger: more of the device is kept free for it. Smaller: the faster of
 # cuDNN's engines are out of the question.
@@ -53,8 +49,9 @@ def open_cudnn() -> Cudnn | None:
         frontend = version(PACKAGE)
     except PackageNotFoundError:
         return None
-    if tuple(map(int, frontend.split(".")[:2])) < OLDEST_PACKAGE:
-        logger.warning("cudnn_not_used", reason=f"{PACKAGE} {frontend} is too old")
+    reason = why_unusable(frontend)
+    if reason is not None:
+        logger.warning("cudnn_not_used", reason=reason)
         return None
     _load_runtime()
     try:
@@ -134,11 +131,16 @@ class PlannedConvolution:
         # same stream.
         workspace = cupy.empty(self._workspace_bytes, np.uint8)
         pointers = [array.data.ptr for array in (*arrays, out)]
-        self._execute(
-            dict(zip(self._uids, pointers, strict=True)),
-            workspace.data.ptr,
-            handle=self._cudnn.handle(),
-        )
+        try:
+            self._execute(
+                dict(zip(self._uids, pointers, strict=True)),
+                workspace.data.ptr,
+                handle=self._cudnn.handle(),
+            )
+        except RuntimeError as error:
+            if lacks_memory(error):  # what is kept for other arrays may be all that is missing
+                raise MemoryError(str(error)) from error
+            raise
         if self._task.direction is Direction.FORWARD and tensors[2] is not None:
             _add_bias(out, tensors[2])
         return out
