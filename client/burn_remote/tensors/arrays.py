@@ -103,6 +103,9 @@ def as_array(value: Any, dtype: DType | None) -> Array:
         raise DTypeMismatch(f"not the elements of a tensor: {error}") from error
     if array.dtype == np.object_:
         raise DTypeMismatch(_strange(array))
+    listed = array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
+    if listed and (dtype is None or dtype.is_integer) and (array >= 2.0**63).any():
+        array = _large_integers(value, array, dtype)
     if dtype is None:
         plain = isinstance(value, float | list | tuple) and not isinstance(value, np.generic)
         if plain and array.dtype == np.float64:
@@ -118,6 +121,23 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     if dtype.is_integer:
         _check_values(array, dtype)
     return _rounded(array, target)
+
+
+def _large_integers(value: Any, rounded: Array, dtype: DType | None) -> Array:
+    """Return integers of which NumPy made floats: those that int64 holds beside those it does not.
+
+    What are no integers, or have no dtype in common, stays as it is. Raises ``DTypeMismatch`` for
+    the latter where no dtype is wanted either.
+    """
+    numbers = np.asarray(value, dtype=np.object_)
+    if not all(isinstance(one, int | np.integer) for one in numbers.flat):
+        return rounded
+    least = numbers.min()
+    if least >= 0:
+        return numbers.astype(np.uint64)
+    if dtype is None:
+        raise DTypeMismatch(f"no integer dtype holds both {least} and {numbers.max()}")
+    return rounded
 
 
 def _rounded(array: Array, target: np.dtype[Any]) -> Array:

@@ -109,6 +109,29 @@ def test_the_ends_of_the_integers_fit() -> None:
     assert as_array(np.array([], np.float64), br.int8).shape == (0,)
 
 
+@pytest.mark.parametrize("dtype", [None, br.uint64])
+@pytest.mark.parametrize(
+    "value",
+    [[2**63 + 1, 5], [[2**64 - 1], [0]], (np.uint64(2**63 + 1), 5), [2**63 + 1, True]],
+)
+def test_integers_beyond_those_with_a_sign_keep_their_value(
+    value: list[int], dtype: br.DType | None
+) -> None:
+    array = as_array(value, dtype)
+    assert array.dtype == np.uint64
+    assert array.tolist() == np.array(value, object).tolist()
+
+
+def test_integers_that_no_dtype_holds_together_are_refused() -> None:
+    with pytest.raises(br.DTypeMismatch, match="no integer dtype holds both -1 and 9223372036854"):
+        as_array([2**63, -1], None)
+    for dtype in (br.int64, br.uint64, br.uint8):
+        with pytest.raises(br.DTypeMismatch, match=f"is no {dtype}"):
+            as_array([2**63, -1], dtype)
+    assert as_array([2**63, -1], br.float64).tolist() == [2.0**63, -1]
+    assert as_array([2.0**63, 1], None).dtype == np.float32
+
+
 def test_floats_are_rounded_to_infinity_too() -> None:
     assert as_array(1e39, None).tolist() == np.inf
     assert as_array([1e5, -1e5], br.float16).tolist() == [np.inf, -np.inf]
