@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.functions.arithmetic import add
 from burn_remote.functions.casting import astype
 from burn_remote.functions.searching import argsort
 from burn_remote.tensor import Tensor
@@ -19,7 +20,7 @@ from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import Operator
 from burn_remote.tensors.other_functions import missing_from
-from burn_remote.tensors.scalars import number_for
+from burn_remote.tensors.scalars import bounds_of, number_for
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
@@ -93,7 +94,8 @@ def integers(
 ) -> Tensor:
     """Return integers from ``low`` up to before ``high``, all equally likely.
 
-    Raises ``DTypeMismatch`` where ``dtype`` cannot hold them.
+    Raises ``DTypeMismatch`` where ``dtype`` cannot hold them, and ``UsageError`` for a range that
+    cannot be sent: neither both its ends nor its length are numbers that float64 has.
     """
     low = whole_number("low", low, -(2**63), 2**64)
     high = whole_number("high", high, -(2**63), 2**64)
@@ -104,13 +106,22 @@ def integers(
         raise UsageError(f"integers cannot be {wanted}; convert them with .astype(...)")
     for bound in (low, high - 1):
         number_for(wanted, bound)
-    return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
+    if _is_float(low) and _is_float(high):
+        return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
+    count = high - low
+    if not _is_float(count) or count - 1 > bounds_of(wanted)[1]:
+        raise UsageError(f"float64, as which a range is sent, has no {low} to {high}, nor {count}")
+    return add(_drawn(shape, ("Uniform", 0.0, float(count)), wanted, device), low)
 
 
 @explained
 def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
     """Return the numbers from 0 to ``count - 1`` in a random order, as int64."""
     return argsort(uniform(whole_number("count", count, 0, MAX_ELEMENTS), device=device))
+
+
+def _is_float(number: int) -> bool:
+    return float(number) == number
 
 
 def _number(name: str, value: float) -> float:

@@ -111,6 +111,28 @@ def test_random_arguments_are_checked(device: RecordingDevice) -> None:
     assert br.random.permutation(5, device=device).shape == (5,)
 
 
+@pytest.mark.parametrize(
+    "low, high, dtype",
+    [
+        (2**53, 2**53 + 3, br.int64), (2**62, 2**62 + 3, br.int64),
+        (-(2**53) - 3, -(2**53), br.int64), (2**63 + 1, 2**63 + 4, br.uint64),
+        (2**64 - 3, 2**64, br.uint64),
+    ],
+)  # fmt: skip
+def test_random_integers_beyond_exact_floats_stay_in_their_range(
+    low: int, high: int, dtype: br.DType
+) -> None:
+    with br.LocalDevice() as device:
+        drawn = br.random.integers(low, high, (200,), dtype=dtype, device=device)
+        assert {int(one) for one in drawn.numpy()} == {low, low + 1, low + 2}
+
+
+def test_ranges_of_random_integers_that_no_float_says_are_refused(device: RecordingDevice) -> None:
+    for low, high in ((0, 2**53 + 1), (1 - 2**63, 2049)):
+        with pytest.raises(br.UsageError, match=f"has no {low} to {high}, nor {high - low}"):
+            br.random.integers(low, high, (2,), device=device)
+
+
 def test_grids_have_numpys_shapes(device: RecordingDevice) -> None:
     axes = [br.ones((size,), device=device) for size in (2, 3, 4)]
     assert {grid.shape for grid in br.meshgrid(*axes)} == {(3, 2, 4)}
