@@ -17,9 +17,11 @@ from burn_remote.functions.manipulation import concat, flatten, part
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
 from burn_remote.tensors.calls import explained
+from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, reshaped, upload, with_rank
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.tensors import MAX_ELEMENTS
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -83,8 +85,14 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 @explained
 def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
-    """Subtract each element from the one after it along an axis, ``n`` times over."""
+    """Subtract each element from the one after it along an axis, ``n`` times over.
+
+    Each time leaves one less; from the axis's length on, nothing is left.
+    """
     place = normal_axis(axis, x.ndim)
+    n = whole_number("n", n, 0, MAX_ELEMENTS)
+    if n >= x.shape[place]:
+        x, n = part(x, place, 0, 0), min(n, 1)
     for _ in range(n):
         size = x.shape[place]
         x = subtract(part(x, place, 1, size), part(x, place, 0, max(size - 1, 0)))
