@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, PayloadTooBig, ProtocolError
 from websockets.protocol import State
@@ -60,6 +62,9 @@ class IndirectConnection:
 
     async def send_message(self, *pieces: bytes | memoryview) -> None:
         await self._connection.send(b"".join(pieces))
+
+    async def ping(self) -> Awaitable[float]:
+        return await self._connection.ping()
 
     async def close(self, code: int, reason: str) -> None:
         await self._connection.close(code, reason)

@@ -168,6 +168,14 @@ class WebSocketLink:
         if isinstance(self._connection, DirectConnection):
             Heartbeat(self._connection, interval_seconds, note_silence)
 
+    async def probe(self) -> None:
+        """Wait until the other end has answered a ping: so far all is well. Raises
+        ``ConnectionLost``."""
+        try:
+            await (await self._connection.ping())
+        except ConnectionClosed as error:
+            self._raise_lost(error)
+
     async def send_fragments(
         self, pieces: Sequence[bytes | memoryview], fragment_bytes: int
     ) -> None:

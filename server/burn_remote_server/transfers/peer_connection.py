@@ -66,9 +66,7 @@ class PeerConnection:
                 logger.warning("cannot borrow memory", peer=self.link.peer, reason=str(reason))
                 download.decline()
                 return await self._outcome(wanted, download)
-            # The source lends until it hears that all is copied, or the connection ends.
-            if self.error is not None:
-                raise self.error
+            await self._still_there()
             self._counters.transfers_borrowed += 1
             return array
         except BurnRemoteError as error:
@@ -81,6 +79,19 @@ class PeerConnection:
                     await self._say_enough(request, transfer, download.exposed_bytes)
             elif self.error is None and download.owes_answer:
                 self._leave(request, transfer)
+
+    async def _still_there(self) -> None:
+        """Make sure that the peer has not given up the connection: it lends until it does, or hears
+        that all is copied. What is known here may be old. Raises what ended the connection."""
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self.link.probe()
+        except TimeoutError:
+            raise TransferFailed(f"{self.link.peer} does not answer") from None
+        except ConnectionLost as error:
+            self._break(error)
+        if self.error is not None:
+            raise self.error
 
     async def _say_enough(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
         """Tell the peer to send no more of a tensor, and to keep it for no other try."""
@@ -143,11 +154,14 @@ class PeerConnection:
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:
-            self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)
-            self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
-            for download in self._downloads.values():
-                download.fail(self.error)
+            self._break(error)
             await self.link.close()
+
+    def _break(self, error: BurnRemoteError) -> None:
+        self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)
+        self.error = TransferFailed(f"the connection to {self.link.peer} broke: {error}")
+        for download in self._downloads.values():
+            download.fail(self.error)
 
     def _hand(self, request: int, take: Callable[[Download], None]) -> None:
         # A fetch that gave up is no longer there; what still arrives for it is left aside.

@@ -241,6 +241,40 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         await until(lambda: not SharingBackend.open_loans)
 
 
+async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> None:
+    """That the connection broke may be on its way while the copy ends."""
+    connections: list[ServerConnection] = []
+    served: list[Host] = []
+
+    async def remember(connection: ServerConnection) -> None:
+        connections.append(connection)
+        await serve_peer(WebSocketLink(connection), served[0])
+
+    class Telling(SharingBackend):
+        """A borrower that says when it begins, waits, and says when it has copied."""
+
+        is_copying, may_go_on, has_copied = (threading.Event() for _ in range(3))
+
+        def borrow(self, upload: Any, handle: bytes) -> None:
+            self.is_copying.set()
+            assert self.may_go_on.wait(5)
+            super().borrow(upload, handle)
+            self.has_copied.set()
+
+    async with pair(borrower=Telling(), handle=remember) as both:
+        served.append(both.source)
+        moving = asyncio.create_task(both.moved())
+        await asyncio.to_thread(Telling.is_copying.wait, 5)
+        connections[0].transport.pause_reading()
+        Telling.may_go_on.set()
+        await asyncio.to_thread(Telling.has_copied.wait, 5)
+        connections[0].transport.abort()
+
+        np.testing.assert_array_equal(await moving, ARRAY)
+        assert len(connections) == 2
+        await until(lambda: not SharingBackend.open_loans)
+
+
 async def test_a_loan_of_which_nothing_is_heard_ends_without_another_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
