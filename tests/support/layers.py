@@ -107,10 +107,10 @@ def poolings(draw: st.DrawFn, dilated: bool = True) -> Pooling:
     def per_axis(low: int, high: int) -> tuple[int, ...]:
         return tuple(draw(st.integers(low, high)) for _ in range(rank))
 
-    kernel, stride, padding = per_axis(1, 3), per_axis(1, 4), per_axis(0, 2)
+    kernel, stride, padding = per_axis(1, 5), per_axis(1, 4), per_axis(0, 4)
     dilation = per_axis(1, 3 if dilated else 1)
     sizes = tuple(
-        draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 7))
+        draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 7 + d * (k - 1)))
         for k, p, d in zip(kernel, padding, dilation, strict=True)
     )
     batch = draw(st.integers(0, 2))

@@ -20,6 +20,7 @@ from burn_remote_protocol.operations.rules.pooling import (
     adaptive_backward,
     pool,
     pool_backward,
+    pool_cost,
     pool_with_indices,
     pool_with_indices_backward,
 )
@@ -40,13 +41,13 @@ AVERAGE: Final = (boolean("count_include_pad"), boolean("ceil_mode"))
 MAX_1D: Final = (usize("dilation"), boolean("ceil_mode"))
 MAX_2D: Final = (usize_array("dilation", 2), boolean("ceil_mode"))
 
-AVG_POOL1D: Final = Row("Module", "AvgPool1d", (X, *WINDOW_1D, *AVERAGE, OUT), pool(1))
-AVG_POOL2D: Final = Row("Module", "AvgPool2d", (X, *WINDOW_2D, *AVERAGE, OUT), pool(2))
+AVG_POOL1D: Final = Row("Module", "AvgPool1d", (X, *WINDOW_1D, *AVERAGE, OUT), pool(1), pool_cost)
+AVG_POOL2D: Final = Row("Module", "AvgPool2d", (X, *WINDOW_2D, *AVERAGE, OUT), pool(2), pool_cost)
 AVG_POOL1D_BACKWARD: Final = Row(
-    "Module", "AvgPool1dBackward", (X, GRAD, *WINDOW_1D, *AVERAGE, OUT), pool_backward(1)
+    "Module", "AvgPool1dBackward", (X, GRAD, *WINDOW_1D, *AVERAGE, OUT), pool_backward(1), pool_cost
 )
 AVG_POOL2D_BACKWARD: Final = Row(
-    "Module", "AvgPool2dBackward", (X, GRAD, *WINDOW_2D, *AVERAGE, OUT), pool_backward(2)
+    "Module", "AvgPool2dBackward", (X, GRAD, *WINDOW_2D, *AVERAGE, OUT), pool_backward(2), pool_cost
 )
 ADAPTIVE_AVG_POOL1D: Final = Row(
     "Module", "AdaptiveAvgPool1d", (X, usize("output_size"), OUT), adaptive(1)
@@ -60,31 +61,35 @@ ADAPTIVE_AVG_POOL1D_BACKWARD: Final = Row(
 ADAPTIVE_AVG_POOL2D_BACKWARD: Final = Row(
     "Module", "AdaptiveAvgPool2dBackward", (X, GRAD, OUT), adaptive_backward(2)
 )
-MAX_POOL1D: Final = Row("Module", "MaxPool1d", (X, *WINDOW_1D, *MAX_1D, OUT), pool(1))
+MAX_POOL1D: Final = Row("Module", "MaxPool1d", (X, *WINDOW_1D, *MAX_1D, OUT), pool(1), pool_cost)
 MAX_POOL1D_WITH_INDICES: Final = Row(
     "Module",
     "MaxPool1dWithIndices",
     (X, *WINDOW_1D, *MAX_1D, OUT, OUT_INDICES),
     pool_with_indices(1),
+    pool_cost,
 )
 MAX_POOL1D_WITH_INDICES_BACKWARD: Final = Row(
     "Module",
     "MaxPool1dWithIndicesBackward",
     (X, GRAD, INDICES, *WINDOW_1D, *MAX_1D, OUT),
     pool_with_indices_backward(1),
+    pool_cost,
 )
-MAX_POOL2D: Final = Row("Module", "MaxPool2d", (X, *WINDOW_2D, *MAX_2D, OUT), pool(2))
+MAX_POOL2D: Final = Row("Module", "MaxPool2d", (X, *WINDOW_2D, *MAX_2D, OUT), pool(2), pool_cost)
 MAX_POOL2D_WITH_INDICES: Final = Row(
     "Module",
     "MaxPool2dWithIndices",
     (X, *WINDOW_2D, *MAX_2D, OUT, OUT_INDICES),
     pool_with_indices(2),
+    pool_cost,
 )
 MAX_POOL2D_WITH_INDICES_BACKWARD: Final = Row(
     "Module",
     "MaxPool2dWithIndicesBackward",
     (X, GRAD, INDICES, *WINDOW_2D, *MAX_2D, OUT),
     pool_with_indices_backward(2),
+    pool_cost,
 )
 
 ROWS: Final = (

@@ -23,6 +23,11 @@ KERNEL_DTYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "do
 
 THREADS: Final = 256
 
+# Taps along an axis that a kernel loops over in any case; past it, no more than the axis has
+# elements and windows. More: threads ask longer for taps that lie in the padding. Fewer: small
+# images under large windows take the array functions, at several launches per tap.
+TAPS: Final = 64
+
 # CUDA allows no more in the second and third dimension; loops go on from there.
 MAX_BLOCKS: Final = 65_535
 
@@ -239,9 +244,18 @@ def _axes(windows: Windows) -> Any:
 
 
 def has_kernels(dtype: Any, windows: Windows) -> bool:
-    """Whether kernels take arrays of a dtype under these windows; they count a plane in 32 bits."""
+    """Whether kernels take arrays of a dtype under these windows: they count in 32 bits, and loop
+    over all taps, also those in the padding."""
     planes = math.prod(windows.sizes), math.prod(windows.outputs)
-    return dtype in KERNEL_DTYPES and max(planes) < 2**31
+    reach = [
+        axis.size + abs(axis.padding) + axis.outputs * axis.stride + axis.kernel * axis.dilation
+        for axis in windows
+    ]
+    return (
+        dtype in KERNEL_DTYPES
+        and max(*planes, *reach) < 2**31
+        and all(axis.kernel <= max(TAPS, axis.size + axis.outputs) for axis in windows)
+    )
 
 
 def launch(

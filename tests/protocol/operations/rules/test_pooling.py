@@ -8,7 +8,7 @@ import pytest
 
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, pooling, sampling
-from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.row import Call, Row
 from support.specs import f16, f32, i32, i64, made
 
 LINE: dict[str, Any] = {"kernel_size": 3, "stride": 2, "padding": 0, "ceil_mode": False}
@@ -108,3 +108,13 @@ def test_a_grid_shapes_what_is_sampled() -> None:
 def test_a_grid_that_does_not_suit_the_image_is_refused(grid: Any) -> None:
     with pytest.raises(ShapeMismatch, match="grid is"):
         made(floats.GRID_SAMPLE2D, f32(2, 3, 4, 5), grid)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padding", "cost"), [(3, 1, 6 + 6 * 3), (2**40, 2**39, 6 + 7 * 6)]
+)
+def test_a_pooling_costs_what_lies_under_its_windows(kernel: int, padding: int, cost: int) -> None:
+    options = {"kernel_size": kernel, "padding": padding, "stride": 1, "ceil_mode": False}
+    call = Call((f32(1, 1, 6),), options | {"dilation": 1})
+    assert pooling.MAX_POOL1D.cost is not None
+    assert pooling.MAX_POOL1D.cost(call) == cost

@@ -66,3 +66,24 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
     options |= {"count_include_pad": True, "ceil_mode": False}
     with pytest.raises(ShapeMismatch, match=r"AvgPool1dBackward: shape of grad .* \[1, 1, 2\]"):
         call_kernel("AvgPool1dBackward", np.zeros((1, 1, 4)), np.zeros((1, 1, 3)), **options)
+
+
+@pytest.mark.parametrize("count_include_pad", [False, True])
+def test_windows_far_larger_than_the_input_cost_no_more_than_it(count_include_pad: bool) -> None:
+    x = np.arange(12, dtype=np.float64).reshape(1, 2, 6)
+    count = 2**33 if count_include_pad else 6
+    options: dict[str, Any] = {"kernel_size": 2**33, "stride": 2**33, "padding": 2**32}
+    options |= {"count_include_pad": count_include_pad, "ceil_mode": False}
+    means = run("AvgPool1d", x, **options)
+    np.testing.assert_array_equal(means, x.sum(axis=2, keepdims=True) / count)
+    grad = run("AvgPool1dBackward", x, np.ones_like(means), **options)
+    np.testing.assert_array_equal(grad, np.full(x.shape, 1 / count))
+
+
+def test_an_empty_batch_costs_nothing_however_long_its_axes_are() -> None:
+    x = np.zeros((0, 1, 2**33), np.float32)
+    options: dict[str, Any] = {"kernel_size": 2**32, "stride": 1, "padding": 0}
+    options |= {"count_include_pad": True, "ceil_mode": False}
+    means = run("AvgPool1d", x, **options)
+    assert means.shape == (0, 1, 2**32 + 1)
+    assert run("AvgPool1dBackward", x, means, **options).shape == x.shape

@@ -79,6 +79,35 @@ def test_a_nan_wins_over_numbers_with_and_without_indices() -> None:
     assert np.isnan(run("MaxPool2d", x, **two_by_two())).all()
 
 
+def test_windows_far_larger_than_the_input_cost_no_more_than_it() -> None:
+    x = normal(4, 2, 3, 8, 6, dtype=np.float32)
+    huge: dict[str, Any] = {
+        "kernel_size": (2**40, 2**40),
+        "stride": (2**39, 2**40),
+        "dilation": (1, 1),
+    }
+    options = huge | {"padding": (2**39, 2**39), "ceil_mode": False}
+    best = run("MaxPool2d", x, **options)
+    np.testing.assert_array_equal(best, x.max(axis=(2, 3), keepdims=True))
+    requested = (spec_of(best), TensorSpec(best.shape, I64))
+    found, indices = run("MaxPool2dWithIndices", x, requested=requested, **options)
+    np.testing.assert_array_equal(found, best)
+    flat = x.reshape(2, 3, -1).argmax(axis=2)
+    np.testing.assert_array_equal(indices, flat[..., None, None])
+    grad = run("MaxPool2dWithIndicesBackward", x, np.ones_like(best), indices, **options)
+    np.testing.assert_array_equal(grad, x == best)
+
+
+def test_an_empty_batch_costs_nothing_however_long_its_axes_are() -> None:
+    x = np.zeros((0, 1, 2**33), np.float32)
+    options: dict[str, Any] = {"kernel_size": 2**32, "stride": 1, "padding": 0, "dilation": 1}
+    options["ceil_mode"] = False
+    best = run("MaxPool1d", x, **options)
+    assert best.shape == (0, 1, 2**32 + 1)
+    requested = (spec_of(best), TensorSpec(best.shape, I64))
+    assert run("MaxPool1dWithIndices", x, requested=requested, **options)[1].size == 0
+
+
 def test_a_window_of_negative_infinities_has_an_index() -> None:
     x = np.full((1, 1, 2, 2), -np.inf, np.float32)
     requested = (TensorSpec((1, 1, 1, 1), spec_of(x).dtype), TensorSpec((1, 1, 1, 1), I64))

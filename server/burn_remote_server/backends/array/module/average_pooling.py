@@ -100,13 +100,15 @@ class AveragePooling(Folding):
     def _means(self, x: Array, windows: Windows, count_include_pad: bool) -> Array:
         sums = x
         for axis, window in enumerate(windows, start=2):
-            sums = self._fold(sums, axis, window, self.xp.add, 0.0)
-        return sums / self._counts(windows, count_include_pad, x.dtype)
+            sums = self._fold(sums, axis, window, self.xp.add, self.xp.sum, 0.0)
+        return sums / self._counts(windows, count_include_pad, x.dtype) if sums.size else sums
 
     def _backward(
         self, operation: str, x: Array, grad: Array, windows: Windows, count_include_pad: bool
     ) -> Array:
         check_shape(operation, "grad", grad, (*x.shape[:2], *windows.outputs))
+        if not x.size:
+            return self.xp.zeros(x.shape, grad.dtype)
         spread = grad / self._counts(windows, count_include_pad, grad.dtype)
         for axis, window in reversed(list(enumerate(windows, start=2))):
             spread = self._unfold_sum(spread, axis, window)

@@ -1,7 +1,9 @@
 """How are the taps of windows folded into one value per window, axis by axis?
 
 The maximum and the sum over a box are those along one axis after the other: a window of ``h * w``
-taps costs ``h + w`` passes over strided views and no window is ever copied.
+taps costs ``h + w`` passes over strided views and no window is ever copied. A window may be far
+larger than the input, for padding costs nothing to ask for: where there are fewer windows than taps
+each window is a pass, so there are never more passes than outputs.
 """
 
 from __future__ import annotations
@@ -44,6 +46,16 @@ def taps_of(window: Axis) -> Iterator[AxisTap]:
             lowest = min(lowest, reached.start)
 
 
+def windows_of(window: Axis, outputs: Array) -> Iterator[tuple[int, slice]]:
+    """Yield the windows that have elements under them, with these; none where ``outputs``, which
+    has an entry for each, is empty."""
+    if outputs.size:
+        for number in range(window.outputs):
+            elements = window.window(number)
+            if elements.stop > elements.start:
+                yield number, elements
+
+
 def _moved(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
@@ -52,10 +64,24 @@ class Folding(Subject):
     """Folds and their adjoint."""
 
     def _fold(
-        self, x: Array, axis: int, window: Axis, combine: Callable[..., Array], empty: float
+        self,
+        x: Array,
+        axis: int,
+        window: Axis,
+        combine: Callable[..., Array],
+        reduce: Callable[..., Array],
+        empty: float,
     ) -> Array:
         """Return ``combine`` over the taps of each window along ``axis``; ``empty`` where a window
-        has none inside the input."""
+        has none inside the input. ``reduce(array, axis=…)`` is the same over a whole axis."""
+        shape = (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :])
+        if not x.size or window.outputs < window.kernel:
+            out = self.xp.full(shape, empty, dtype=x.dtype)
+            for number, elements in windows_of(window, out):
+                out[along(axis, slice(number, number + 1))] = reduce(
+                    x[along(axis, elements)], axis=axis, keepdims=True
+                )
+            return out
         if window.inside:
             views = [x[along(axis, window.tap(tap)[1])] for tap in range(window.kernel)]
             if len(views) == 1:
@@ -64,9 +90,7 @@ class Folding(Subject):
             for view in views[2:]:
                 combine(out, view, out=out)
             return out
-        out = self.xp.full(
-            (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :]), empty, dtype=x.dtype
-        )
+        out = self.xp.full(shape, empty, dtype=x.dtype)
         for _, fresh, seen in taps_of(window):
             out[along(axis, fresh[0])] = x[along(axis, fresh[1])]
             part = out[along(axis, seen[0])]
@@ -78,6 +102,10 @@ class Folding(Subject):
         in: the adjoint of folding with a sum."""
         shape = (*grad.shape[:axis], window.size, *grad.shape[axis + 1 :])
         out = self.xp.zeros(shape, grad.dtype)
+        if not grad.size or window.outputs < window.kernel:
+            for number, elements in windows_of(window, grad):
+                out[along(axis, elements)] += grad[along(axis, slice(number, number + 1))]
+            return out
         for index in range(window.kernel):
             reached, elements = window.tap(index)
             out[along(axis, elements)] += grad[along(axis, reached)]

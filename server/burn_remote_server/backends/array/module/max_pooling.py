@@ -21,7 +21,7 @@ from burn_remote_server.backends.array.module.checks import (
     check_shape,
 )
 from burn_remote_server.backends.array.module.correlation import AXES
-from burn_remote_server.backends.array.module.folding import Folding, along, taps_of
+from burn_remote_server.backends.array.module.folding import Folding, along, taps_of, windows_of
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape
 from burn_remote_server.backends.array.module.windows import Axis, Windows
 
@@ -123,7 +123,7 @@ class MaxPooling(Folding):
 
     def _maxima(self, x: Array, windows: Windows) -> Array:
         for axis, window in enumerate(windows, start=2):
-            x = self._fold(x, axis, window, self.xp.maximum, -math.inf)
+            x = self._fold(x, axis, window, self.xp.maximum, self.xp.max, -math.inf)
         return x
 
     def _maxima_and_indices(
@@ -146,6 +146,18 @@ class MaxPooling(Folding):
         shape = (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :])
         best = self.xp.full(shape, -math.inf, dtype=x.dtype)
         where = self.xp.full(shape, -1, dtype=np.int64)
+        if not x.size or window.outputs < window.kernel:
+            for number, elements in windows_of(window, best):
+                under, part = along(axis, elements), along(axis, slice(number, number + 1))
+                first = self.xp.expand_dims(self.xp.argmax(x[under], axis=axis), axis)
+                best[part] = self.xp.take_along_axis(x[under], first, axis=axis)
+                place = (elements.start + first * elements.step) * scale
+                if indices is not None:
+                    # A window of the inner axis is empty at all places of this one, or at none.
+                    inner = self.xp.take_along_axis(indices[under], first, axis=axis)
+                    place = self.xp.where(inner < 0, inner, place + inner)
+                where[part] = place
+            return best, where
         places = self.xp.arange(window.size, dtype=np.int64) * scale
         places = places.reshape(-1, *(1,) * (x.ndim - axis - 1))
         for _, fresh, seen in taps_of(window):

@@ -49,6 +49,16 @@ class Axis:
         stop = (high - 1) * self.stride + shift + 1
         return slice(low - first, high - first), slice(start, stop, self.stride)
 
+    def window(self, number: int) -> slice:
+        """Return the input's elements under a window's taps (empty where none lies inside)."""
+        start = number * self.stride - self.padding
+        low = max(0, -(start // self.dilation))
+        high = min(self.kernel, (self.size - 1 - start) // self.dilation + 1)
+        if low >= high:
+            return slice(0, 0)
+        step = self.dilation
+        return slice(start + low * step, start + (high - 1) * step + 1, step)
+
     @property
     def inside(self) -> bool:
         """Whether every tap of every window lies inside the input."""
