@@ -94,6 +94,15 @@ def test_positions_of_this_program_count_from_the_end_and_are_checked_here() -> 
     refused(lambda: f(2).take([2]), br.ShapeMismatch, "index 2 is outside an axis of size 2")
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_positions_of_a_small_dtype_index_a_large_axis(dtype: type) -> None:
+    with br.LocalDevice() as device:
+        x = br.arange(1000, device=device)
+        places: Any = np.array([1, 2], dtype)
+        assert x[places].tolist() == x.take(places).tolist() == [1, 2]
+        assert x[np.array([-1, 2], np.int8)].tolist() == [999, 2]
+
+
 def test_no_integer_and_no_truth_is_nan_or_infinite() -> None:
     with br.LocalDevice() as device:
         for x in (device.tensor([1, 2]), device.tensor([True, False])):

@@ -200,7 +200,8 @@ def checked_positions(positions: Picker, size: int) -> Picker:
     outside = (positions < -size) | (positions >= size)
     if outside.any():
         raise ShapeMismatch(f"index {positions[outside][0]} is outside an axis of size {size}")
-    return np.where(positions < 0, positions + size, positions).astype(np.int64)
+    wide = positions.astype(np.int64)  # the size of an axis need not fit into the array's dtype
+    return np.where(wide < 0, wide + size, wide)
 
 
 def _place(item: Any, size: int) -> int:
