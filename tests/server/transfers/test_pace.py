@@ -1,12 +1,77 @@
-"""A tensor that shares a connection fairly is never given up for that; one that is forgotten is."""
+"""A tensor that shares a connection fairly, and keeps the pace, is never given up; others are."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 
-from burn_remote_server.transfers.pace import BEHIND_BYTES, Moment, Turns
+import pytest
+
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_server.transfers import pace
+from burn_remote_server.transfers.pace import BEHIND_BYTES, Moment, Turns, paced
 
 CHUNK = 512 * 1024
+STALL_SECONDS = 0.002
+RATE = 500_000
+FLOOR = 1_000
+
+
+class Wire:
+    """A connection over which so many bytes come in each stall time, and then all is there."""
+
+    def __init__(self, *came: int) -> None:
+        self.came = [*came]
+        self.arrived = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def bring(self) -> None:
+        if self.came:
+            self.arrived += self.came.pop(0)
+        else:
+            self.done.set_result(None)
+
+    def has_begun(self) -> bool:
+        self.bring()  # asked once, at the end of the first
+        return True
+
+    def allowed(self) -> int:
+        self.bring()  # asked as each of the others begins
+        return 10**9
+
+    async def wait(self) -> None:
+        await paced(
+            self.done,
+            "a peer",
+            STALL_SECONDS,
+            has_begun=self.has_begun,
+            arrived=lambda: self.arrived,
+            allowed=self.allowed,
+        )
+
+
+@pytest.fixture
+def rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", RATE)
+
+
+@pytest.mark.usefixtures("rate")
+async def test_an_answer_may_begin_at_the_end_of_a_stall_time_and_then_keeps_the_pace() -> None:
+    wire = Wire(1, FLOOR, FLOOR, 10 * FLOOR, FLOOR)
+    await wire.wait()
+    assert wire.done.done()
+
+
+@pytest.mark.usefixtures("rate")
+async def test_what_comes_in_one_stall_time_is_not_counted_in_the_next() -> None:
+    with pytest.raises(TransferFailed, match="too little arrived .*: 999 bytes, 1,000 expected"):
+        await Wire(10 * FLOOR, 10 * FLOOR, FLOOR - 1).wait()
+
+
+@pytest.mark.usefixtures("rate")
+async def test_a_peer_that_stops_is_given_up() -> None:
+    with pytest.raises(TransferFailed, match="nothing arrived from a peer within 0.002 seconds"):
+        await Wire(FLOOR, FLOOR, 0).wait()
 
 
 def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
