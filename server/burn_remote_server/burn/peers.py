@@ -8,7 +8,6 @@ sessions do not wait for each other. Nothing is ever pinged, which the real serv
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -131,8 +130,9 @@ class BurnPeers:
             return receiving.result()
         finally:
             receiving.cancel()
-            with contextlib.suppress(BaseException):
-                await receiving
+            await asyncio.wait([receiving])
+            if not receiving.cancelled():
+                receiving.exception()  # looked at, or asyncio reports it as nobody's
 
     def _retire(self, key: tuple[int, str], lane: _Lane) -> None:
         """Close a lane's connection once nobody has used it for a while."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -83,6 +84,52 @@ async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 2**40)
     with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=2**30)
+
+
+class ReluctantLink:
+    """A link from which nothing comes, and whose end takes as long as a test wants."""
+
+    peer = "a peer"
+    arrived_bytes = 0
+
+    def __init__(self) -> None:
+        self.is_ending = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def send(self, frame: bytes) -> None:
+        pass
+
+    async def receive(self) -> bytes:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.is_ending.set()
+            await self.may_end.wait()
+            raise
+        raise AssertionError("nothing comes")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_fetch_that_is_cancelled_while_its_connection_ends_is_cancelled() -> None:
+    link = ReluctantLink()
+
+    async def dial_link(address: str, route: str, max_message_bytes: int) -> Any:
+        return link
+
+    peers = BurnPeers(dial_link, 0.001, Counters())
+    task = Fetch(0, "ws://peer:1", 1, SPEC)
+    backend = open_backends("numpy", 1)[0]
+    async with asyncio.timeout(5):
+        fetching = asyncio.create_task(peers.fetch("session", backend, task, SPEC.nbytes))
+        await link.is_ending.wait()
+        fetching.cancel()
+        await asyncio.sleep(0)
+        link.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        await peers.close()
 
 
 async def test_a_peer_that_fills_the_connection_without_a_message_is_given_up(

@@ -64,13 +64,13 @@ async def test_an_answer_may_begin_at_the_end_of_a_stall_time_and_then_keeps_the
 
 @pytest.mark.usefixtures("rate")
 async def test_what_comes_in_one_stall_time_is_not_counted_in_the_next() -> None:
-    with pytest.raises(TransferFailed, match="too little arrived .*: 999 bytes, 1,000 expected"):
+    with pytest.raises(TransferFailed, match=r"too little arrived .*: 999 bytes, 1,000 expected"):
         await Wire(10 * FLOOR, 10 * FLOOR, FLOOR - 1).wait()
 
 
 @pytest.mark.usefixtures("rate")
 async def test_a_peer_that_stops_is_given_up() -> None:
-    with pytest.raises(TransferFailed, match="nothing arrived from a peer within 0.002 seconds"):
+    with pytest.raises(TransferFailed, match=r"nothing arrived from a peer within 0\.002 seconds"):
         await Wire(FLOOR, FLOOR, 0).wait()
 
 
