@@ -35,6 +35,10 @@ SHAPES: dict[str, Callable[[], object]] = {
         np.ones((1,) * 36, np.int8), 1.0, br.quant_scheme(), device=DEVICE
     ),
     "elements of a tensor: seen": lambda: br.tensor(np.ones((0, 2**60), np.int8), device=DEVICE),
+    r"axis=1 of float32\[2, 0\] is empty": lambda: f(2, 0).max(axis=1),
+    r"axis=0 of float32\[0, 2\] is empty": lambda: f(0, 2).min(),
+    r"axis=1 of float32\[3, 0\] is empty": lambda: br.max_abs(f(3, 0), axis=(0, 1)),
+    r"axis=0 of float32\[0, 3\] is empty": lambda: F.softmax(f(0, 3), 0),
     "6 elements": lambda: f(2, 3).reshape(5),
     "axis 2 is none of a shape with 2 axes": lambda: f(2, 3).sum(axis=2),
     "axis -3": lambda: f(2, 3).flip(axis=-3),

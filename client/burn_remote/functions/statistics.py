@@ -19,6 +19,7 @@ from burn_remote.tensors.axes import Axes, normal_axes
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
+from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import numeric
 
 if TYPE_CHECKING:
@@ -81,20 +82,20 @@ def mean(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 
 @explained
 def max(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the largest element, NaN if there is one."""
-    return _reduce(MAX, MAX_DIM, x, axis, keepdims)
+    """Return the largest element, NaN if there is one; an empty axis has none."""
+    return _extreme(MAX, MAX_DIM, x, axis, keepdims)
 
 
 @explained
 def min(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the smallest element, NaN if there is one."""
-    return _reduce(MIN, MIN_DIM, x, axis, keepdims)
+    """Return the smallest element, NaN if there is one; an empty axis has none."""
+    return _extreme(MIN, MIN_DIM, x, axis, keepdims)
 
 
 @explained
 def max_abs(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the largest distance from zero."""
-    return _reduce(MAX_ABS, MAX_ABS_DIM, x, axis, keepdims)
+    """Return the largest distance from zero; an empty axis has none."""
+    return _extreme(MAX_ABS, MAX_ABS_DIM, x, axis, keepdims)
 
 
 @explained
@@ -161,6 +162,17 @@ def widened(x: Tensor, dtype: AnyDType | None) -> Tensor:
     if category is Category.INT or category is Category.BOOL:
         return astype(x, I64)
     return astype(x, U64) if category is Category.UINT else x
+
+
+def _extreme(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    if 0 in x.shape:
+        for place in normal_axes(axis, x.ndim):
+            if x.shape[place] == 0:
+                raise ShapeMismatch(
+                    f"axis={place} of {x.handle.spec} is empty, so no element of it is the largest "
+                    "or the smallest"
+                )
+    return _reduce(whole, along, x, axis, keepdims)
 
 
 def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
