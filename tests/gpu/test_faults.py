@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -258,6 +259,40 @@ def test_a_read_of_unfinished_work_without_pinned_memory_is_answered_later(
     assert own.read(result, F32, lambda: answers.put) is None
     del result
     assert bytes(answers.get(timeout=PATIENCE_SECONDS)) == data
+
+
+def test_a_copy_without_pinned_memory_holds_up_no_other_session(unpinned: Backend) -> None:
+    square = TensorSpec((4096, 4096), F32)
+    shared = unpinned.to_device(
+        TensorData(np.eye(4096, dtype=np.float32).tobytes(), square.shape, F32)
+    )
+
+    def working() -> tuple[BackendSession, Any]:
+        own = unpinned.open_session()
+        own.activate()
+        x = own.adopt(shared)
+        multiply = own.bind(signature("Float.Matmul", square, square))
+        result = x
+        for _ in range(100):  # some 100 ms of work
+            result = multiply(result, x)
+        return own, result
+
+    is_copied, may_go_on = threading.Event(), threading.Event()
+
+    def keep(value: Any) -> None:
+        is_copied.set()
+        may_go_on.wait(2 * PATIENCE_SECONDS)
+
+    one, result = working()
+    assert one.read(result, F32, lambda: keep) is None
+    assert is_copied.wait(PATIENCE_SECONDS)
+    other, _ = working()
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    assert not other.synced(lambda: told.put)
+    try:
+        assert told.get(timeout=PATIENCE_SECONDS) is None
+    finally:
+        may_go_on.set()
 
 
 def test_asking_for_more_pinned_memory_than_there_is_leaves_the_gpu_as_it_was(gpu: Backend) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import cupy
@@ -27,6 +28,12 @@ BLOCK_BYTES: Final = 4 * 2**20
 # How long a read waits by itself. Longer: reads of large results hold up their thread. Shorter:
 # small ones pay for being called back, about 100 µs.
 PATIENCE_SECONDS: Final = 50e-6
+
+# Threads in which results are copied that find no pinned memory. Larger: more threads for copies
+# that share one bus. Smaller: large reads hold up the others that come this way.
+COPYING_THREADS: Final = 4
+
+_copying: Final = ThreadPoolExecutor(COPYING_THREADS, thread_name_prefix="gpu-copy")
 
 
 def _pinned(size: int) -> Any:
@@ -87,6 +94,7 @@ class Reads:
         with gpu.device:
             self._copies = cupy.cuda.Stream()
             self._computed = new_event()
+        self._unpinned: Any = None  # a stream, once it is needed
 
     def read(self, array: Any, later: Callable[[], Deliver]) -> memoryview | None:
         """Return the bytes of a C-ordered array of the session's, or ``None``: later."""
@@ -102,27 +110,37 @@ class Reads:
         self, host: Any, array: Any, later: Callable[[], Deliver]
     ) -> memoryview | None:
         # CUDA returns from such a copy when it is done: it begins only when all before it has
-        # passed, on a stream that waits for nothing, and a session's thread is not kept.
-        with self._gpu.device:
-            stream = cupy.cuda.Stream(non_blocking=True)
+        # passed, on a stream that waits for nothing, and neither a session's thread is kept nor the
+        # one that looks after the events of all sessions.
+        if self._unpinned is None:
+            with self._gpu.device:
+                self._unpinned = cupy.cuda.Stream(non_blocking=True)
+        stream = self._unpinned
 
         def copied() -> memoryview:
             if array.nbytes:
-                array.data.copy_to_host_async(_address(host), array.nbytes, stream)
-                stream.synchronize()
+                with self._gpu.device:
+                    array.data.copy_to_host_async(_address(host), array.nbytes, stream)
+                    stream.synchronize()
             return memoryview(host)
 
         def copied_later() -> Deliver:
             deliver = later()
 
-            def passed(value: memoryview | Exception | None) -> None:
-                if not isinstance(value, Exception):
-                    try:
-                        with self._gpu.faults:
-                            value = copied()
-                    except (OperationFailed, RuntimeError) as error:
-                        value = error
+            def copy() -> None:
+                value: memoryview | Exception
+                try:
+                    with self._gpu.faults:
+                        value = copied()
+                except (OperationFailed, RuntimeError) as error:
+                    value = error
                 deliver(value)
+
+            def passed(value: memoryview | Exception | None) -> None:
+                if isinstance(value, Exception):
+                    deliver(value)
+                else:
+                    _copying.submit(copy)
 
             return passed
 
