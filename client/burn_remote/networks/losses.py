@@ -130,7 +130,9 @@ def nll_loss(
 
     Shapes: ``[batch, classes, …]`` and integers ``[batch, …]``, or ``[classes]`` and one integer;
     ``weight`` ``[classes]`` says how much each class counts. Targets equal to ``ignore_index`` do
-    not count (``None``, the default: all do, and nothing is compared).
+    not count (``None``, the default: all do, and nothing is compared). PyTorch's default is -100:
+    say ``ignore_index=-100`` for targets that mark places so. A target that is no class fails the
+    loss as ``gather`` does: its read raises ``OperationFailed`` with the index.
     """
     _check_labels(input, target)
     if input.ndim == 1:
@@ -194,7 +196,8 @@ def cross_entropy(
 
     Shapes: ``[batch, classes, …]`` with integers ``[batch, …]`` (see ``nll_loss``) or with
     probabilities of the shape of ``input``. ``label_smoothing`` mixes integers with an even
-    distribution.
+    distribution. No target is ignored by default: targets of -100, which PyTorch ignores, need
+    ``ignore_index=-100``, or the loss's read fails with that index.
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)

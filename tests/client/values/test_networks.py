@@ -235,6 +235,10 @@ def test_losses_of_classes(device: br.Device) -> None:
     same(F.cross_entropy(x, y, weight), (picked * w[labels]).sum() / w[labels].sum(), 1e-12)
     counts = labels != 2
     same(F.cross_entropy(x, y, ignore_index=2), picked[counts].mean(), 1e-12)
+    marked = br.tensor(np.where(counts, labels, -100), device=device)
+    same(F.cross_entropy(x, marked, ignore_index=-100), picked[counts].mean(), 1e-12)
+    with pytest.raises(br.OperationFailed, match="index -100 is not in"):
+        F.cross_entropy(x, marked).numpy()
     shares = w[labels] * counts
     same(F.cross_entropy(x, y, weight, 2), (picked * shares).sum() / shares.sum(), 1e-12)
     same(F.nll_loss(F.log_softmax(x, dim=1), y, reduction="sum"), picked.sum(), 1e-12)
