@@ -23,10 +23,10 @@ from burn_remote.tensors.axes import normal_shape
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
-from burn_remote.tensors.scalars import Number, number_for
+from burn_remote.tensors.scalars import Number, number_for, truncated_for, whole_for
 from burn_remote.tensors.value import is_tensor
 from burn_remote_protocol.dtypes import F32, F64, I64, DType
-from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
@@ -173,7 +173,7 @@ def arange(
         wanted, count = F32, max(0, math.ceil((last - first) / gap))
     wanted = wanted if dtype is None else as_dtype(dtype)
     if wanted.is_integer and count:
-        first, gap = _whole(first, wanted), _whole(gap, wanted)
+        first, gap = whole_for(wanted, first), whole_for(wanted, gap)
         number_for(wanted, first)
         number_for(wanted, first + gap * (count - 1))
     return _progression(count, first, gap, wanted, _client(device))
@@ -192,16 +192,20 @@ def linspace(
 ) -> Tensor:
     """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it.
 
-    In a dtype of integers they lose their fraction.
+    In a dtype of integers they lose their fraction. Raises ``DTypeMismatch`` where it cannot hold
+    them.
     """
     wanted = F32 if dtype is None else as_dtype(dtype)
     num = whole_number("num", num, 0, MAX_ELEMENTS)
     start, stop = real_number("start", start), real_number("stop", stop)
+    step = (stop - start) / max(num - 1 if endpoint else num, 1)
+    if wanted.is_integer and num:
+        truncated_for(wanted, start)
+        truncated_for(wanted, stop if endpoint and num > 1 else start + step * (num - 1))
     if num <= SENT_LENGTH:
         numbers = np.linspace(start, stop, num, endpoint=endpoint)
         whole = np.trunc(numbers) if wanted.is_integer else numbers
         return _sent(whole, wanted, _client(device))
-    step = (stop - start) / (num - 1 if endpoint else num)
     return _progression(num, float(start), float(step), wanted, _client(device))
 
 
@@ -257,12 +261,6 @@ def _progression(
     whole = isinstance(start, int) and isinstance(step, int)
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
-
-
-def _whole(number: float, dtype: DType) -> int:
-    if not float(number).is_integer():
-        raise DTypeMismatch(f"{number} is no whole number, as those of {dtype} are")
-    return int(number)
 
 
 def _plain(number: Number) -> float:

@@ -5,6 +5,7 @@ The tensor keeps its dtype: integers become floats beside floats; nothing else c
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +16,16 @@ from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["Number", "bounds_of", "is_number", "number_for", "number_key", "refuse_elements"]
+__all__ = [
+    "Number",
+    "bounds_of",
+    "is_number",
+    "number_for",
+    "number_key",
+    "refuse_elements",
+    "truncated_for",
+    "whole_for",
+]
 
 # What users may write beside a tensor. (For type checkers, float includes int and bool.)
 Number = float | np.number[Any] | np.bool_
@@ -48,6 +58,23 @@ def number_for(dtype: DType, value: Any) -> float:
     if isinstance(value, np.generic):
         return number_for(dtype, value.item())
     raise _refusal(dtype, value)
+
+
+def whole_for(dtype: DType, number: float) -> int:
+    """Return a number without a fraction as an integer. Raises ``DTypeMismatch`` for one with."""
+    if not isinstance(number, int) and not number.is_integer():
+        raise DTypeMismatch(f"{number} is no whole number, as those of {dtype} are")
+    return int(number)
+
+
+def truncated_for(dtype: DType, number: float) -> float:
+    """Return a number without its fraction, for elements of an integer ``dtype``.
+
+    Raises ``DTypeMismatch`` where they cannot hold it.
+    """
+    if not math.isfinite(number):
+        raise DTypeMismatch(f"{number} is no {dtype}")
+    return number_for(dtype, math.trunc(number))
 
 
 def refuse_elements(value: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -170,3 +172,21 @@ def test_even_steps_in_integers_lose_their_fraction(device: RecordingDevice) -> 
         br.linspace(0, 500, 2, dtype=br.uint8, device=device)
     with pytest.raises(br.UsageError, match="num is from 0"):
         br.linspace(0, 1, -1, device=device)
+
+
+@pytest.mark.parametrize("num", [5, 20_000])
+def test_even_steps_beyond_their_dtype_are_refused(device: RecordingDevice, num: int) -> None:
+    refused = [(0, 1000, "1000 does not"), (-1, 5, "-1 does not"), (0, math.inf, "inf is no uint8")]
+    for start, stop, text in refused:
+        with pytest.raises(br.DTypeMismatch, match=text):
+            br.linspace(start, stop, num, dtype="uint8", device=device)
+    for low, high in ((0, 255), (-0.5, 255.5), (255, 0)):
+        assert br.linspace(low, high, num, dtype="uint8", device=device).dtype is br.uint8
+    with pytest.raises(br.DTypeMismatch, match=r"3\d\d does not fit"):
+        br.linspace(0, 400, num, dtype="uint8", endpoint=False, device=device)
+    assert br.linspace(0, 256, num, dtype="uint8", endpoint=False, device=device).shape == (num,)
+
+
+def test_a_single_even_step_is_its_start(device: RecordingDevice) -> None:
+    assert br.linspace(7, 1000, 1, dtype="uint8", device=device).shape == (1,)
+    assert br.linspace(7, 1000, 0, dtype="uint8", device=device).shape == (0,)
