@@ -25,7 +25,7 @@ from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
 from burn_remote.tensors.scalars import Number, number_for, truncated_for, whole_for
 from burn_remote.tensors.value import is_tensor
-from burn_remote_protocol.dtypes import F32, F64, I64, DType
+from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
@@ -160,17 +160,20 @@ def arange(
 ) -> Tensor:
     """Return numbers from ``start`` (0, if it is the only one) to before ``stop``, ``step`` apart.
 
-    Integers give int64, others float32. Raises ``UsageError`` for a step of 0, and
-    ``DTypeMismatch`` where ``dtype`` cannot hold them.
+    Integers give int64, others float32. Raises ``UsageError`` for a step of 0 and what is not
+    finite, and ``DTypeMismatch`` where ``dtype`` cannot hold them.
     """
     first, last = (0, start) if stop is None else (start, stop)
     first, last, gap = (_plain(number) for number in (first, last, step))
     if gap == 0:
         raise UsageError("step=0 leads nowhere")
     if isinstance(first, int) and isinstance(last, int) and isinstance(gap, int):
-        wanted, count = I64, len(range(first, last, gap))
+        wanted, count = I64, max(0, -((first - last) // gap))
     else:
-        wanted, count = F32, max(0, math.ceil((last - first) / gap))
+        try:
+            wanted, count = F32, max(0, math.ceil((last - first) / gap))
+        except (OverflowError, ValueError):
+            raise UsageError(f"no range leads from {first} to {last} in steps of {gap}") from None
     wanted = wanted if dtype is None else as_dtype(dtype)
     if wanted.is_integer and count:
         first, gap = whole_for(wanted, first), whole_for(wanted, gap)
@@ -254,11 +257,17 @@ def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
 def _progression(
     count: int, start: float, step: float, dtype: DType, client: RunnerClient
 ) -> Tensor:
+    whole = isinstance(start, int) and isinstance(step, int)
+    # What int64 does not hold is Python's to count, or uint64's.
+    large = whole and max(abs(start), abs(start + step * count)) >= 2**63
     if count <= SENT_LENGTH:
+        if large:
+            return _sent([start + step * place for place in range(count)], dtype, client)
         return _sent(np.arange(count) * step + start, dtype, client)
     places = counted(Tensor, client, count)
+    if large and dtype is U64:
+        places = astype(places, U64)
     # Floats in float64, or they would drift in large ranges.
-    whole = isinstance(start, int) and isinstance(step, int)
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
 

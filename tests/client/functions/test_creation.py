@@ -190,3 +190,35 @@ def test_even_steps_beyond_their_dtype_are_refused(device: RecordingDevice, num:
 def test_a_single_even_step_is_its_start(device: RecordingDevice) -> None:
     assert br.linspace(7, 1000, 1, dtype="uint8", device=device).shape == (1,)
     assert br.linspace(7, 1000, 0, dtype="uint8", device=device).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(math.inf,), (-math.inf,), (math.nan,), (0, 1, math.nan), (0, 1e308, 1e-308), (10**400, 0.5)],
+)
+def test_a_range_without_an_end_is_refused(
+    device: RecordingDevice, arguments: tuple[float, ...]
+) -> None:
+    with pytest.raises(br.UsageError, match="no range leads from"):
+        br.arange(*arguments, device=device)
+
+
+@pytest.mark.parametrize("arguments", [(2**64,), (1e300,), (2**70, 2**70 + 3)])
+def test_a_range_that_is_too_large_is_refused(
+    device: RecordingDevice, arguments: tuple[float, ...]
+) -> None:
+    with pytest.raises(br.BurnRemoteError):
+        br.arange(*arguments, device=device)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        range(2**64 - 3, 2**64), range(2**64 - 1, 2**64 - 7, -2), range(2**63 - 2, 2**63 + 2),
+        range(0, 2**64, 2**63), range(2**64 - 2000, 2**64),
+    ],
+)  # fmt: skip
+def test_ranges_of_unsigned_integers_are_exact(numbers: range) -> None:
+    with br.LocalDevice() as device:
+        ends = (numbers.start, numbers.stop, numbers.step)
+        assert br.arange(*ends, dtype="uint64", device=device).tolist() == list(numbers)
