@@ -35,6 +35,17 @@ def huge(xp, x):
 @custom_operation("leave", inputs={"x": "any"}, shapes=lambda x: x)
 def leave(xp, x):
     raise SystemExit
+
+@custom_operation("halt", inputs={"x": "any"}, shapes=lambda x: x)
+def halt(xp, x):
+    raise KeyboardInterrupt
+
+def never(x):
+    raise KeyboardInterrupt
+
+@custom_operation("formless", inputs={"x": "any"}, shapes=never)
+def formless(xp, x):
+    return x
 """
 
 
@@ -118,6 +129,19 @@ def test_a_call_that_fails_says_why_and_the_session_lives_on(
         assert type(caught.value) is kind
         assert caught.value.operation == f"Custom '{name}'"
     assert (x + 1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["halt", "formless"])
+@pytest.mark.parametrize("size", [3, 300_000])  # on the event loop, on the session's worker
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_an_operation_that_would_end_its_thread_on_a_server_only_fails(
+    custom_server: RunningServer, name: str, size: int, dialect: str
+) -> None:
+    with br.RemoteDevice(custom_server.address, dialect=dialect) as device:
+        x = device.tensor(np.ones(size))
+        with pytest.raises(br.OperationFailed, match="KeyboardInterrupt"):
+            br.custom(name, x, outputs=br.TensorSpec((size,), br.float64)).numpy()
+        assert (x + 1)[:2].tolist() == [2, 2]
 
 
 def test_what_cannot_be_is_refused_at_the_call(device: br.Device) -> None:

@@ -73,7 +73,10 @@ class Session:
         self.notify: Callable[[], None] = _nobody
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(
-            f"session-{identifier:x}", interpreter.backend.prepare_thread, self._progress
+            f"session-{identifier:x}",
+            interpreter.backend.prepare_thread,
+            self._progress,
+            self._fail,
         )
 
     @property
@@ -149,9 +152,15 @@ class Session:
             call()
         except BurnRemoteError as error:
             self.error = error
-        except Exception as error:  # a defect of ours: end this session, keep the others
-            logger.exception("session_failed", session=session_name(self.identifier))
-            self.error = BurnRemoteError(f"the server failed: {type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End this session for a defect of ours, and keep the others."""
+        logger.error("session_failed", session=session_name(self.identifier), exc_info=error)
+        self.error = self.error or BurnRemoteError(
+            f"the server failed: {type(error).__name__}: {error}"
+        )
 
     def _later(self, answer: Deliver) -> Deliver:
         """Return what a device calls, from a thread of its own, for ``answer`` to get its turn."""
@@ -170,7 +179,7 @@ class Session:
 
     def _progress(self) -> None:
         # The loop may be gone while the last worker winds down; nobody is left to notify then.
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:

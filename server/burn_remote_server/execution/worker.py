@@ -17,16 +17,22 @@ __all__ = ["Worker"]
 class Worker:
     """Run calls in order on one thread.
 
-    ``progress`` is called in that thread after each call. All methods but ``progress`` belong to
-    the event loop's thread.
+    ``prepare`` is called in that thread first, ``progress`` after each call, and ``failed`` with
+    whatever ``prepare`` or a call raised, after which the calls go on. All methods belong to the
+    event loop's thread.
     """
 
     def __init__(
-        self, name: str, prepare: Callable[[], None], progress: Callable[[], None]
+        self,
+        name: str,
+        prepare: Callable[[], None],
+        progress: Callable[[], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._name = name
         self._prepare = prepare
         self._progress = progress
+        self._failed = failed
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Counted by one thread each: the loop submits, the worker completes.
@@ -46,7 +52,7 @@ class Worker:
         return self._submitted_bytes - self._completed_bytes
 
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
-        """Run a call, which holds ``size`` bytes, after all those before it. It must not raise."""
+        """Run a call, which holds ``size`` bytes, after all those before it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -60,12 +66,18 @@ class Worker:
             self._queue.put(None)
 
     def _work(self) -> None:
-        self._prepare()
+        self._try(self._prepare)
         while (item := self._queue.get()) is not None:
             call, size = item
-            call()
+            self._try(call)
             # A call holds arrays: without this the last one would live until the next comes.
             del call, item
             self._completed += 1
             self._completed_bytes += size
             self._progress()
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # a thread that ends leaves all who wait for it waiting
+            self._failed(error)

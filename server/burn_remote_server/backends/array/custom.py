@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -45,11 +47,25 @@ def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> 
     def run(arrays: Sequence[Any]) -> tuple[Any, ...]:
         try:
             made = operation(xp, *[_protected(array) for array in arrays])
-        except SystemExit as error:  # the server goes on
-            raise RuntimeError(f"SystemExit: {error}") from error
+        except Exception:
+            raise
+        except BaseException as error:  # the server goes on
+            if _is_from_the_keyboard(error):
+                raise
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         return _checked(operation, made, expected, xp)
 
     return run
+
+
+def _is_from_the_keyboard(error: BaseException) -> bool:
+    """Whether the user of this process may have interrupted it, as one of a ``LocalDevice`` may;
+    a server has a handler of its own for that."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 def _unknown(name: str, operations: CustomOperations) -> str:
@@ -104,7 +120,9 @@ def _ruled(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> list[T
         return [TensorSpec(checked_shape(tuple(shape)), dtype) for shape, dtype in outputs]
     except BurnRemoteError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the operator's own code raises
+    except BaseException as error:  # whatever the operator's own code raises
+        if _is_from_the_keyboard(error):
+            raise
         raise OperationFailed(
             f"the shape rule of {operation.name} raised {type(error).__name__}: {error}"
         ) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -92,12 +94,22 @@ def test_a_function_cannot_change_its_inputs() -> None:
     assert array.flags.writeable
 
 
-def test_a_function_that_would_end_the_process_only_fails() -> None:
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(3), GeneratorExit(3)])
+def test_a_function_that_would_end_its_thread_only_fails(error: BaseException) -> None:
     def leave(xp: Any, x: Any) -> Any:
-        raise SystemExit(3)
+        raise error
 
-    with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        bound(operation(leave), SPEC)([X])
+    with ThreadPoolExecutor() as threads, pytest.raises(RuntimeError, match=r"(Exit|Interrupt): 3"):
+        threads.submit(bound(operation(leave), SPEC), [X]).result()
+
+
+def test_a_program_can_be_interrupted_in_a_function_that_runs_in_its_main_thread() -> None:
+    def wait(xp: Any, x: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        bound(operation(wait), SPEC)([X])
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
