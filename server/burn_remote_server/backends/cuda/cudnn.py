@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import numpy as np
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.dtypes import BFLOAT16
+from burn_remote_server.backends.cuda.cudnn_graphs import Graphs
 from burn_remote_server.backends.cuda.cudnn_package import PACKAGE, lacks_memory, why_unusable
 from burn_remote_server.backends.cuda.cudnn_tasks import Direction, Task, task_of
 from burn_remote_server.telemetry.logs import get_logger
@@ -86,6 +88,7 @@ class Cudnn:
         # A handle belongs to a stream: sessions have one each, and give it work from one thread at
         # a time. There are never more than there were sessions at once.
         self._handles: dict[int, Any] = {}
+        self._graphs: dict[int, Graphs[PlannedConvolution]] = {}
         self.handle()
 
     def handle(self) -> Any:
@@ -103,17 +106,23 @@ class Cudnn:
         task = task_of(signature)
         if task is None:
             return None
+        graphs = self._graphs.setdefault(cupy.cuda.get_current_stream().ptr, Graphs())
         try:
-            return PlannedConvolution(self, task, *_built(self._library, self.handle(), task))
+            return graphs.graph_of(task, partial(self._plan, task))
         except (self._library.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
             logger.debug("cudnn_declined", operation=signature.describe(), reason=str(error))
             return None
+
+    def _plan(self, task: Task) -> PlannedConvolution:
+        return PlannedConvolution(self, task, *_built(self._library, self.handle(), task))
 
 
 class PlannedConvolution:
     """A convolution, or a gradient, whose engine cuDNN has chosen."""
 
-    __slots__ = ("_cudnn", "_execute", "_operands", "_task", "_uids", "_workspace_bytes")
+    __slots__ = (
+        "__weakref__", "_cudnn", "_execute", "_operands", "_task", "_uids", "_workspace_bytes",
+    )  # fmt: skip
 
     def __init__(self, cudnn: Cudnn, task: Task, graph: Any, uids: tuple[int, ...]) -> None:
         self._cudnn = cudnn

@@ -1,0 +1,61 @@
+"""A session has one graph for a task, and so many graphs at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import F16
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.cuda import cudnn_graphs
+from burn_remote_server.backends.cuda.cudnn_graphs import Graphs
+from burn_remote_server.backends.cuda.cudnn_tasks import Task, task_of
+from support.kernels import signature
+
+
+class Graph:
+    """What is expensive to build."""
+
+
+def task(batch: int) -> Task:
+    x, weight = TensorSpec((batch, 8, 9, 9), F16), TensorSpec((8, 8, 3, 3), F16)
+    plain: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    found = task_of(signature("Module.Conv2d", x, weight, None, **plain))
+    assert found is not None
+    assert found.dtype == np.float16
+    return found
+
+
+def test_operations_of_one_task_have_one_graph() -> None:
+    graphs = Graphs[Graph]()
+    first = graphs.graph_of(task(1), Graph)
+    assert first is not None
+    assert graphs.graph_of(task(1), Graph) is first
+    assert graphs.graph_of(task(2), Graph) is not first
+
+
+def test_there_are_so_many_at_once_and_room_for_others_when_one_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cudnn_graphs, "MAX_GRAPHS", 3)
+    graphs = Graphs[Graph]()
+    kept = [graphs.graph_of(task(batch), Graph) for batch in range(1, 4)]
+    assert None not in kept
+    assert graphs.graph_of(task(4), Graph) is None
+    assert graphs.graph_of(task(3), Graph) is kept[2]
+    kept.pop(0)
+    assert graphs.graph_of(task(4), Graph) is not None
+
+
+def test_one_that_cannot_be_built_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_graphs, "MAX_GRAPHS", 1)
+
+    def fail() -> Graph:
+        raise RuntimeError("not supported")
+
+    graphs = Graphs[Graph]()
+    with pytest.raises(RuntimeError, match="not supported"):
+        graphs.graph_of(task(1), fail)
+    assert graphs.graph_of(task(2), Graph) is not None
