@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
-from burn_remote.tensors.calls import explained
+from burn_remote.tensors.calls import explained, no_tensor
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote.tensors.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Slice
@@ -166,7 +167,7 @@ def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
 @explained
 def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an axis; their other sizes are the same. ``None`` flattens them first."""
-    listed = list(tensors)
+    listed = _tensors_in(tensors)
     if not listed:
         raise ShapeMismatch("there is nothing to join: at least one tensor must be given")
     if axis is None:
@@ -182,7 +183,7 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
 @explained
 def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
     """Join tensors of one shape along a new axis."""
-    listed = list(tensors)
+    listed = _tensors_in(tensors)
     if len({x.shape for x in listed}) > 1:
         shapes = ", ".join(str(x.handle.spec) for x in listed)
         raise ShapeMismatch(f"only tensors of one shape can be stacked, not {shapes}")
@@ -226,3 +227,12 @@ def part(x: Tensor, axis: int, start: int, end: int) -> Tensor:
     """Return the elements from ``start`` to ``end`` along an axis."""
     everything = tuple([Slice(0, size, 1) for size in x.shape[:axis]])
     return SLICE.apply((x,), ((*everything, Slice(start, end, 1)),))
+
+
+def _tensors_in(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors, of which an iterator is asked once only."""
+    listed = list(tensors)
+    for place, one in enumerate(listed):
+        if not is_tensor(one):
+            raise ArgumentMismatch(no_tensor(f"tensors[{place}]", one))
+    return listed

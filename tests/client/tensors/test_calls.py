@@ -170,6 +170,15 @@ def test_tensors_that_do_not_go_together_are_named_in_whatever_they_come(
     refused(lambda: br.concat(form(tensors)), br.DTypeMismatch, "int64.*cast one of them")
 
 
+@pytest.mark.parametrize("join", [br.concat, br.stack])
+@pytest.mark.parametrize("form", MANY)
+def test_what_is_no_tensor_among_tensors_is_named_in_whatever_they_come(
+    form: Callable[[list[Any]], Any], join: Callable[[Any], object]
+) -> None:
+    refused(lambda: join(form([f(2), 1])), br.ArgumentMismatch, r"tensors\[1\] is of type int, not")
+    refused(lambda: join({"a": f(2)}), br.ArgumentMismatch, r"tensors\[0\] is of type str")
+
+
 @pytest.mark.parametrize("form", MANY)
 def test_a_place_that_is_none_is_named_whatever_tensors_come_in(
     form: Callable[[list[Any]], Any],
