@@ -116,7 +116,9 @@ class LimitExceeded(ProtocolViolation):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        return f"{self.limit}: seen {self.seen:,}, allowed {self.allowed:,}"
+        # A program's arithmetic can make a size of any length, which nobody reads.
+        seen = f"{self.seen:,}" if self.seen.bit_length() <= 128 else shown(self.seen)
+        return f"{self.limit}: seen {seen}, allowed {self.allowed:,}"
 
 
 class GarbledBytes(ProtocolViolation):

@@ -39,6 +39,8 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"axis=0 of float32\[0, 2\] is empty": lambda: f(0, 2).min(),
     r"axis=1 of float32\[3, 0\] is empty": lambda: br.max_abs(f(3, 0), axis=(0, 1)),
     r"axis=0 of float32\[0, 3\] is empty": lambda: F.softmax(f(0, 3), 0),
+    "elements of a tensor: seen <1,329-bit integer>, allowed": lambda: f(10**400),
+    "axis <1,329-bit integer> is none": lambda: f(2).sum(axis=10**400),
     "6 elements": lambda: f(2, 3).reshape(5),
     "axis 2 is none of a shape with 2 axes": lambda: f(2, 3).sum(axis=2),
     "axis -3": lambda: f(2, 3).flip(axis=-3),
@@ -118,7 +120,24 @@ def test_shapes(text: str) -> None:
     assert len(DEVICE.runner.reads) == before
 
 
+DTYPES: dict[str, Callable[[], object]] = {
+    "<1,329-bit integer> does not fit into int64": lambda: br.full((2,), 10**400, device=DEVICE),
+    "<1,329-bit integer> does not fit into uint8": lambda: f(2).astype(br.uint8) < 10**400,
+    "<1,329-bit integer> is beyond the numbers of float32": lambda: f(2) * 10**400,
+    "<16,610-bit integer> is beyond the numbers of float32": lambda: f(2) * 10**5000,
+}
+
+
+@pytest.mark.parametrize("text", DTYPES)
+def test_numbers_that_no_element_can_be_are_measured_where_they_are_long(text: str) -> None:
+    with pytest.raises(br.DTypeMismatch, match=text):
+        DTYPES[text]()
+
+
 USES: dict[str, Callable[[], object]] = {
+    "stop is beyond 64 bits: <1,329-bit integer>": lambda: br.linspace(
+        0, 10**400, 3, device=DEVICE
+    ),
     "update='divide'": lambda: f(2).scatter(0, i(1), f(1), update="divide"),  # type: ignore[arg-type]
     r"write RemoteDevice\('ws://a:1'\)": lambda: f(2).to("ws://a:1"),  # type: ignore[arg-type]
     r"'cpu'; write LocalDevice\(\)": lambda: f(2).to("cpu"),  # type: ignore[arg-type]

@@ -72,6 +72,12 @@ def test_an_exceeded_limit_arrives_as_a_violation_with_its_text() -> None:
     assert str(arrived) == "rank: seen 40,000, allowed 32"
 
 
+def test_what_exceeds_a_limit_beyond_reading_is_measured() -> None:
+    error = LimitExceeded("elements", seen=10**400, allowed=32)
+    assert str(error) == "elements: seen <1,329-bit integer>, allowed 32"
+    assert str(LimitExceeded("elements", seen=10**5000, allowed=32))
+
+
 def test_an_unknown_code_arrives_as_a_failed_operation() -> None:
     assert type(error_from_wire(["quantum_decoherence", "why", "", "", None])) is OperationFailed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from burn_remote_protocol.errors import ArgumentMismatch, LimitExceeded, ShapeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, LimitExceeded, ShapeMismatch, shown
 from burn_remote_protocol.tensors import Shape, checked_shape
 
 __all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape", "sendable_shape"]
@@ -21,7 +21,7 @@ def normal_axis(axis: int, rank: int) -> int:
     except TypeError:
         raise ArgumentMismatch(f"an axis is a whole number, not {axis!r}") from None
     if not -rank <= place < rank:
-        raise ShapeMismatch(f"axis {place} is none of a shape with {rank} axes")
+        raise ShapeMismatch(f"axis {shown(place)} is none of a shape with {rank} axes")
     return place + rank if place < 0 else place
 
 
@@ -43,16 +43,15 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
 def normal_shape(shape: int | Sequence[int]) -> Shape:
     """Return a shape as a tuple of integers; a single size is a shape of one axis.
 
-    Raises ``ArgumentMismatch`` for what is no shape.
+    Raises ``ArgumentMismatch`` for what is no shape; truths are no sizes.
     """
+    sizes = shape if isinstance(shape, Sequence) else (shape,)
     try:
-        if isinstance(shape, Sequence):
-            return tuple([operator.index(size) for size in shape])
-        return (operator.index(shape),)
+        if bool not in map(type, sizes):
+            return tuple([operator.index(size) for size in sizes])
     except TypeError:
-        raise ArgumentMismatch(
-            f"a shape is a whole number or a tuple of them, not {shape!r}"
-        ) from None
+        pass
+    raise ArgumentMismatch(f"a shape is a whole number or a tuple of them, not {shape!r}")
 
 
 def sendable_shape(shape: Shape) -> Shape:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -47,14 +47,17 @@ def number_for(dtype: DType, value: Any) -> float:
     seen = value.__class__
     category = dtype.category
     if category is Category.FLOAT and (seen is float or seen is int):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DTypeMismatch(f"{shown(value)} is beyond the numbers of {dtype}") from None
     if category is Category.BOOL and seen is bool:
         return bool(value)
     if seen is int and (category is Category.INT or category is Category.UINT):
         least, most = bounds_of(dtype)
         if least <= value <= most:
             return int(value)
-        raise DTypeMismatch(f"{value} does not fit into {dtype} ({least} to {most})")
+        raise DTypeMismatch(f"{shown(value)} does not fit into {dtype} ({least} to {most})")
     if isinstance(value, np.generic):
         return number_for(dtype, value.item())
     raise _refusal(dtype, value)
