@@ -155,6 +155,17 @@ def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
 def test_a_tensor_made_of_data_by_its_class_says_what_makes_one() -> None:
     with pytest.raises(AttributeError, match=r"burn_remote\.tensor\(data\) makes one of data"):
         repr(br.Tensor([1, 2]))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="made of a handle"):
+        _ = object.__new__(br.Tensor).handle
+
+
+def test_what_an_attribute_fails_with_is_told(
+    device: RecordingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = br.ones(2, device=device)
+    monkeypatch.delattr(x.handle.client, "device")
+    with pytest.raises(AttributeError, match="'RecordingRunner' object has no attribute 'device'"):
+        _ = x.device
 
 
 @pytest.mark.parametrize("convert", [bool, int, float, complex])

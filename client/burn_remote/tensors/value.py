@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from burn_remote.runner import TensorHandle
 from burn_remote.tensors import reading
 from burn_remote.tensors.other_names import advice
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from burn_remote.device import Device
-    from burn_remote.runner import TensorHandle
     from burn_remote.sessions.pending import Pending
     from burn_remote.tensor import Tensor
     from burn_remote.tensors.arrays import Array
@@ -73,14 +73,17 @@ class TensorValue:
 
     if not TYPE_CHECKING:  # a type checker must keep finding what is missing
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):  # a property failed: of a tensor made of no handle
+        def __getattr__(self, name: str) -> Any:
+            if not hasattr(type(self), name):
+                raise AttributeError(
+                    f"a tensor has no attribute {name!r}{advice(name)}", name=name, obj=self
+                )
+            if name == "handle" or not isinstance(self.handle, TensorHandle):
                 raise AttributeError(
                     "Tensor(…) is made of a handle; burn_remote.tensor(data) makes one of data"
                 )
-            raise AttributeError(
-                f"a tensor has no attribute {name!r}{advice(name)}", name=name, obj=self
-            )
+            # A property failed, and Python has forgotten with what: it says it again.
+            return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})"
