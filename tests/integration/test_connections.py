@@ -13,6 +13,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 import burn_remote as br
+from burn_remote_server.connections.limits import REFUSALS_AT_ONCE
 from support.servers import RunningServer, server
 
 
@@ -59,6 +60,32 @@ def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
                 each.close()
         with br.RemoteDevice(running.address) as device:
             device.sync()
+
+
+def test_a_flood_is_closed_at_once_and_others_are_answered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with server("--max-connections-per-address", "4") as running, contextlib.ExitStack() as open_:
+        for _ in range(4 + REFUSALS_AT_ONCE):
+            open_.enter_context(socket.create_connection(("127.0.0.1", running.port), 5))
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", running.port), 5) as one_more:
+                assert ended(one_more)
+        other = ("127.0.0.2", 0)
+        asking = socket.create_connection(("127.0.0.1", running.port), 5, source_address=other)
+        with asking:
+            asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in asking.recv(1000)
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    assert told.count("connections_closed") == 1
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_a_request_that_comes_byte_by_byte_is_ended_in_time() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from burn_remote_protocol.links.dialing import (
     KEEPALIVE_IDLE_SECONDS,
@@ -14,12 +14,19 @@ from burn_remote_protocol.links.dialing import (
     KEEPALIVE_PROBES,
 )
 from burn_remote_protocol.links.direct import DirectServerConnection
+from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["ConnectionLimits", "CountedConnection"]
 
 # Connections over a limit that are kept for the moment that it takes to tell them so; those over
 # this are closed without a word. Larger: a flood holds more sockets. Smaller: fewer are told why.
 REFUSALS_AT_ONCE: Final = 32
+
+# How often the log tells of the latter. Larger: a flood is noticed later. Smaller: it fills the
+# log.
+TOLD_EVERY_SECONDS: Final = 10.0
+
+logger = get_logger(__name__)
 
 
 class ConnectionLimits:
@@ -30,6 +37,8 @@ class ConnectionLimits:
         self._allowed_per_address: Final = allowed_per_address
         self._open: Counter[str] = Counter()
         self._total = 0
+        self._closed = 0
+        self._next_telling = 0.0
 
     def __len__(self) -> int:
         return self._total
@@ -59,6 +68,16 @@ class ConnectionLimits:
         if not self._open[address]:
             del self._open[address]
 
+    def close(self, now_seconds: float) -> int:
+        """Count a connection that is closed without a word; return how many of them the log shall
+        tell of now, if any."""
+        self._closed += 1
+        if now_seconds < self._next_telling:
+            return 0
+        self._next_telling = now_seconds + TOLD_EVERY_SECONDS
+        closed, self._closed = self._closed, 0
+        return closed
+
 
 class CountedConnection(DirectServerConnection):
     """A server's connection that counts from its first moment, before it has said anything."""
@@ -68,24 +87,34 @@ class CountedConnection(DirectServerConnection):
         self._limits: Final = limits
         self._address: str | None = None
         self.refusal = ""
+        self._is_turned_away = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection; close it at once where even a refusal would be too much."""
         name = transport.get_extra_info("peername")
         self._address = str(name[0]) if isinstance(name, tuple) else "a local socket"
         may_stay, self.refusal = self._limits.enter(self._address)
+        if not may_stay:
+            self._turn_away(transport)
+            return
         _notice_lost_peers(transport.get_extra_info("socket"))
         super().connection_made(transport)
-        if not may_stay:
-            assert isinstance(transport, asyncio.WriteTransport)  # of a stream
-            transport.abort()
+
+    def _turn_away(self, transport: asyncio.BaseTransport) -> None:
+        self._is_turned_away = True  # the library never hears of it
+        # A stream's, though uvloop's are not of asyncio's classes.
+        cast("asyncio.WriteTransport", transport).abort()
+        closed = self._limits.close(self.loop.time())
+        if closed:
+            logger.warning("connections_closed", count=closed, reason=self.refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection as closed."""
         if self._address is not None:
             self._limits.leave(self._address)
             self._address = None
-        super().connection_lost(exc)
+        if not self._is_turned_away:
+            super().connection_lost(exc)
 
 
 def _notice_lost_peers(sock: socket.socket) -> None:

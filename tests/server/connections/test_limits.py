@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_server.connections.limits import REFUSALS_AT_ONCE, ConnectionLimits
+from burn_remote_server.connections.limits import (
+    REFUSALS_AT_ONCE,
+    TOLD_EVERY_SECONDS,
+    ConnectionLimits,
+)
 from burn_remote_server.telemetry.health import refuse
 
 
@@ -35,6 +39,13 @@ def test_a_flood_is_closed_without_a_word() -> None:
     limits = ConnectionLimits(1000, 1)
     told = [limits.enter("a")[0] for _ in range(2 + REFUSALS_AT_ONCE)]
     assert told == [True] * (1 + REFUSALS_AT_ONCE) + [False]
+
+
+def test_the_log_tells_of_a_flood_once_in_a_while() -> None:
+    limits = ConnectionLimits(1, 1)
+    assert [limits.close(100.0) for _ in range(50)] == [1, *[0] * 49]
+    assert limits.close(100.0 + TOLD_EVERY_SECONDS) == 50
+    assert limits.close(100.0 + TOLD_EVERY_SECONDS) == 0
 
 
 @given(st.lists(st.sampled_from("abc")))
