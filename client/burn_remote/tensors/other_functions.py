@@ -41,7 +41,7 @@ FUNCTIONS: Final = {
     "from_numpy": "burn_remote.tensor(array)",
     "gelu": "burn_remote.functional.gelu(x)",
     "half": "burn_remote.float16",
-    "hstack": "burn_remote.concat([x, y], axis=1)",
+    "hstack": "burn_remote.concat([x, y], axis=1), of one axis: burn_remote.concat([x, y])",
     "identity": "burn_remote.eye(count)",
     "int": "burn_remote.int32",
     "invert": "burn_remote.bitwise_invert(x)",
@@ -74,7 +74,7 @@ FUNCTIONS: Final = {
     "softmax": "burn_remote.functional.softmax(x)",
     "unsqueeze": "burn_remote.expand_dims(x, axis)",
     "vmap": "functions broadcast, and take any axes before those that they need",
-    "vstack": "burn_remote.concat([x, y], axis=0)",
+    "vstack": "burn_remote.concat([x, y], axis=0), of one axis: burn_remote.stack([x, y])",
 }
 
 # The name that was typed of a device -> what to write instead.

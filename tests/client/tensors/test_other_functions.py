@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 
+import numpy as np
 import pytest
 
 import burn_remote
@@ -32,6 +34,17 @@ def test_what_it_leads_to_is_there(typed: str, written: str) -> None:
             found = getattr(found, name)
     for name in re.findall(r"\bx\.(\w+)", written):
         assert hasattr(burn_remote.Tensor, name)
+
+
+@pytest.mark.parametrize("typed", ["hstack", "vstack"])
+@pytest.mark.parametrize("shape", [(2,), (2, 2)])
+def test_what_replaces_a_stack_is_right_for_every_rank(typed: str, shape: tuple[int, ...]) -> None:
+    for_more, for_one = FUNCTIONS[typed].split(", of one axis: ")
+    x = np.arange(math.prod(shape)).reshape(shape)
+    with burn_remote.LocalDevice() as device:
+        names = {"burn_remote": burn_remote, "x": device.tensor(x), "y": device.tensor(x)}
+        joined = eval(for_one if len(shape) == 1 else for_more, names)
+        np.testing.assert_array_equal(joined.numpy(), getattr(np, typed)([x, x]))
 
 
 def test_a_device_makes_tensors_through_functions() -> None:
