@@ -124,7 +124,7 @@ class DType:
     where they mean nothing.
     """
 
-    __slots__ = ("__weakref__", "category", "itemsize", "name", "scheme", "store", "wire")
+    __slots__ = ("__weakref__", "_hash", "category", "itemsize", "name", "scheme", "store", "wire")
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class DType:
         self.wire: Final[Any] = (
             {"Bool": store} if store else {"QFloat": scheme.to_wire()} if scheme else name
         )
+        self._hash: Final = hash(str(self))
 
     @staticmethod
     def from_wire(wire: Any) -> DType:
@@ -187,8 +188,9 @@ class DType:
         """Whether elements are truth values, however they are stored."""
         return self.category is Category.BOOL
 
-    # Of one object per type, unless it is compared with the name of one.
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        """Return that of the name as text; NumPy's types, which are equal too, have their own."""
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         """Whether this is the dtype, or the name of it as text or as NumPy's ``dtype`` has it."""
@@ -223,6 +225,13 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**64
 
 
+_PYTHON_NAMES: Final = {
+    "F64": "float64", "F32": "float32", "Flex32": "flex32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "Bool": "bool", "Bool(U8)": "bool_u8", "Bool(U32)": "bool_u32",
+}  # fmt: skip
+
 F64 = DType("F64", Category.FLOAT, 8)
 F32 = DType("F32", Category.FLOAT, 4)
 FLEX32 = DType("Flex32", Category.FLOAT, 4)
@@ -247,9 +256,3 @@ ALL_DTYPES: Final = (
 _BY_NAME: Final = {dtype.name: dtype for dtype in ALL_DTYPES if dtype.store is None}
 _BY_STORE: Final = {dtype.store: dtype for dtype in ALL_DTYPES if dtype.store is not None}
 _QUANTIZED: weakref.WeakValueDictionary[QuantScheme, DType] = weakref.WeakValueDictionary()
-_PYTHON_NAMES: Final = {
-    "F64": "float64", "F32": "float32", "Flex32": "flex32", "F16": "float16", "BF16": "bfloat16",
-    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
-    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
-    "Bool": "bool", "Bool(U8)": "bool_u8", "Bool(U32)": "bool_u32",
-}  # fmt: skip

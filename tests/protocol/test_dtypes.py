@@ -176,6 +176,13 @@ def test_a_dtype_equals_itself_and_its_name_and_no_other(dtype: DType) -> None:
     assert {dtype: 1}[dtype] == 1
 
 
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_sets_and_tables_know_a_dtype_by_its_name_too(dtype: DType) -> None:
+    assert str(dtype) in {dtype}
+    assert dtype in {str(dtype): 1}
+    assert len({dtype, *ALL_DTYPES}) == len(ALL_DTYPES)
+
+
 def test_a_dtype_equals_the_types_that_have_its_name() -> None:
     class float32: ...  # as NumPy writes it
 
