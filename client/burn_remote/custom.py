@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["custom"]
 
 CUSTOM: Final = Operator(session.CUSTOM)
+# A message's lists have at most 4,096 entries. Larger: a call would be no message, and end the
+# session. Smaller: an operation on as many tensors has to be called in parts sooner.
+MAX_TENSORS: Final = 4000
 
 
 @overload
@@ -68,6 +71,11 @@ def custom(
     specs = tuple([_checked(name, spec) for spec in outputs])
     if not specs:
         raise UsageError(f"custom operation {name!r}: outputs must name at least one tensor")
+    if len(inputs) + len(specs) > MAX_TENSORS:
+        raise UsageError(
+            f"custom operation {name!r}: it has at most {MAX_TENSORS:,} tensors, in and out, "
+            f"not {len(inputs) + len(specs):,}"
+        )
     return CUSTOM.apply_lists(inputs, (name,), specs)
 
 

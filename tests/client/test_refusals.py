@@ -135,6 +135,9 @@ def test_numbers_that_no_element_can_be_are_measured_where_they_are_long(text: s
 
 
 USES: dict[str, Callable[[], object]] = {
+    "at most 4,000 tensors, in and out, not 4,001": lambda: br.custom(
+        "a", *[f(2)] * 4000, outputs=br.TensorSpec((2,), br.float32)
+    ),
     "stop is beyond 64 bits: <1,329-bit integer>": lambda: br.linspace(
         0, 10**400, 3, device=DEVICE
     ),

@@ -159,6 +159,16 @@ def test_what_cannot_be_is_refused_at_the_call(device: br.Device) -> None:
         br.custom("swish_gate", x, other.tensor(np.ones(3)), outputs=spec)
 
 
+def test_a_call_of_as_many_tensors_as_there_may_be_leaves_the_session_alive(
+    device: br.Device,
+) -> None:
+    x = br.ones((1,), device=device)
+    out = br.custom("none_such", *[x] * 1000, outputs=[br.TensorSpec((1,), br.float32)] * 3000)
+    with pytest.raises(br.OperationFailed):
+        out[-1].numpy()
+    assert x.numpy() == [1]
+
+
 def test_a_session_without_operations_says_that_there_are_none() -> None:
     with br.LocalDevice() as device, pytest.raises(br.Unsupported, match="nor any other"):
         br.custom("mine", device.tensor([1.0]), outputs=br.TensorSpec((1,), br.float32)).numpy()
