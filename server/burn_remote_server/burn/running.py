@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Execute, Fetch, QueryDType, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_server.execution.engine import TASK_COST, Engine, Outbox
+from burn_remote_server.execution.costs import TASK_COST
+from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.telemetry.logs import get_logger
 

@@ -9,16 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from burn_remote_protocol.dialects.native import (
-    DEFINE_TASK,
-    DROP_TASK,
-    SLOW_TASKS,
-    Batch,
-    decode_task,
-    dropped_next,
-)
+from burn_remote_protocol.dialects.native import Batch, decode_task, dropped_next
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -45,19 +38,13 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.execution.costs import batch_cost
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Uploading
 from burn_remote_server.transfers.exposed import Exposed, ExposeLimits, Transfers, transfer_key
 
-__all__ = ["TASK_COST", "Engine", "Outbox"]
-
-# What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
-# one operation, about a nanosecond): dispatch in Python takes about a microsecond.
-TASK_COST: Final = 1_000
-
-# What it costs to free one tensor, in the same unit.
-DROPPED_COST: Final = 200
+__all__ = ["Engine", "Outbox"]
 
 
 class Outbox(Protocol):
@@ -149,30 +136,10 @@ class Engine:
         """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
         if self._tensors.has_slots():
             return None
-        numbered = self._interpreter.numbered
-        defined: set[int] = set()
-        total = 0
-        for task in batch.tasks:
-            try:
-                number = task[0]
-                if number >= 0:
-                    if number in defined:  # what stands there now is what had the number before
-                        return None
-                    total += numbered[number].cost + TASK_COST
-                elif number == DROP_TASK:
-                    total += TASK_COST + DROPPED_COST * len(task[1])
-                elif number == DEFINE_TASK:
-                    if self._interpreter.session.binds_slowly:
-                        return None
-                    defined.add(task[1])
-                    total += TASK_COST
-                elif number not in SLOW_TASKS:
-                    total += TASK_COST
-                else:
-                    return None
-            except (TypeError, IndexError, KeyError):
-                return None
-        return total
+        interpreter = self._interpreter
+        return batch_cost(
+            batch, interpreter.numbered, binds_slowly=interpreter.session.binds_slowly
+        )
 
     def write_chunk(self, chunk: Chunk) -> None:
         """Put a piece of an upload in its place; the last one makes the tensor ready."""
