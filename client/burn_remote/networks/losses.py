@@ -23,6 +23,7 @@ from burn_remote.functions.statistics import mean, sum
 from burn_remote.networks.activations import log_softmax, softplus
 from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
+from burn_remote.tensors.scalars import bounds_of
 from burn_remote.tensors.value import is_tensor
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
@@ -163,7 +164,10 @@ def _picked(
     shape = target.shape
     if weight is not None and weight.shape != (input.shape[1],):
         raise ShapeMismatch(f"weight {weight.handle.spec} must have shape [{input.shape[1]}]")
-    ignored = None if ignore_index is None else equal(target, ignore_index)
+    least, most = bounds_of(target.dtype)
+    ignored = None
+    if ignore_index is not None and least <= ignore_index <= most:
+        ignored = equal(target, ignore_index)
     places = target if ignored is None else mask_fill(target, ignored, 0)
     picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
     loss = negative(reshaped(picked, shape))

@@ -237,6 +237,7 @@ def test_losses_of_classes(device: br.Device) -> None:
     same(F.cross_entropy(x, y, ignore_index=2), picked[counts].mean(), 1e-12)
     marked = br.tensor(np.where(counts, labels, -100), device=device)
     same(F.cross_entropy(x, marked, ignore_index=-100), picked[counts].mean(), 1e-12)
+    same(F.cross_entropy(x, y.astype(br.uint8), ignore_index=-100), picked.mean(), 1e-12)
     with pytest.raises(br.OperationFailed, match="index -100 is not in"):
         F.cross_entropy(x, marked).numpy()
     shares = w[labels] * counts
