@@ -35,9 +35,14 @@ class _Call(NamedTuple):
 def explained(function: Function) -> Function:
     """Have a function say what to write instead where Python would only say what failed.
 
-    A call that it takes costs 0.1 µs more, with keywords 0.2 µs. Others raise ``ArgumentMismatch``.
+    Calls that it cannot take raise ``ArgumentMismatch``.
     """
 
+    # A call that it takes costs 0.09 µs more, with keywords 0.14 to 0.22 (2026-11-21, 2 cores,
+    # Python 3.11.7; on a busier machine 0.23 and 0.49), and those that it makes cost it again.
+    # Measured by this with "g(1)" and "g(1, axis=1)", less the same with f:
+    # python -m timeit -s "from burn_remote.tensors.calls import explained" \
+    #     -s "f = lambda x, axis=0: x; g = explained(f)" "g(1)"
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
         try:
