@@ -59,3 +59,18 @@ def test_no_outputs_and_no_inputs_are_refused() -> None:
         call_kernel("AdaptiveAvgPool1d", np.zeros((1, 1, 0)), output_size=2)
     with pytest.raises(ShapeMismatch, match=r"shape of grad is \[2, 1, 3\]"):
         call_kernel("AdaptiveAvgPool1dBackward", np.zeros((1, 1, 4)), np.zeros((2, 1, 3)))
+
+
+def test_a_long_axis_takes_few_steps_there_and_back() -> None:
+    x = normal(7, 1, 1, 300_000)
+    means = run("AdaptiveAvgPool1d", x, output_size=3)
+    np.testing.assert_allclose(means[0, 0], x.reshape(3, -1).mean(axis=1), atol=1e-12)
+    spread = run("AdaptiveAvgPool1dBackward", means, x)
+    np.testing.assert_allclose(spread[0, 0], x.reshape(3, -1).sum(axis=1))
+
+
+def test_an_empty_batch_costs_nothing_however_long_its_axes_are() -> None:
+    x = np.zeros((0, 1, 8), np.float32)
+    means = run("AdaptiveAvgPool1d", x, output_size=2**40)
+    assert means.shape == (0, 1, 2**40)
+    assert run("AdaptiveAvgPool1dBackward", x, means).shape == x.shape

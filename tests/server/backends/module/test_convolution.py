@@ -134,3 +134,12 @@ def test_a_bias_gradient_needs_as_many_channels_as_the_bias() -> None:
         call_kernel(
             "Conv2dBiasBackward", np.zeros((1, 2, 5, 5)), np.zeros(2), np.zeros((1, 3, 4, 3))
         )
+
+
+def test_a_kernel_without_channels_costs_nothing_however_large_it_is() -> None:
+    x, weight = np.zeros((1, 0, 8)), np.zeros((4, 0, 2**40))
+    options: dict[str, Any] = {"stride": (1,), "padding": (2**39,), "dilation": (1,), "groups": 1}
+    y = run("Conv1d", x, weight, None, **options)
+    np.testing.assert_array_equal(y, np.zeros((1, 4, 9)))
+    assert run("Conv1dXBackward", x, weight, y, **options).shape == x.shape
+    assert run("Conv1dWeightBackward", x, weight, y, **options).shape == weight.shape

@@ -106,3 +106,15 @@ def test_unknown_modes_and_empty_images_are_refused() -> None:
         call_kernel(
             "InterpolateBackward", np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 3, 2)), **options
         )
+
+
+def test_an_empty_batch_costs_nothing_however_long_its_axes_are() -> None:
+    x = np.zeros((0, 1, 2, 2), np.float32)
+    options: dict[str, Any] = {
+        "output_size": (2**20, 2**20),
+        "mode": "Bicubic",
+        "align_corners": False,
+    }
+    resized = run("Interpolate", x, **options)
+    assert resized.shape == (0, 1, 2**20, 2**20)
+    assert run("InterpolateBackward", x, resized, **options).shape == x.shape

@@ -106,3 +106,9 @@ def test_windows_that_cannot_be_are_refused_by_name(
     }
     with pytest.raises(ShapeMismatch, match=f"Conv2d: {words}"):
         Windows.of("Conv2d", (5, 5), **(usual | changed))
+
+
+def test_taps_that_lie_in_the_padding_of_all_windows_count_for_nothing() -> None:
+    axis = Axis(size=3, kernel=10**6, stride=400_000, padding=500_000, dilation=4, outputs=2)
+    assert [*axis.reaching(0, 2)] == [25_000, 125_000]
+    assert [axis.window(number) for number in range(2)] == [slice(0, 1, 4)] * 2

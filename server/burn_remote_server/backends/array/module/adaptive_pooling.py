@@ -57,6 +57,8 @@ class AdaptivePooling(AxisMapping):
         check_rank(operation, "x", x, len(output_size) + 2, AXES[len(output_size)])
         check_positive(operation, "output_size", output_size)
         check_positive(operation, "spatial size of x", x.shape[2:])
+        if not x.size:  # the output may have any size then
+            return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
         sums = x
         for axis, outputs in enumerate(output_size, start=2):
             sums = self._apply(_sums(x.shape[axis], outputs), sums, axis)
@@ -68,6 +70,8 @@ class AdaptivePooling(AxisMapping):
         check_shape(operation, "grad", grad, (*x.shape[:2], *grad.shape[2:]))
         check_positive(operation, "spatial size of grad", grad.shape[2:])
         check_positive(operation, "spatial size of x", x.shape[2:])
+        if not grad.size:
+            return self.xp.zeros(x.shape, grad.dtype)
         spread = grad / self._counts(x.shape[2:], grad.shape[2:], grad.dtype)
         for axis in range(2, rank + 2):
             spread = self._apply(_sums(x.shape[axis], grad.shape[axis]).transposed, spread, axis)

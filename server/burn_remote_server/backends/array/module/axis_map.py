@@ -7,10 +7,11 @@ map is a list of taps, not a matrix: a matrix would multiply infinities by its z
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from burn_remote_server.backends.array.module.subject import Array, Subject, Table
+from burn_remote_server.backends.array.module.subject import Array, Shape, Subject, Table
 
 __all__ = ["AxisMap", "AxisMapping"]
 
@@ -48,16 +49,20 @@ class AxisMap:
     def rounds(self) -> list[tuple[Table, Table, Table | None]]:
         """Return the entries as rounds in which no target occurs twice: targets, sources,
         weights."""
-        if not self.targets.size:
-            return []
-        starts = np.searchsorted(self.targets, self.targets)
-        rank = np.arange(self.targets.size) - starts
+        rank = np.arange(self.targets.size) - np.searchsorted(self.targets, self.targets)
+        order = np.argsort(rank, kind="stable")
+        borders = np.flatnonzero(np.diff(rank[order], prepend=-1, append=self.targets.size))
         found = []
-        for number in range(int(rank.max()) + 1):
-            chosen = rank == number
+        for first, last in pairwise(borders.tolist()):
+            chosen = order[first:last]
             weights = None if self.weights is None else self.weights[chosen]
             found.append((self.targets[chosen], self.sources[chosen], weights))
         return found
+
+    def by_target(self) -> list[slice]:
+        """Return which entries each target has, but for those that have none."""
+        borders = np.flatnonzero(np.diff(self.targets, prepend=-1, append=self.outputs))
+        return [slice(first, last) for first, last in pairwise(borders.tolist())]
 
 
 class AxisMapping(Subject):
@@ -65,6 +70,14 @@ class AxisMapping(Subject):
 
     def _apply(self, table: AxisMap, x: Array, axis: int) -> Array:
         """Return ``x`` with ``axis`` mapped; an output without any input is zero."""
+        shape = (*x.shape[:axis], table.outputs, *x.shape[axis + 1 :])
+        if not x.size or not table.targets.size:
+            return self.xp.zeros(shape, x.dtype)
+        by_target = table.by_target()
+        # Rounds are as many as the most entries of a target. Of few targets each is one sum, so
+        # there are about as many steps as the root of the entries at most.
+        if len(by_target) < max(entries.stop - entries.start for entries in by_target):
+            return self._summed(table, by_target, x, axis, shape)
         before = (slice(None),) * axis
         spread = (-1, *(1,) * (x.ndim - axis - 1))
         out = None
@@ -76,13 +89,22 @@ class AxisMapping(Subject):
                 out = part
                 continue
             if out is None:
-                shape = (*x.shape[:axis], table.outputs, *x.shape[axis + 1 :])
                 out = self.xp.zeros(shape, x.dtype)
             if len(targets) == table.outputs:
                 out += part
             else:
                 out[(*before, self._to_device(targets))] += part
-        if out is None:
-            shape = (*x.shape[:axis], table.outputs, *x.shape[axis + 1 :])
-            return self.xp.zeros(shape, x.dtype)
+        return out
+
+    def _summed(
+        self, table: AxisMap, by_target: list[slice], x: Array, axis: int, shape: Shape
+    ) -> Array:
+        before = (slice(None),) * axis
+        spread = (-1, *(1,) * (x.ndim - axis - 1))
+        out = self.xp.zeros(shape, x.dtype)
+        for entries in by_target:
+            part = self.xp.take(x, self._to_device(table.sources[entries]), axis=axis)
+            if table.weights is not None:
+                part *= self._to_device(table.weights[entries], x.dtype).reshape(spread)
+            out[(*before, int(table.targets[entries.start]))] = part.sum(axis=axis)
         return out

@@ -94,6 +94,8 @@ class Correlation(WindowColumns):
         """Return the outputs ``[batch, filters, *outputs]`` of ``x``."""
         windows, groups = layer.windows, layer.groups
         shape = (x.shape[0], layer.filters, *windows.outputs)
+        if not x.size or not weight.size:  # the kernel may have any size then
+            return self.xp.zeros(shape, x.dtype)
         if layer.pointwise:
             strided = x[(..., *windows.positions(0, windows[0].outputs)[0][2])]
             strided = strided.reshape(x.shape[0], groups, layer.channels // groups, layer.positions)
@@ -116,6 +118,8 @@ class Correlation(WindowColumns):
         windows = layer.windows
         batch = grad.shape[0]
         shape = (batch, layer.channels, *windows.sizes)
+        if not grad.size or not weight.size:
+            return self.xp.zeros(shape, grad.dtype)
         rows = self._rows(weight, layer).swapaxes(-1, -2)
         grouped = grad.reshape(self._grouped(batch, layer))
         if layer.pointwise:
@@ -141,6 +145,8 @@ class Correlation(WindowColumns):
 
     def _weight_gradient(self, x: Array, grad: Array, layer: Layer, shape: Shape) -> Array:
         """Return the gradient, of ``shape``, of the filters from the output's."""
+        if not x.size or not grad.size:
+            return self.xp.zeros(shape, x.dtype)
         windows, groups = layer.windows, layer.groups
         grouped = grad.reshape(self._grouped(x.shape[0], layer))
         out = self.xp.zeros((groups, layer.filters // groups, math.prod(shape[1:])), x.dtype)

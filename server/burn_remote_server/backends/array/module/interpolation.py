@@ -48,7 +48,10 @@ class Interpolation(AxisMapping):
         self, x: Array, *, output_size: Shape, mode: str, align_corners: bool, out: TensorSpec
     ) -> Array:
         """Return ``x`` resized to ``output_size``."""
-        maps = _maps("Interpolate", x, output_size, mode, align_corners)
+        _check("Interpolate", x, output_size, mode)
+        if not x.size:  # the output may have any size then
+            return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
+        maps = _maps(x, output_size, mode, align_corners)
         # The axis that shrinks most goes first: the other one then has less to do.
         for axis in sorted((2, 3), key=lambda axis: maps[axis].outputs / maps[axis].inputs):
             x = self._apply(maps[axis], x, axis)
@@ -65,22 +68,26 @@ class Interpolation(AxisMapping):
         out: TensorSpec,
     ) -> Array:
         """Return the gradient of ``x``, of which only the shape counts."""
-        maps = _maps("InterpolateBackward", x, output_size, mode, align_corners)
+        _check("InterpolateBackward", x, output_size, mode)
         check_shape("InterpolateBackward", "grad", grad, (*x.shape[:2], *output_size))
+        if not x.size:
+            return self.xp.zeros(x.shape, grad.dtype)
+        maps = _maps(x, output_size, mode, align_corners)
         for axis in sorted((2, 3), key=lambda axis: maps[axis].inputs / maps[axis].outputs):
             grad = self._apply(maps[axis].transposed, grad, axis)
         return grad
 
 
-def _maps(
-    operation: str, x: Array, output_size: Shape, mode: str, align_corners: bool
-) -> dict[int, AxisMap]:
+def _check(operation: str, x: Array, output_size: Shape, mode: str) -> None:
     check_rank(operation, "x", x, 4, AXES[2])
     check_positive(operation, "spatial size of x", x.shape[2:])
     check_positive(operation, "output_size", output_size)
     if mode not in _MODES:
         known = ", ".join(_MODES)
         raise OperationFailed(f"{operation}: mode is {mode!r}, expected one of {known}")
+
+
+def _maps(x: Array, output_size: Shape, mode: str, align_corners: bool) -> dict[int, AxisMap]:
     return {
         axis: _map(size, outputs, mode, align_corners)
         for axis, (size, outputs) in enumerate(zip(x.shape[2:], output_size, strict=True), start=2)

@@ -8,7 +8,7 @@ or past the end: Burn keeps it, other libraries drop it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -51,13 +51,27 @@ class Axis:
 
     def window(self, number: int) -> slice:
         """Return the input's elements under a window's taps (empty where none lies inside)."""
-        start = number * self.stride - self.padding
-        low = max(0, -(start // self.dilation))
-        high = min(self.kernel, (self.size - 1 - start) // self.dilation + 1)
-        if low >= high:
+        taps = self._taps_inside(number)
+        if not taps:
             return slice(0, 0)
-        step = self.dilation
-        return slice(start + low * step, start + (high - 1) * step + 1, step)
+        start, step = number * self.stride - self.padding, self.dilation
+        return slice(start + taps[0] * step, start + taps[-1] * step + 1, step)
+
+    def reaching(self, first: int, last: int) -> Iterable[int]:
+        """Return, in order, the taps that may lie inside the input for one of windows
+        ``first..last``: fewer than there are such windows, or only those that do."""
+        if self.kernel <= last - first:
+            return range(self.kernel)
+        found: list[int] = []
+        for number in reversed(range(first, last)):
+            taps = self._taps_inside(number)
+            found += range(max(taps.start, found[-1] + 1 if found else 0), taps.stop)
+        return found
+
+    def _taps_inside(self, window: int) -> range:
+        start = window * self.stride - self.padding
+        low = max(0, -(start // self.dilation))
+        return range(low, min(self.kernel, (self.size - 1 - start) // self.dilation + 1))
 
     @property
     def inside(self) -> bool:
@@ -153,16 +167,13 @@ class Windows(tuple[Axis, ...]):
 # convolution would push each other out (a 3x3 layer's list takes 4 KB and 30 us to make).
 @lru_cache(maxsize=1024)
 def _positions(windows: Windows, first: int, last: int) -> tuple[Position, ...]:
-    per_axis = [
-        [
-            (index, *(axis.tap(index, first, last) if depth == 0 else axis.tap(index)))
-            for index in range(axis.kernel)
-        ]
-        for depth, axis in enumerate(windows)
-    ]
+    per_axis = []
+    for depth, axis in enumerate(windows):
+        rows = (first, last) if depth == 0 else (0, axis.outputs)
+        placed = ((index, *axis.tap(index, *rows)) for index in axis.reaching(*rows))
+        per_axis.append([tap for tap in placed if tap[1].stop > tap[1].start])
     found = []
     for taps in product(*per_axis):
-        if all(outputs.stop > outputs.start for _, outputs, _ in taps):
-            index, outputs, elements = zip(*taps, strict=True)
-            found.append((index, outputs, elements))
+        index, outputs, elements = zip(*taps, strict=True)
+        found.append((index, outputs, elements))
     return tuple(found)
