@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_server.backends.array.module.axis_map import KEPT_ELEMENTS
 from burn_remote_server.backends.array.module.folding import taps_of
-from burn_remote_server.backends.array.module.windows import Axis, Windows
+from burn_remote_server.backends.array.module.windows import KEPT_TAPS, Axis, Windows
+from support.module_kernels import run
 
 
 @st.composite
@@ -112,3 +116,16 @@ def test_taps_that_lie_in_the_padding_of_all_windows_count_for_nothing() -> None
     axis = Axis(size=3, kernel=10**6, stride=400_000, padding=500_000, dilation=4, outputs=2)
     assert [*axis.reaching(0, 2)] == [25_000, 125_000]
     assert [axis.window(number) for number in range(2)] == [slice(0, 1, 4)] * 2
+
+
+def test_long_lists_of_taps_and_maps_of_long_axes_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for kernel in range(KEPT_TAPS + 1, KEPT_TAPS + 101):
+            x, weight = np.ones((1, 1, 2 * KEPT_TAPS)), np.ones((1, 1, kernel))
+            options: dict[str, Any] = {"stride": (1,), "padding": (0,), "dilation": (1,)}
+            run("Conv1d", x, weight, None, groups=1, **options)
+            run("AdaptiveAvgPool1d", np.ones((1, 1, 2 * KEPT_ELEMENTS)), output_size=kernel)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -7,12 +7,11 @@ end excluded; they may overlap: PyTorch's definition, and Burn's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, kept
 from burn_remote_server.backends.array.module.checks import (
     check_positive,
     check_rank,
@@ -91,8 +90,7 @@ def _ranges(size: int, outputs: int) -> tuple[Table, Table]:
     return numbers * size // outputs, -(-(numbers + 1) * size // outputs)
 
 
-# Larger: a few KB more per distinct layer. Smaller: the layers of one program push each other out.
-@lru_cache(maxsize=256)
+@kept
 def _sums(size: int, outputs: int) -> AxisMap:
     starts, stops = _ranges(size, outputs)
     sources = starts[:, None] + np.arange(int((stops - starts).max()))

@@ -6,14 +6,22 @@ map is a list of taps, not a matrix: a matrix would multiply infinities by its z
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache, wraps
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from burn_remote_server.backends.array.module.subject import Array, Shape, Subject, Table
 
-__all__ = ["AxisMap", "AxisMapping"]
+__all__ = ["AxisMap", "AxisMapping", "kept"]
+
+
+# Elements of an axis before and after, up to which its map is kept. Larger: more memory than the
+# 150 MB that a program can fill so. Smaller: the maps of large images are made at each call.
+KEPT_ELEMENTS: Final = 2**12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +71,19 @@ class AxisMap:
         """Return which entries each target has, but for those that have none."""
         borders = np.flatnonzero(np.diff(self.targets, prepend=-1, append=self.outputs))
         return [slice(first, last) for first, last in pairwise(borders.tolist())]
+
+
+def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
+    """Return ``make(inputs, outputs, …)`` that keeps the maps of short axes."""
+    # Larger: more of the memory above. Smaller: the layers of one program push each other out.
+    keep = lru_cache(maxsize=256)(make)
+
+    @wraps(make)
+    def kept_or_made(inputs: int, outputs: int, *options: Hashable) -> AxisMap:
+        chosen = keep if inputs + outputs <= KEPT_ELEMENTS else make
+        return chosen(inputs, outputs, *options)
+
+    return kept_or_made
 
 
 class AxisMapping(Subject):

@@ -97,7 +97,7 @@ class Correlation(WindowColumns):
         if not x.size or not weight.size:  # the kernel may have any size then
             return self.xp.zeros(shape, x.dtype)
         if layer.pointwise:
-            strided = x[(..., *windows.positions(0, windows[0].outputs)[0][2])]
+            strided = x[(..., *_under(windows))]
             strided = strided.reshape(x.shape[0], groups, layer.channels // groups, layer.positions)
             return self.xp.matmul(self._rows(weight, layer), strided).reshape(shape)
         out = self.xp.empty(shape, x.dtype)
@@ -127,8 +127,7 @@ class Correlation(WindowColumns):
             if windows.outputs == windows.sizes:
                 return found.reshape(shape)
             out = self.xp.zeros(shape, grad.dtype)
-            under = windows.positions(0, windows[0].outputs)[0][2]
-            out[(..., *under)] = found.reshape(batch, layer.channels, *windows.outputs)
+            out[(..., *_under(windows))] = found.reshape(batch, layer.channels, *windows.outputs)
             return out
         out = self.xp.zeros(shape, grad.dtype)
         if layer.depthwise:
@@ -197,3 +196,9 @@ class Correlation(WindowColumns):
         for index, outputs, elements in windows.positions(0, windows[0].outputs):
             tap = filters[(slice(None), slice(None), *index)].reshape(*by_channel, *axes)
             out[(..., *elements)] += (tap * grad[(..., *outputs)]).sum(axis=1)
+
+
+def _under(windows: Windows) -> tuple[slice, ...]:
+    """Return the elements under windows of one tap each."""
+    ((_, _, elements),) = windows.positions(0, windows[0].outputs)
+    return elements

@@ -15,13 +15,12 @@ takes from the inputs around that place is Burn 0.21's rule for each mode:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 import numpy as np
 
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping
+from burn_remote_server.backends.array.module.axis_map import AxisMap, AxisMapping, kept
 from burn_remote_server.backends.array.module.checks import (
     check_positive,
     check_rank,
@@ -94,8 +93,7 @@ def _maps(x: Array, output_size: Shape, mode: str, align_corners: bool) -> dict[
     }
 
 
-# Larger: a few KB more per distinct size. Smaller: the sizes of one program push each other out.
-@lru_cache(maxsize=256)
+@kept
 def _map(size: int, outputs: int, mode: str, align_corners: bool) -> AxisMap:
     return _MODES[mode](size, outputs, align_corners)
 

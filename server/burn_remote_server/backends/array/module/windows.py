@@ -8,10 +8,11 @@ or past the end: Burn keeps it, other libraries drop it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from burn_remote_server.backends.array.module.checks import check_positive, refu
 from burn_remote_server.backends.array.module.subject import Table
 
 __all__ = ["Axis", "Position", "Windows"]
+
+# Taps of a window up to which the list of them is kept, at some 400 bytes each. Larger: more memory
+# than the 200 MB that a program can fill so. Smaller: common layers make their lists at each call.
+KEPT_TAPS: Final = 512
 
 # A tap's index, the windows that have it inside the input, the elements under it: one per axis.
 Position = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
@@ -154,26 +159,30 @@ class Windows(tuple[Axis, ...]):
         """Whether no window reaches past the input."""
         return all(axis.inside for axis in self)
 
-    def positions(self, first: int, last: int) -> tuple[Position, ...]:
+    def positions(self, first: int, last: int) -> Iterable[Position]:
         """List each tap with the windows that have it inside the input and the elements under it.
 
         Only windows ``first..last`` of the outermost axis count. Taps that lie in the padding for
         all of them are left out.
         """
-        return _positions(self, first, last)
+        if self.taps > KEPT_TAPS:
+            return _placed(self, first, last)
+        return _kept(self, first, last)
 
 
 # Larger: nothing is gained, a program has few distinct layers. Smaller: the blocks of one
 # convolution would push each other out (a 3x3 layer's list takes 4 KB and 30 us to make).
 @lru_cache(maxsize=1024)
-def _positions(windows: Windows, first: int, last: int) -> tuple[Position, ...]:
+def _kept(windows: Windows, first: int, last: int) -> tuple[Position, ...]:
+    return tuple(_placed(windows, first, last))
+
+
+def _placed(windows: Windows, first: int, last: int) -> Iterator[Position]:
     per_axis = []
     for depth, axis in enumerate(windows):
         rows = (first, last) if depth == 0 else (0, axis.outputs)
         placed = ((index, *axis.tap(index, *rows)) for index in axis.reaching(*rows))
         per_axis.append([tap for tap in placed if tap[1].stop > tap[1].start])
-    found = []
     for taps in product(*per_axis):
         index, outputs, elements = zip(*taps, strict=True)
-        found.append((index, outputs, elements))
-    return tuple(found)
+        yield index, outputs, elements
