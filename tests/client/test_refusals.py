@@ -40,6 +40,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"axis=1 of float32\[3, 0\] is empty": lambda: br.max_abs(f(3, 0), axis=(0, 1)),
     r"axis=0 of float32\[0, 3\] is empty": lambda: F.softmax(f(0, 3), 0),
     "elements of a tensor: seen <1,329-bit integer>, allowed": lambda: f(10**400),
+    "index <1,329-bit integer> is outside": lambda: f(2)[10**400],
     "axis <1,329-bit integer> is none": lambda: f(2).sum(axis=10**400),
     "6 elements": lambda: f(2, 3).reshape(5),
     "axis 2 is none of a shape with 2 axes": lambda: f(2, 3).sum(axis=2),
@@ -121,6 +122,7 @@ def test_shapes(text: str) -> None:
 
 
 DTYPES: dict[str, Callable[[], object]] = {
+    "<1,329-bit integer> is beyond 64 bits": lambda: br.tensor([10**400], device=DEVICE),
     "<1,329-bit integer> does not fit into int64": lambda: br.full((2,), 10**400, device=DEVICE),
     "<1,329-bit integer> does not fit into uint8": lambda: f(2).astype(br.uint8) < 10**400,
     "<1,329-bit integer> is beyond the numbers of float32": lambda: f(2) * 10**400,

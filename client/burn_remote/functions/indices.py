@@ -15,7 +15,7 @@ import numpy as np
 
 from burn_remote.tensors.arrays import Array
 from burn_remote.tensors.value import is_tensor
-from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError, shown
 from burn_remote_protocol.tensors import Shape, Slice
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _place(item: Any, size: int) -> int:
             f"not by {type(item).__name__}"
         ) from None
     if not -size <= position < size:
-        raise ShapeMismatch(f"index {position} is outside an axis of size {size}")
+        raise ShapeMismatch(f"index {shown(position)} is outside an axis of size {size}")
     return position % size
 
 

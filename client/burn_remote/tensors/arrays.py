@@ -13,7 +13,7 @@ from burn_remote.tensors.axes import sendable_shape
 from burn_remote.tensors.scalars import Number, bounds_of
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType, QuantScheme
-from burn_remote_protocol.errors import DTypeMismatch
+from burn_remote_protocol.errors import DTypeMismatch, shown
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = [
@@ -172,7 +172,7 @@ def _strange(array: Array) -> str:
         if not isinstance(one, int):
             return f"the elements of a tensor are numbers or truths, not {one!r}"
         if one.bit_length() > 64:
-            return f"{one} is beyond 64 bits; write it as a float"
+            return f"{shown(one)} is beyond 64 bits; write it as a float"
     return "NumPy has these integers as objects; array.astype(numpy.int64) makes numbers of them"
 
 

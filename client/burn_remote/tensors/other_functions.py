@@ -59,6 +59,7 @@ FUNCTIONS: Final = {
     "norm": "burn_remote.vector_norm(x)",
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
+    "optim": "parameter - rate * gradient; gradients are computed by burn_remote.gradients",
     "permute": "burn_remote.permute_dims(x, axes)",
     "power": "burn_remote.pow(x, y)",
     "rand": "burn_remote.random.uniform(shape)",
