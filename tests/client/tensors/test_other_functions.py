@@ -21,6 +21,8 @@ def test_the_name_that_was_typed_leads_to_what_to_write(module: object) -> None:
         getattr(module, "cat")  # noqa: B009
     with pytest.raises(AttributeError, match=r"'cumsum'; here: x\.cumulative_sum\(axis=…\)"):
         getattr(module, "cumsum")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"'optim'; here: .*burn_remote\.gradients"):
+        getattr(module, "optim")  # noqa: B009
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         getattr(module, "unheard_of")  # noqa: B009
 
