@@ -121,7 +121,7 @@ def test_taps_that_lie_in_the_padding_of_all_windows_count_for_nothing() -> None
 def test_long_lists_of_taps_and_maps_of_long_axes_are_not_kept() -> None:
     tracemalloc.start()
     try:
-        for kernel in range(KEPT_TAPS + 1, KEPT_TAPS + 101):
+        for kernel in range(KEPT_TAPS + 1, KEPT_TAPS + 21):
             x, weight = np.ones((1, 1, 2 * KEPT_TAPS)), np.ones((1, 1, kernel))
             options: dict[str, Any] = {"stride": (1,), "padding": (0,), "dilation": (1,)}
             run("Conv1d", x, weight, None, groups=1, **options)
