@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -103,6 +103,15 @@ def test_a_function_that_would_end_its_thread_only_fails(error: BaseException) -
         threads.submit(bound(operation(leave), SPEC), [X]).result()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt, which a shell's programs in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_program_can_be_interrupted_in_a_function_that_runs_in_its_main_thread() -> None:
     def wait(xp: Any, x: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
