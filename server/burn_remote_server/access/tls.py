@@ -45,8 +45,9 @@ def peer_context(settings: Settings) -> ssl.SSLContext:
 
     Raises ``InvalidCertificate``.
     """
-    context = ssl.create_default_context()
-    if settings.peer_ca is not None:
+    if settings.peer_ca is None:
+        context = ssl.create_default_context()
+    else:  # without the system's authorities, which take 60 ms to read
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         _trust(context, settings.peer_ca, "peer_ca")
