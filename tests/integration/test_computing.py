@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.sessions import native_session
 from support.servers import RunningServer
 
 
@@ -34,6 +35,13 @@ def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
     assert x.numpy()[0, 0] == 10
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no millisecond pass: operations leave when a batch is full or somebody waits."""
+    monkeypatch.setattr(native_session, "schedule_flush", lambda session: None)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_burst_of_operations_leaves_in_few_frames(native_device: br.Device) -> None:
     x = br.zeros((16, 16), device=native_device)
     native_device.sync()
@@ -56,6 +64,7 @@ def test_a_session_counts_what_it_asked(device: br.Device) -> None:
     assert (device.traffic - before).requests == 3
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_many_tensors_are_read_in_one_round_trip(native_device: br.Device) -> None:
     tensors = [br.full((2,), i, dtype=br.int64, device=native_device) for i in range(20)]
     native_device.sync()
