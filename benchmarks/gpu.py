@@ -19,7 +19,7 @@ from gpu_servers import measure, row, through_servers
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend, BackendSession, open_backends
-from burn_remote_server.backends.cupy import CupyBackend
+from burn_remote_server.backends.cupy.backend import CupyBackend
 from support.kernels import signature
 
 try:

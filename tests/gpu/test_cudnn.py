@@ -14,7 +14,7 @@ from burn_remote_server.backends import Backend, BackendSession, open_backends
 from support.kernels import signature
 
 if TYPE_CHECKING:
-    from burn_remote_server.backends.cupy import CupyBackend
+    from burn_remote_server.backends.cupy.backend import CupyBackend
 
 pytestmark = pytest.mark.gpu
 
@@ -62,7 +62,7 @@ PLANE = LAYERS["plane"]
 
 @pytest.fixture(scope="module")
 def backend(gpu: Backend) -> CupyBackend:
-    from burn_remote_server.backends.cupy import CupyBackend
+    from burn_remote_server.backends.cupy.backend import CupyBackend
 
     assert isinstance(gpu, CupyBackend)
     if gpu.cudnn is None:
@@ -135,7 +135,7 @@ def expected(layer: Layer, direction: str, dtype: str, arrays: list[Array]) -> A
 
 
 def is_cudnns(call: Any) -> bool:
-    from burn_remote_server.backends.cuda.cudnn import PlannedConvolution
+    from burn_remote_server.backends.cupy.cudnn_convolution import PlannedConvolution
 
     return isinstance(call, PlannedConvolution)
 
@@ -172,7 +172,7 @@ def test_a_pointwise_layer_of_low_precision_is_cudnns(
 def test_without_cudnn_our_own_kernels_answer_the_same(
     backend: CupyBackend, session: BackendSession, direction: str
 ) -> None:
-    from burn_remote_server.backends.cupy import CupyBackend
+    from burn_remote_server.backends.cupy.backend import CupyBackend
 
     arrays = tensors(PLANE, direction, "F32")
     theirs = run(backend, session, PLANE, direction, "F32", arrays)

@@ -216,13 +216,13 @@ def unpinned(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """The first GPU, on a machine whose pinned memory is in use."""
     from cupy.cuda import runtime
 
-    from burn_remote_server.backends.cuda import host
-    from burn_remote_server.backends.cuda.host_memory import HostMemory
+    from burn_remote_server.backends.cupy import host_copies
+    from burn_remote_server.backends.cupy.pinned_memory import HostMemory
 
     def none_left(size: int) -> Any:
         raise runtime.CUDARuntimeError(CUDA_ERROR_OUT_OF_MEMORY)
 
-    monkeypatch.setattr(host, "_memory", HostMemory(none_left))
+    monkeypatch.setattr(host_copies, "_memory", HostMemory(none_left))
     return gpu
 
 
@@ -296,11 +296,11 @@ def test_a_copy_without_pinned_memory_holds_up_no_other_session(unpinned: Backen
 
 
 def test_asking_for_more_pinned_memory_than_there_is_leaves_the_gpu_as_it_was(gpu: Backend) -> None:
-    from burn_remote_server.backends.cuda import host
+    from burn_remote_server.backends.cupy import host_copies
 
     # More than a process can address: CUDA refuses at once, and so does the system then.
     with pytest.raises(MemoryError):
-        host.host_array(2**60)
+        host_copies.host_array(2**60)
     own = gpu.open_session()
     own.activate()
     shared = gpu.to_device(TensorData(bytes(400), (100,), F32))

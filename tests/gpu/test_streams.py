@@ -97,7 +97,7 @@ def test_a_read_of_unfinished_work_is_answered_later(gpu: Backend) -> None:
 def test_a_read_of_finished_work_is_answered_at_once(
     gpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("burn_remote_server.backends.cuda.host.PATIENCE_SECONDS", 5.0)
+    monkeypatch.setattr("burn_remote_server.backends.cupy.host_copies.PATIENCE_SECONDS", 5.0)
     session = gpu.open_session()
     session.activate()
     array = uploaded(gpu, session, np.arange(4, dtype=np.float32))

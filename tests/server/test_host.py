@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.host import Host
 from burn_remote_server.process.configuration import Settings
 

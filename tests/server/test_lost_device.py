@@ -30,7 +30,7 @@ from burn_remote_server import host as host_module
 from burn_remote_server.access.admission import NOBODY
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Backend, Deliver
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.host import Host

@@ -18,7 +18,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.values import TensorUse
 from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.ownership import held_once

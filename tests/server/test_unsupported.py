@@ -7,7 +7,7 @@ from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.families.session import CUSTOM, DROP, IMPOSSIBLE, INIT
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import CustomOperations, custom_operation
 from support.recorded import golden
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.backends.interface import Loan
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 
 __all__ = ["SharingBackend"]
 

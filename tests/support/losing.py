@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, ClassVar
 
-from burn_remote_server.backends import numpy as module
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy import backend as module
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import custom_operation
 
 __all__ = ["LosableBackend", "lose"]

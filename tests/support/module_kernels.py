@@ -43,8 +43,8 @@ def _families() -> list[Any]:
     if BACKEND_NAME == "numpy":
         return [*module_families(np)]
     new_session()  # skips where there is no GPU
-    from burn_remote_server.backends.cuda.families import cuda_families
-    from burn_remote_server.backends.cuda.library import CUPY
+    from burn_remote_server.backends.cupy.families import cuda_families
+    from burn_remote_server.backends.cupy.library import CUPY
 
     return [*cuda_families(), *module_families(CUPY)]
 

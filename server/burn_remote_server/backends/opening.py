@@ -12,14 +12,14 @@ __all__ = ["open_backends"]
 
 
 def _open_numpy(count: int, memory_limit: int | None) -> list[Backend]:
-    from burn_remote_server.backends.numpy import NumpyBackend
+    from burn_remote_server.backends.numpy.backend import NumpyBackend
 
     return [NumpyBackend(memory_limit) for _ in range(count)]
 
 
 def _open_cupy(count: int, memory_limit: int | None) -> list[Backend]:
     try:
-        from burn_remote_server.backends.cupy import CupyBackend
+        from burn_remote_server.backends.cupy.backend import CupyBackend
 
         first = CupyBackend(0, memory_limit)
     except ImportError as error:

@@ -31,7 +31,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import array_dtype
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Run
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from support.kernels import signature, spec_of
 from support.recorded import recordings, sessions

@@ -18,7 +18,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.structs import UPDATES
 from burn_remote_protocol.operations.values import decode_tensor_data
 from burn_remote_protocol.tensors import Slice, TensorData, TensorSpec
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from support.kernels import signature
 from support.recorded import golden
 

@@ -12,7 +12,7 @@ from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import DeviceLost
 from burn_remote_protocol.messages import FetchRequest, Hello, Reply
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
 from burn_remote_server.process.configuration import Settings

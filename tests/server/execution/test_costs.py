@@ -12,7 +12,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.messages import Define, Drop, Execute, Fetch, Task
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import new_interpreter

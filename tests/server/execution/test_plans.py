@@ -12,7 +12,7 @@ from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.operations.values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import Plan
 from support.kernels import signature

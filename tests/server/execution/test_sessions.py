@@ -15,7 +15,7 @@ from burn_remote_protocol.messages import Closing, Hello, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Deliver
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.host import Host

@@ -16,7 +16,7 @@ from burn_remote_server.backends.array.recycling import (
     Recycling,
     is_recycled,
 )
-from burn_remote_server.backends.numpy import NumpyBackend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.ownership import held_once
 
 COUNT = LEAST_BYTES // 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burn_remote_server.backends.host_identity import host_identity
+from burn_remote_server.backends.cupy.host_identity import host_identity
 
 
 def test_it_is_the_same_each_time_and_says_nothing_about_the_host(tmp_path: Path) -> None:

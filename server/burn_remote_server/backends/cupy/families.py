@@ -16,10 +16,10 @@ from burn_remote_server.backends.array.kernels import KernelFamily, Parameters, 
 from burn_remote_server.backends.array.masking import BaseMasking
 from burn_remote_server.backends.array.ranking import NumericRanking
 from burn_remote_server.backends.array.scalars import scalar_array
-from burn_remote_server.backends.cuda.library import CUPY
-from burn_remote_server.backends.cuda.linear_algebra import CudaLinearAlgebra
-from burn_remote_server.backends.cuda.modules import cuda_module_families
-from burn_remote_server.backends.cuda.updates import update_in_order
+from burn_remote_server.backends.cupy.library import CUPY
+from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra
+from burn_remote_server.backends.cupy.modules import cuda_module_families
+from burn_remote_server.backends.cupy.updates import update_in_order
 
 __all__ = ["cuda_families"]
 

@@ -8,7 +8,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import LOW_PRECISION
 from burn_remote_server.backends.array.kernels import Parameters, Run, Seen
 from burn_remote_server.backends.array.linear_algebra import FloatLinearAlgebra
-from burn_remote_server.backends.cuda.products import matmul
+from burn_remote_server.backends.cupy.products import matmul
 
 __all__ = ["CudaLinearAlgebra"]
 

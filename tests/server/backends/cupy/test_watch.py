@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from burn_remote_server.backends.cuda.watch import NOT_READY, Watch
+from burn_remote_server.backends.cupy.watch import NOT_READY, Watch
 
 PATIENCE_SECONDS = 5
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import DeviceLost, UnknownTensor
-from burn_remote_server.backends.cuda.faults import LOST, Faults
-from burn_remote_server.backends.cuda.watch import NOT_READY, Watch
+from burn_remote_server.backends.cupy.faults import LOST, Faults
+from burn_remote_server.backends.cupy.watch import NOT_READY, Watch
 
 ILLEGAL_ADDRESS = 700
 NO_MEMORY = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from burn_remote_server.backends.cuda.cudnn_package import lacks_memory, why_unusable
+from burn_remote_server.backends.cupy.cudnn_package import lacks_memory, why_unusable
 
 
 @pytest.mark.parametrize("version", ["1.10", "1.10.0", "1.10rc1", "1.22.1.post2", "2.0", "10.1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from burn_remote_server.backends import host_memory
+from burn_remote_server.backends.numpy import memory_limits
 
 
 class Groups:
@@ -23,13 +23,13 @@ class Groups:
 
     def found(self, own: str = "0::/\n") -> int:
         self.limit("own", own)
-        return host_memory.host_memory_bytes()
+        return memory_limits.host_memory_bytes()
 
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Groups:
-    monkeypatch.setattr(host_memory, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(memory_limits, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory_limits, "_OWN_GROUPS", tmp_path / "own")
     return Groups(tmp_path)
 
 
@@ -40,7 +40,7 @@ def test_without_a_limit_all_memory_of_the_machine_counts(groups: Groups, text: 
 
 
 def test_a_system_without_control_groups_has_no_limit(groups: Groups) -> None:
-    assert host_memory.host_memory_bytes() == psutil.virtual_memory().total
+    assert memory_limits.host_memory_bytes() == psutil.virtual_memory().total
 
 
 def test_a_container_has_what_its_limit_says(groups: Groups) -> None:

@@ -29,8 +29,8 @@ from burn_remote_server.backends.array.module.max_pooling import MaxPooling
 from burn_remote_server.backends.array.module.subject import Array, Subject
 from burn_remote_server.backends.array.module.transposed_convolution import TransposedConvolution
 from burn_remote_server.backends.array.module.windows import Axis, Windows
-from burn_remote_server.backends.cuda.library import CUPY
-from burn_remote_server.backends.cuda.windows import has_kernels, launch
+from burn_remote_server.backends.cupy.library import CUPY
+from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]
 

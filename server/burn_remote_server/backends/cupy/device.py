@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import cupy
 
-from burn_remote_server.backends.cuda.faults import Faults
-from burn_remote_server.backends.cuda.watch import Watch
+from burn_remote_server.backends.cupy.faults import Faults
+from burn_remote_server.backends.cupy.watch import Watch
 from burn_remote_server.backends.interface import Memory
 
 __all__ = ["Gpu", "Shared", "new_event"]

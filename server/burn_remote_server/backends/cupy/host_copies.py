@@ -15,8 +15,8 @@ import cupyx
 import numpy as np
 
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
-from burn_remote_server.backends.cuda.device import Gpu, new_event
-from burn_remote_server.backends.cuda.host_memory import HostMemory, is_pinned
+from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.cupy.pinned_memory import HostMemory, is_pinned
 from burn_remote_server.backends.interface import Deliver
 
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]

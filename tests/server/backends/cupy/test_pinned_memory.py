@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_server.backends.cuda.host_memory import HostMemory, is_pinned
+from burn_remote_server.backends.cupy.pinned_memory import HostMemory, is_pinned
 
 
 class CudaError(RuntimeError):

@@ -7,8 +7,8 @@ from typing import Any
 
 import cupy
 
-from burn_remote_server.backends.cuda.products import matmul
-from burn_remote_server.backends.cuda.updates import update_in_order
+from burn_remote_server.backends.cupy.products import matmul
+from burn_remote_server.backends.cupy.updates import update_in_order
 
 __all__ = ["CUPY", "Cupy"]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from burn_remote_server.backends.cuda.faults import LOST
+from burn_remote_server.backends.cupy.faults import LOST
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["HostMemory", "is_pinned"]

@@ -18,8 +18,8 @@ import cupy
 from cupy.cuda import runtime
 
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.backends.cuda.device import Gpu, new_event
-from burn_remote_server.backends.host_identity import host_identity
+from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.cupy.host_identity import host_identity
 from burn_remote_server.backends.interface import Loan
 
 __all__ = ["Lender", "borrow", "domain"]

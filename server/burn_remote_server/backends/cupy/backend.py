@@ -19,13 +19,13 @@ from burn_remote_server.backends.array.families import random_families
 from burn_remote_server.backends.array.kernels import Parameters, PreparedKernel, Run, Seen
 from burn_remote_server.backends.array.quantization import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
-from burn_remote_server.backends.cuda.cudnn import Cudnn, open_cudnn
-from burn_remote_server.backends.cuda.device import Gpu, Shared
-from burn_remote_server.backends.cuda.families import cuda_families
-from burn_remote_server.backends.cuda.host import BLOCK_BYTES, Reads, Upload, host_array
-from burn_remote_server.backends.cuda.lending import Lender, borrow, domain
-from burn_remote_server.backends.cuda.library import CUPY
-from burn_remote_server.backends.cuda.random_numbers import CudaRandomStream
+from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
+from burn_remote_server.backends.cupy.device import Gpu, Shared
+from burn_remote_server.backends.cupy.families import cuda_families
+from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
+from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
+from burn_remote_server.backends.cupy.library import CUPY
+from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
 from burn_remote_server.backends.interface import Backend, Deliver, Loan, Memory, array_shape
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 

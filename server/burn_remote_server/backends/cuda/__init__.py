@@ -1,1 +1,0 @@
-"""What is particular to CuPy: its missing functions, random numbers and matrix products."""

@@ -1,0 +1,1 @@
+"""The CuPy backend: the array kernels on CUDA GPUs, and the kernels that CuPy lacks."""

@@ -1,0 +1,1 @@
+"""The NumPy backend: the array kernels on the CPU."""
