@@ -13,10 +13,10 @@ def main() -> None:
     # Imported where used: a container's health check runs every few seconds, and what the daemon
     # needs takes ten times as long to import as the check takes to run.
     if "--check" in arguments:
-        from burn_remote_server.process.check import main as check
+        from burn_remote_server.command_line.health_check import main as check
 
         sys.exit(check(arguments))
-    from burn_remote_server.process.command_line import main as serve
+    from burn_remote_server.command_line.command import main as serve
 
     sys.exit(serve(arguments))
 

@@ -26,7 +26,7 @@ from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters, Tally
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.arrivals import Arrivals

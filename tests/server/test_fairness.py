@@ -17,7 +17,7 @@ from burn_remote_server.backends import open_backends
 from burn_remote_server.connections.pump import TURN_COST, serve_session
 from burn_remote_server.execution.sessions import FRAME_COST
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
 HELLO = encode_frame(Hello((1,)))

@@ -6,7 +6,7 @@ import asyncio
 
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 
 class Watched(NumpyBackend):

@@ -34,7 +34,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
 LOST = "GPU 0 is lost; restart the server"

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, unquote
 
 from burn_remote_protocol.errors import HandshakeRefused, UsageError
 from burn_remote_server.access.tokens import InvalidTokens, Token, checked_secret, read_tokens
-from burn_remote_server.process.addresses import is_wildcard, unknown_host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.listen_address import is_wildcard, unknown_host
+from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["NOBODY", "Access", "Grant", "OpenToNetwork", "is_loopback_only", "token_in_path"]
 

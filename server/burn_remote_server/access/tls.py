@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from burn_remote_protocol.errors import UsageError
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["InvalidCertificate", "ServerTls", "peer_context"]
 

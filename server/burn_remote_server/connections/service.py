@@ -27,7 +27,7 @@ from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import load_operations
 from burn_remote_server.host import Device, Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.health import ServerState, refuse, respond
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.telemetry.metrics import Metrics

@@ -16,7 +16,7 @@ from burn_remote_server.access.admission import (
     token_in_path,
 )
 from burn_remote_server.access.tokens import InvalidTokens
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 ALICE = "alice-has-this-token-1"
 BOB = "bob-has-this-other-one"

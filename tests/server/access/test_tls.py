@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from burn_remote_server.access.tls import InvalidCertificate, ServerTls, peer_context
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 
 @pytest.fixture(scope="module")

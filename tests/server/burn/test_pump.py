@@ -32,7 +32,7 @@ from burn_remote_server.burn.pump import (
 )
 from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
 ALICE = "alice-has-this-token-1"

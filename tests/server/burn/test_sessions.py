@@ -10,7 +10,7 @@ import pytest
 from burn_remote_server.access.admission import NOBODY
 from burn_remote_server.backends import open_backends
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 
 @pytest.fixture

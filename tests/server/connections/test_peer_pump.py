@@ -15,7 +15,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.exposed import Exposed
 from support.scripted import ScriptedLink
 

@@ -23,7 +23,7 @@ from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.local import LocalLink
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.exposed import Exposed
 from support.scripted import ScriptedLink

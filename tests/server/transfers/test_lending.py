@@ -20,7 +20,7 @@ from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Repl
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers import sending
 from burn_remote_server.transfers.exposed import Exposed
 from support.lending import SharingBackend

@@ -20,7 +20,7 @@ from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Refused, R
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers import pace
 from burn_remote_server.transfers import peers as module

@@ -21,13 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from burn_remote_server.process.addresses import (
+from burn_remote_server.settings.byte_sizes import parse_bytes
+from burn_remote_server.settings.listen_address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     is_wildcard,
     websocket_address,
 )
-from burn_remote_server.process.sizes import parse_bytes
 
 __all__ = ["Settings"]
 

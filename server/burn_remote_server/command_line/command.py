@@ -17,13 +17,13 @@ import typer
 from pydantic import SecretStr
 
 from burn_remote_protocol.errors import BurnRemoteError
-from burn_remote_server.process.configuration import Settings
-from burn_remote_server.process.configuration_sources import (
+from burn_remote_server.settings.byte_sizes import format_bytes
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.settings.sources import (
     LoadedSettings,
     flag_name,
     load_settings,
 )
-from burn_remote_server.process.sizes import format_bytes
 
 __all__ = ["main"]
 
@@ -203,7 +203,7 @@ def command(
     if show_config:
         typer.echo(_format_settings(loaded))
         return
-    from burn_remote_server.process.daemon import CannotStart, run
+    from burn_remote_server.command_line.daemon import CannotStart, run
 
     try:
         run(loaded.settings)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from burn_remote_server.process import check as module
-from burn_remote_server.process.check import Target, check, main, target
+from burn_remote_server.command_line import health_check as module
+from burn_remote_server.command_line.health_check import Target, check, main, target
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 
 def test_a_server_listens_to_this_machine_only_unless_told_otherwise() -> None:

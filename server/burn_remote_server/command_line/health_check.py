@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from burn_remote_server.process.addresses import (
+from burn_remote_server.settings.listen_address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     http_authority,

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from burn_remote_server.process.banner import announce, facts, ready_line
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.command_line.banner import announce, facts, ready_line
+from burn_remote_server.settings.server_settings import Settings
 
 ADDRESSES = ["ws://127.0.0.1:3000", "ws://127.0.0.1:3000/1"]
 

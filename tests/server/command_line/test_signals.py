@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from burn_remote_server.process import signals
-from burn_remote_server.process.signals import INTERRUPTED_EXIT_CODE
+from burn_remote_server.command_line import signals
+from burn_remote_server.command_line.signals import INTERRUPTED_EXIT_CODE
 
 
 class Recorded:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from burn_remote_server.process.check import Target, check, target
+from burn_remote_server.command_line.health_check import Target, check, target
 from support.servers import server
 
 

@@ -11,17 +11,17 @@ from typing import Final
 
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_server.command_line import banner, signals
+from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.connections import service
 from burn_remote_server.host import Host
-from burn_remote_server.process import banner, signals
-from burn_remote_server.process.addresses import (
+from burn_remote_server.settings.listen_address import (
     http_authority,
     reachable_host,
     unknown_host,
     websocket_address,
 )
-from burn_remote_server.process.configuration import Settings
-from burn_remote_server.process.notify import READY, STOPPING, notify
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry import logs as telemetry
 
 __all__ = ["CannotStart", "run"]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from burn_remote_server.process import daemon
-from burn_remote_server.process.command_line import main
-from burn_remote_server.process.configuration import Settings
-from burn_remote_server.process.configuration_sources import flag_name, load_settings
-from burn_remote_server.process.daemon import CannotStart
+from burn_remote_server.command_line import daemon
+from burn_remote_server.command_line.command import main
+from burn_remote_server.command_line.daemon import CannotStart
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.settings.sources import flag_name, load_settings
 
 SECRETS = {"tokens", "peer_token"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_server.process.sizes import format_bytes, parse_bytes
+from burn_remote_server.settings.byte_sizes import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burn_remote_server.process.check import Target, check
-from burn_remote_server.process.notify import READY, notify
+from burn_remote_server.command_line.health_check import Target, check
+from burn_remote_server.command_line.systemd import READY, notify
 from support.servers import server
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from burn_remote_server.process.addresses import http_authority, reachable_host
-from burn_remote_server.process.configuration import Settings
-from burn_remote_server.process.sizes import format_bytes
+from burn_remote_server.settings.byte_sizes import format_bytes
+from burn_remote_server.settings.listen_address import http_authority, reachable_host
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["announce", "facts", "ready_line"]

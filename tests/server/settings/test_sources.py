@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from burn_remote_server.process.configuration import Settings
-from burn_remote_server.process.configuration_sources import (
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.settings.sources import (
     InvalidSetting,
     load_settings,
 )

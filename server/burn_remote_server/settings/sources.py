@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from burn_remote_protocol.errors import UsageError
-from burn_remote_server.process.configuration import Settings
+from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["InvalidSetting", "LoadedSettings", "flag_name", "load_settings", "variable_name"]
 

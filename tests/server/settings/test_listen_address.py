@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from burn_remote_server.process.addresses import (
+from burn_remote_server.settings.listen_address import (
     http_authority,
     is_wildcard,
     reachable_host,

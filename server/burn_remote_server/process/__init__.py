@@ -1,1 +1,0 @@
-"""How is a server started, configured, asked whether it lives, and stopped?"""
