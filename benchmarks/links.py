@@ -30,8 +30,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.sync.client import connect as library_connect
 
 from burn_remote_protocol.errors import ConnectionLost
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
-from burn_remote_protocol.links.websocket_blocking import connect
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
+from burn_remote_protocol.links.websocket.blocking_link import connect
 
 MEGABYTE = 10**6
 KIBIBYTE = 2**10

@@ -30,9 +30,9 @@ from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.other_functions import device_attribute_advice
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
-from burn_remote_protocol.links import websocket_blocking
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
+from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor
@@ -202,7 +202,7 @@ class RemoteDevice(Device):
             return self._connect_burn(token, tls, timeout_seconds)
 
         def dial(timeout_seconds: float) -> BlockingLink:
-            return websocket_blocking.connect(
+            return blocking_link.connect(
                 self.address,
                 "/session",
                 timeout_seconds=timeout_seconds,
@@ -226,7 +226,7 @@ class RemoteDevice(Device):
         address = self.address if token is None else with_token(self.address, token)
 
         def dial(route: str) -> BlockingWebSocket:
-            return websocket_blocking.connect(
+            return blocking_link.connect(
                 address,
                 route,
                 timeout_seconds=timeout_seconds,

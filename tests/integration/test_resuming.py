@@ -205,12 +205,12 @@ def test_a_restarted_server_does_not_know_the_session() -> None:
 
 def test_nobody_comes_back_to_a_session_without_its_secret(first_server: RunningServer) -> None:
     from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
-    from burn_remote_protocol.links import websocket_blocking
+    from burn_remote_protocol.links.websocket import blocking_link
     from burn_remote_protocol.messages import Hello, Refused, Resume
 
     with br.RemoteDevice(first_server.address) as device:
         session = device.session.welcome.session
-        link = websocket_blocking.connect(first_server.address, "/session")
+        link = blocking_link.connect(first_server.address, "/session")
         link.send(encode_frame(Hello(VERSIONS, resume=Resume(session, bytes(16), 0))))
         answer = link.receive(5)
         link.close()

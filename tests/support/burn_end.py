@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
 from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket, connect
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
 from support.link_servers import PATIENCE_SECONDS
 
 __all__ = ["BurnEnd", "SocketEnd", "burn_end"]

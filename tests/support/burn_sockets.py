@@ -10,7 +10,7 @@ import numpy as np
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
 from burn_remote_protocol.dialects.burn_answers import decode_answer
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket, connect
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
 from burn_remote_protocol.messages import Execute, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec

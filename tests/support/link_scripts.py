@@ -11,7 +11,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket, connect
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
 from support.link_servers import raw_server, read_to_end
 
 __all__ = ["accept_websocket", "frame_bytes", "scripted_link"]

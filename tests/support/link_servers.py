@@ -17,7 +17,7 @@ import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
 
 __all__ = [
     "LOOPS",

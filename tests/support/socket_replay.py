@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket, connect
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from support.replay import RANDOM, difference
 

@@ -24,7 +24,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.websocket_blocking import BlockingWebSocket
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 
 __all__ = ["BurnConnection", "DialRoute"]
 

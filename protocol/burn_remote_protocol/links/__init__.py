@@ -1,7 +1,7 @@
-"""Links carry whole frames between two ends; what is in a frame, they do not know.
+"""Links: connections that carry whole frames between two ends, whatever the frames contain.
 
-``interface`` has the two contracts. ``websocket_blocking`` and ``memory`` serve threads,
-``websocket_asyncio`` and ``memory`` serve event loops.
+``interface`` defines the two kinds of link. ``websocket`` implements both; ``memory`` connects two
+ends inside one process.
 """
 
 from burn_remote_protocol.links.interface import AsyncLink, BlockingLink

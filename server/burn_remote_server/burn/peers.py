@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend

@@ -21,7 +21,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.ids import is_secret
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.burn.peers import MESSAGE_OVERHEAD_BYTES
 from burn_remote_server.burn.running import Unreadable

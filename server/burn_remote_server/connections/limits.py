@@ -8,12 +8,12 @@ import socket
 from collections import Counter
 from typing import Any, Final, cast
 
-from burn_remote_protocol.links.dialing import (
+from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
+from burn_remote_protocol.links.websocket.dialing import (
     KEEPALIVE_IDLE_SECONDS,
     KEEPALIVE_INTERVAL_SECONDS,
     KEEPALIVE_PROBES,
 )
-from burn_remote_protocol.links.direct import DirectServerConnection
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["ConnectionLimits", "CountedConnection"]

@@ -18,7 +18,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from burn_remote_protocol.errors import HandshakeRefused
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, server_options
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.burn.pump import serve_data, serve_request, serve_response

@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.messages import Chunk, FetchRequest, Lent, Reply
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters

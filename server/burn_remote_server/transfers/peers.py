@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING, accepted
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
 from burn_remote_protocol.messages import Fetch, Hello
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.tls import peer_context

@@ -28,7 +28,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     UsageError,
 )
-from burn_remote_protocol.links import pings
+from burn_remote_protocol.links.websocket import keepalive
 from burn_remote_protocol.messages import Expose, Fetch, Seed, Sync, Upload
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.table import sign
@@ -186,7 +186,7 @@ def test_the_server_is_never_pinged(
     # An hour passes each time somebody looks.
     hours = itertools.count(time.monotonic(), 3600)
     clock = SimpleNamespace(monotonic=lambda: next(hours))
-    monkeypatch.setattr(pings, "time", clock)
+    monkeypatch.setattr(keepalive, "time", clock)
     for _ in range(3):
         pending = session.sync()
         session.flush()

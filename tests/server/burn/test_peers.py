@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from burn_remote_protocol.dialects.burn_answers import encode_data
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends

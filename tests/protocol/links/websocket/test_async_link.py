@@ -20,9 +20,9 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
-from burn_remote_protocol.links.direct import DirectClientConnection
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
-from burn_remote_protocol.links.websocket_asyncio import WebSocketLink, connect, server_options
+from burn_remote_protocol.links.websocket.async_connection import DirectClientConnection
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect, server_options
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import pattern
 from support.link_scripts import frame_bytes

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.websocket_blocking import connect
+from burn_remote_protocol.links.websocket.blocking_link import connect
 from support.link_servers import PATIENCE_SECONDS, link_server, raw_server, read_to_end
 
 

@@ -18,8 +18,8 @@ import threading
 import time
 from typing import Final, Protocol
 
-from burn_remote_protocol.links.cutter import READ_BYTES
-from burn_remote_protocol.links.pieces import Piece
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
+from burn_remote_protocol.links.websocket.frame_writer import Piece
 
 __all__ = ["Channel", "PlainChannel", "Seen", "TlsChannel"]
 

@@ -17,9 +17,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.protocol import Side, State
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.cutter import FrameCutter
 from burn_remote_protocol.links.interface import MESSAGE_TOO_BIG, PROTOCOL_ERROR, short_reason
-from burn_remote_protocol.links.pieces import plain_header
+from burn_remote_protocol.links.websocket.frame_parser import FrameCutter
+from burn_remote_protocol.links.websocket.frame_writer import plain_header
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection"]
 

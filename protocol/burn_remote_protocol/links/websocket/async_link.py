@@ -17,19 +17,19 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
 )
 from burn_remote_protocol.links.addresses import Address, parse_address
-from burn_remote_protocol.links.dialing import connection_failure
-from burn_remote_protocol.links.direct import (
-    DirectClientConnection,
-    DirectConnection,
-    DirectServerConnection,
-)
-from burn_remote_protocol.links.heartbeat import Heartbeat
-from burn_remote_protocol.links.indirect import IndirectConnection
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
     short_reason,
 )
+from burn_remote_protocol.links.websocket.async_connection import (
+    DirectClientConnection,
+    DirectConnection,
+    DirectServerConnection,
+)
+from burn_remote_protocol.links.websocket.dialing import connection_failure
+from burn_remote_protocol.links.websocket.heartbeat import Heartbeat
+from burn_remote_protocol.links.websocket.indirect import IndirectConnection
 
 __all__ = ["WebSocketLink", "connect"]
 

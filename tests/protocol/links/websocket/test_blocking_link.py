@@ -14,9 +14,9 @@ from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
-from burn_remote_protocol.links.direct import DirectServerConnection
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
-from burn_remote_protocol.links.websocket_blocking import connect
+from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
+from burn_remote_protocol.links.websocket.blocking_link import connect
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
 from support.link_scripts import accept_websocket, frame_bytes, scripted_link
 from support.link_servers import LOOPS, PATIENCE_SECONDS, link_server, raw_server, read_to_end

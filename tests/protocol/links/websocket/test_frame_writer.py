@@ -8,7 +8,12 @@ from websockets.frames import Frame
 from websockets.protocol import Side, State
 from websockets.server import ServerProtocol
 
-from burn_remote_protocol.links.pieces import Piece, data_pieces, joined_pieces, plain_header
+from burn_remote_protocol.links.websocket.frame_writer import (
+    Piece,
+    data_pieces,
+    joined_pieces,
+    plain_header,
+)
 from support.link_ends import SIZES, pattern
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from burn_remote_protocol.links.masking import apply_mask
+from burn_remote_protocol.links.websocket.masking import apply_mask
 
 __all__ = ["Piece", "data_pieces", "joined_pieces", "plain_header"]
 

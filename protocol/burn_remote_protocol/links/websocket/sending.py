@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from burn_remote_protocol.links.channels import Channel
-from burn_remote_protocol.links.pieces import Piece, data_pieces, joined_pieces
+from burn_remote_protocol.links.websocket.frame_writer import Piece, data_pieces, joined_pieces
+from burn_remote_protocol.links.websocket.socket_streams import Channel
 
 __all__ = ["Sender"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from websockets.protocol import State
 
-from burn_remote_protocol.links.direct import DirectConnection
+from burn_remote_protocol.links.websocket.async_connection import DirectConnection
 
 __all__ = ["Heartbeat"]
 

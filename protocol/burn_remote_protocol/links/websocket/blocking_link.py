@@ -18,9 +18,6 @@ from websockets.exceptions import InvalidState, ProtocolError
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address, parse_address
-from burn_remote_protocol.links.channels import Channel, PlainChannel, Seen, TlsChannel
-from burn_remote_protocol.links.cutter import READ_BYTES, FrameCutter
-from burn_remote_protocol.links.dialing import dial, upgrade
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     MESSAGE_TOO_BIG,
@@ -28,8 +25,16 @@ from burn_remote_protocol.links.interface import (
     PROTOCOL_ERROR,
     short_reason,
 )
-from burn_remote_protocol.links.pings import Due, Pings
-from burn_remote_protocol.links.sending import Sender
+from burn_remote_protocol.links.websocket.dialing import dial, upgrade
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameCutter
+from burn_remote_protocol.links.websocket.keepalive import Due, Pings
+from burn_remote_protocol.links.websocket.sending import Sender
+from burn_remote_protocol.links.websocket.socket_streams import (
+    Channel,
+    PlainChannel,
+    Seen,
+    TlsChannel,
+)
 
 __all__ = ["BlockingWebSocket", "connect"]
 

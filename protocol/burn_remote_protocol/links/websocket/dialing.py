@@ -19,7 +19,7 @@ from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import Address
-from burn_remote_protocol.links.cutter import READ_BYTES
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
 
 __all__ = ["connection_failure", "dial", "upgrade"]
 

@@ -8,9 +8,11 @@ import struct
 from collections.abc import Iterator
 from types import FrameType
 
-from burn_remote_protocol.links.websocket_blocking import connect
+from burn_remote_protocol.links.websocket.blocking_link import connect
 from support.link_ends import in_thread, pattern, send_all
 from support.link_servers import PATIENCE_SECONDS, link_server
+
+LINKS = "burn_remote_protocol.links.websocket"
 
 
 class Interrupted(BaseException):
@@ -22,7 +24,7 @@ def frequent_interrupts(interval_seconds: float) -> Iterator[None]:
     """Raise ``Interrupted`` in this thread again and again, whenever a link's code is running."""
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        if frame and frame.f_globals.get("__package__") == "burn_remote_protocol.links":
+        if frame and frame.f_globals.get("__package__") == LINKS:
             raise Interrupted
 
     before = signal.signal(signal.SIGALRM, interrupt)

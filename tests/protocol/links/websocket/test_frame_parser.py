@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.cutter import READ_BYTES, FrameCutter
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameCutter
 from support.link_ends import SIZES, pattern
 from support.link_scripts import frame_bytes
 

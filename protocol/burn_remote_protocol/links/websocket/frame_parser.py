@@ -10,7 +10,7 @@ import collections
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.masking import apply_mask
+from burn_remote_protocol.links.websocket.masking import apply_mask
 
 __all__ = ["READ_BYTES", "FrameCutter"]
 
