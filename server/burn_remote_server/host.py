@@ -202,10 +202,9 @@ class Host:
         self._expire()
 
     def _expire(self) -> None:
-        """Free what was exposed and never fetched, what was lent for too long, and memory that was
-        kept and never needed, and look whether the devices still work, now and again every
-        second."""
-        self.transfers.expire()
+        """Free expired exposes and loans and cached memory that was not reused, and examine the
+        devices, now and every second."""
+        self._expire_transfers()
         for sending in self.sendings:
             sending.expire()
         for device in self.devices:
@@ -213,6 +212,11 @@ class Host:
             device.backend.examine()
         if not self.draining.is_set():
             self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
+
+    def _expire_transfers(self) -> None:
+        """Free expired exposes, one slice in each turn of the event loop."""
+        if self.transfers.expire():
+            self._loop.call_soon(self._expire_transfers)
 
     def reload(self) -> None:
         """Read tokens and certificates again; what cannot be used is reported and not taken."""
@@ -304,7 +308,7 @@ class Host:
         def arrive(exposed: Exposed) -> None:
             self._loop.call_soon_threadsafe(_deliver, future, exposed)
 
-        self.transfers.fetch(key, arrive)
+        ticket = self.transfers.fetch(key, arrive)
         seconds = self.settings.fetch_timeout_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -315,7 +319,7 @@ class Host:
                 "it may have been fetched already, or have expired"
             ) from None
         finally:
-            self.transfers.forget(key, arrive)
+            self.transfers.forget(key, ticket)
 
 
 def _deliver(future: asyncio.Future[Any], exposed: Exposed) -> None:

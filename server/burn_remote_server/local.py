@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import (
@@ -92,7 +92,7 @@ class LocalLink:
         self._running = threading.Lock()
         self._greeted = False
         # Fetches that may still wait for their expose.
-        self._awaited: list[tuple[Key, Callable[[Exposed], None], InFlight]] = []
+        self._awaited: list[tuple[Key, int, InFlight]] = []
         # The caller's own NumPy settings stay as they are.
         self._context = contextvars.copy_context()
         self._context.run(backend.prepare_thread)
@@ -149,8 +149,8 @@ class LocalLink:
     def _free(self) -> None:
         if not self.closed:
             self._engine.close()
-            for key, arrive, slot in self._awaited:
-                _transfers.forget(key, arrive)
+            for key, ticket, slot in self._awaited:
+                _transfers.forget(key, ticket)
                 slot.fail(TransferFailed("the session ended before the tensor arrived"))
             self._awaited.clear()
         with self._arrived:
@@ -202,5 +202,4 @@ class LocalLink:
             hand_over(exposed, task, slot, self._backend)
 
         self._awaited = [entry for entry in self._awaited if not entry[2].arrived()]
-        self._awaited.append((key, arrive, slot))
-        _transfers.fetch(key, arrive)
+        self._awaited.append((key, _transfers.fetch(key, arrive), slot))

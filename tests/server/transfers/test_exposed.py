@@ -137,8 +137,7 @@ def test_a_fetch_that_gave_up_does_not_take_the_tensor() -> None:
     registry = Transfers()
     got: list[Exposed] = []
     late: list[Exposed] = []
-    registry.fetch(KEY, late.append)
-    registry.forget(KEY, late.append)
+    registry.forget(KEY, registry.fetch(KEY, late.append))
     expose(registry, exposed())
     registry.fetch(KEY, got.append)
     assert (got, late) == ([exposed()], [])
@@ -157,12 +156,11 @@ def test_fetches_under_one_id_count_each(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     registry = Transfers()
     got: list[Exposed] = []
-    for _ in range(3):
-        registry.fetch(KEY, got.append)
+    tickets = [registry.fetch(KEY, got.append) for _ in range(3)]
     with pytest.raises(TransferFailed, match="3 fetches wait"):
         registry.fetch(KEY, got.append)
-    registry.forget(KEY, got.append)
-    registry.forget(("native", b"another"), got.append)
+    registry.forget(KEY, tickets[1])
+    registry.forget(("native", b"another"), tickets[0])
     registry.fetch(KEY, got.append)
 
 
@@ -202,3 +200,81 @@ def test_what_was_fetched_is_not_held_until_the_deadline_of_what_was_not() -> No
 
 class Tensor:
     """Something whose end can be seen."""
+
+
+class CountingOwner:
+    """An owner that counts how often its entries are looked at."""
+
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountingOwner.looks += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def test_giving_up_looks_at_one_of_many_fetches_under_the_same_id() -> None:
+    registry = Transfers()
+    looked = 0
+
+    class Callback:
+        def __call__(self, exposed: Exposed) -> None:
+            raise AssertionError("nothing is exposed")
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return self is other
+
+        __hash__ = object.__hash__
+
+    tickets = [registry.fetch(KEY, Callback()) for _ in range(1000)]
+    for ticket in reversed(tickets):
+        registry.forget(KEY, ticket)
+    assert looked == 0
+    assert registry._waiting_count == 0
+    assert not registry._waiting
+
+
+def test_a_session_that_exposed_nothing_withdraws_without_a_look_at_what_others_exposed() -> None:
+    registry = Transfers()
+    others = CountingOwner()
+    for number in range(1000):
+        key = ("native", number.to_bytes(4, "big"))
+        registry.expose(key, exposed(), owner=others, count=1, expires_seconds=60)
+    CountingOwner.looks = 0
+    registry.withdraw(CountingOwner())
+    assert CountingOwner.looks == 0
+    registry.withdraw(others)
+    assert len(registry) == 0
+
+
+def test_a_session_withdraws_its_own_of_several_tensors_under_one_id() -> None:
+    registry = Transfers()
+    got: list[Exposed] = []
+    first, second = object(), object()
+    for owner, name in ((first, "a"), (second, "b"), (first, "c")):
+        registry.expose(
+            KEY, exposed(name), owner=owner, count=1, expires_seconds=60, is_secret=False
+        )
+    registry.withdraw(first)
+    registry.fetch(KEY, got.append)
+    assert got == [exposed("b")]
+    assert len(registry) == 0
+
+
+def test_tensors_that_expire_at_one_moment_are_freed_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "EXPIRED_AT_ONCE", 10)
+    registry = Transfers()
+    for number in range(25):
+        key = ("native", number.to_bytes(4, "big"))
+        registry.expose(key, exposed(), owner=OWNER, count=1, expires_seconds=60)
+    registry._deadlines = [(0.0, *deadline[1:]) for deadline in registry._deadlines]
+    left = []
+    while registry.expire():
+        left.append(len(registry))
+    assert left == [15, 5]
+    assert len(registry) == 0
