@@ -1,4 +1,4 @@
-"""What does an operator, or the program that started it, see when a server is ready?"""
+"""The startup message of a server: a panel for operators and the ready line for programs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["announce", "facts", "ready_line"]
 
 logger = get_logger(__name__)
 
-# The distributions that may have brought each backend's array library. Their versions are asked
-# for, and not the library itself: only backends import array libraries.
+# The distributions that can provide each backend's array library. The version is read from the
+# package metadata, because only backends import array libraries.
 _ARRAY_LIBRARIES: Final = {
     "numpy": ("numpy",),
     "cupy": ("cupy-cuda12x", "cupy-cuda13x", "cupy"),
@@ -29,16 +29,17 @@ _ARRAY_LIBRARIES: Final = {
 
 
 def ready_line(addresses: Sequence[str]) -> str:
-    """Return the one line that programs wait for; everything after ``at`` is addresses."""
+    """Return the line that programs wait for: everything after ``at`` is addresses."""
     return f"burn-remote-server is ready at {' '.join(addresses)}"
 
 
 def announce(
     about: Mapping[str, str], addresses: Sequence[str], *, out: TextIO, terminal: TextIO
 ) -> None:
-    """Say that the server is ready: a panel on a terminal or else a log line, and the ready line.
+    """Announce that the server is ready.
 
-    The ready line is all that ever goes to ``out``, so a program can read the port from there.
+    A terminal gets a panel, anything else a log line. ``out`` gets the ready line and nothing else,
+    so a program can read the port from it.
     """
     if terminal.isatty():
         _show_panel(about, Console(file=terminal))
@@ -48,14 +49,14 @@ def announce(
         out.write(ready_line(addresses) + "\n")
         out.flush()
     except BrokenPipeError:
-        # Whoever started us reads no output, which is no reason not to serve.
+        # The parent process does not read our output; serve all the same.
         logger.debug("ready_line_unread")
 
 
 def facts(
     settings: Settings, addresses: Sequence[str], port: int, dialects: Sequence[str]
 ) -> dict[str, str]:
-    """Return what is worth knowing about a server that has just started, in order."""
+    """Return the facts that the startup message shows, in order."""
     about = {"address": " ".join(addresses)}
     peer_address = settings.peer_address(port)
     if peer_address not in addresses:

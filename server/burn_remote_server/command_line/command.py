@@ -1,7 +1,8 @@
-"""Which flags does ``burn-remote-server`` have, and what becomes of mistakes?
+"""The command line of ``burn-remote-server``.
 
-Flags arrive as text and are checked where variables and the file are, so that a bad value reads the
-same wherever it came from. A user's mistake ends in one sentence and exit code 2.
+Flags are passed on as text and validated together with environment variables and the configuration
+file, so an invalid value gives the same error wherever it came from. A user's mistake ends with one
+sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _flag(setting: str, panel: str, metavar: str) -> Any:
-    """Return the option of a setting, its help taken from the setting itself."""
+    """Return the option for a setting, with the setting's description as its help."""
     field = Settings.model_fields[setting]
     return typer.Option(
         flag_name(setting),
@@ -62,7 +63,7 @@ def _flag(setting: str, panel: str, metavar: str) -> Any:
 
 
 def _default_text(setting: str, default: object) -> str:
-    """Return the end of a flag's help. What unset means, the description says itself."""
+    """Return the default as the help shows it. Descriptions explain unset values themselves."""
     if default is None:
         return ""
     if default == ():
@@ -192,9 +193,9 @@ def command(
         return
     if address is not None and not check:
         _refuse("--address goes with --check; a server listens on --host and --port")
-    # Secrets have no flag.
+    # Secrets have no flag, because every user of a machine can read the flags of its processes.
     flags = {name: context.params.get(name) for name in Settings.model_fields}
-    # Lists, empty where the flag was not given.
+    # Lists are empty, not None, if the flag was not given.
     flags |= {"peer": peer or None, "custom_operations": custom_operations or None}
     try:
         loaded = load_settings(flags, os.environ, config)
@@ -212,11 +213,11 @@ def command(
 
 
 def _format_settings(loaded: LoadedSettings) -> str:
-    """Return settings as TOML that ``--config`` takes, with where each came from."""
+    """Return the settings as TOML for ``--config``, each with its source."""
     lines = []
     for name, value in loaded.settings.model_dump().items():
         source = loaded.sources.get(name, "default")
-        if value is None:  # TOML has no word for it
+        if value is None:  # TOML has no null
             lines.append(f"# {name} is unset")
         elif isinstance(value, SecretStr):
             lines.append(f"# {name} is set by {source}, and not shown")

@@ -1,4 +1,4 @@
-"""How does the daemon run: its event loop, its signals, what it says, and why it may not start?"""
+"""The daemon process: its event loop, its signals, its announcement and its start-up errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS),
 
 
 class CannotStart(BurnRemoteError):
-    """The server could not begin to listen; the text says why and what to do."""
+    """The server could not start to listen. The text says why and what to do."""
 
     code = "cannot_start"
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal says to stop and the sessions are drained. Raises ``CannotStart``."""
+    """Serve until a signal arrives and all sessions are drained. Raises ``CannotStart``."""
     telemetry.configure(settings.log_level, settings.log_format)
     is_ready = False
 
@@ -70,14 +70,14 @@ def run(settings: Settings) -> None:
             runner.run(serve())
     except* (BurnRemoteError, OSError) as group:
         if is_ready:
-            raise  # no mistake of the operator's: the traceback says where it happened
+            raise  # not a configuration error: keep the traceback
         problem = _first(group)
     if problem is not None:
         raise CannotStart(_explain(problem, settings)) from problem
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where it is installed; ``None`` means asyncio's own."""
+    """Return uvloop's loop factory if uvloop is installed, else ``None`` (asyncio's own)."""
     try:
         import uvloop
     except ImportError:
@@ -91,7 +91,7 @@ def _first(error: Exception) -> Exception:
 
 
 def _explain(problem: Exception, settings: Settings) -> str:
-    """Return one sentence on why the port cannot be had, and what to do."""
+    """Return one sentence: why the server cannot listen, and what to do."""
     address = http_authority(settings.host, settings.port)
     if isinstance(problem, socket.gaierror):
         return unknown_host(settings.host)

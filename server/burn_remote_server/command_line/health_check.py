@@ -1,6 +1,6 @@
-"""Does the server at an address answer? That is ``burn-remote-server --check``.
+"""The health check ``burn-remote-server --check``.
 
-Containers ask every few seconds: the standard library only, and little of that.
+Containers run it every few seconds, so it imports only a few standard library modules.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from burn_remote_server.settings.listen_address import (
 
 __all__ = ["Target", "check", "main", "target"]
 
-# Larger: an orchestrator's own timeout (5 s in our images) ends the check without a reason.
-# Smaller: a server with a busy event loop counts as dead.
+# Below the timeout of our container health checks (5 s), which would kill the check without a
+# reason; long enough for a server with a busy event loop.
 TIMEOUT_SECONDS: Final = 3.0
-# Enough for a status line; what comes after it does not matter.
+# Enough for the status line; the rest of the response is not read.
 STATUS_BYTES: Final = 64
-# The settings that say where a server listens and how one speaks to it.
+# The settings that determine how to reach a server.
 _SETTINGS: Final = ("host", "port", "tls_certificate", "tls_client_ca")
 
 
 class Target(NamedTuple):
-    """Where the server to check listens."""
+    """The address of the server to check."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the server that the arguments name; return 0 when it is healthy and 1 when not."""
+    """Check the server that the arguments select; return 0 if it is healthy, else 1."""
     try:
         problem = check(target(arguments, os.environ))
     except ValueError as error:
@@ -55,20 +55,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def target(arguments: Sequence[str], environment: Mapping[str, str]) -> Target:
-    """Return the server that ``--address`` names, or else the one that is configured.
+    """Return the server from ``--address``, or else the configured one.
 
-    Raises ``ValueError`` for an address or port that cannot be.
+    Raises ``ValueError`` for an invalid address or port.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for setting in ("address", "config", *_SETTINGS):
         parser.add_argument(f"--{setting.replace('_', '-')}")
-    flags, _ = parser.parse_known_args(arguments)  # a server's other flags may stand beside
+    flags, _ = parser.parse_known_args(arguments)  # ignore the server's other flags
     if flags.address is not None:
         return _read_address(flags.address)
     config = flags.config or environment.get("BURN_REMOTE_CONFIG")
     file = _read_file(Path(config)) if config else {}
     variables = {name: environment.get(f"BURN_REMOTE_{name.upper()}") for name in _SETTINGS}
-    if str(variables["port"]).startswith("tcp://"):  # Kubernetes' word for a service, not ours
+    if str(variables["port"]).startswith("tcp://"):  # set by Kubernetes for a service
         variables["port"] = None
     found = {name: getattr(flags, name) or variables[name] or file.get(name) for name in _SETTINGS}
     port = str(found["port"] or DEFAULT_PORT)
@@ -103,7 +103,7 @@ def _read_file(path: Path) -> dict[str, str | int]:
 
 
 def check(server: Target) -> str | None:
-    """Ask a server for ``/healthz``; return ``None`` when it is healthy, or else what is wrong."""
+    """Request ``/healthz``; return ``None`` if the server is healthy, else the problem."""
     authority = http_authority(server.host, server.port)
     try:
         status = _request_status(server, authority)
@@ -114,7 +114,7 @@ def check(server: Target) -> str | None:
     if status.startswith(b"HTTP/1.1 200"):
         return None
     if server.wants_certificate and not status:
-        return None  # the handshake was done, then it missed our certificate: its event loop lives
+        return None  # it refused us for lack of a client certificate, so its event loop runs
     answer = status.split(b"\r\n")[0].decode("latin-1")
     return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
 
@@ -124,10 +124,10 @@ def _request_status(server: Target, authority: str) -> bytes:
     address = (server.host, server.port)
     with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as connection:
         if server.tls:
-            import ssl  # 20 ms that only those with certificates pay
+            import ssl  # takes 20 ms; only needed with TLS
 
-            # Alive or not is the question; a container asks itself by an address that no
-            # certificate names.
+            # The check tests liveness, not identity: a container checks itself by an address
+            # that its certificate does not name.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

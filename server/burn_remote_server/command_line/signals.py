@@ -1,7 +1,7 @@
-"""What do signals do to a server?
+"""Signal handlers of the daemon.
 
-SIGTERM and SIGINT drain it; a second SIGINT ends it at once. SIGHUP makes it read tokens and
-certificates again.
+SIGTERM and SIGINT drain the server; a second SIGINT exits at once. SIGHUP reloads tokens and
+certificates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["INTERRUPTED_EXIT_CODE", "install", "on_hangup"]
 
-# What a shell reports for a program that SIGINT ended.
+# The exit code that shells report for a program killed by SIGINT.
 INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
 
 logger = get_logger(__name__)
@@ -29,11 +29,10 @@ def install(
     *,
     exit_now: Callable[[int], object] = os._exit,
 ) -> None:
-    """Call ``drain`` on the loop, once, at the first SIGTERM or SIGINT.
+    """Call ``drain`` once, on the loop, at the first SIGTERM or SIGINT.
 
-    Python delivers signals to the main thread only: elsewhere (a server that a test or a program
-    runs in a thread of its own) nothing is installed, and whoever started it stops it. Closing the
-    loop removes the handlers.
+    Python delivers signals to the main thread only. In any other thread this installs nothing, and
+    the program that started the server must stop it. Closing the loop removes the handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -43,13 +42,13 @@ def install(
 
 
 def on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
-    """Call ``reload`` on the loop at each SIGHUP; in the main thread only, like ``install``."""
+    """Call ``reload`` on the loop at each SIGHUP. In the main thread only, like ``install``."""
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 class _Policy:
-    """Remember which signals have come."""
+    """The signals received so far and their effect."""
 
     def __init__(self, drain: Callable[[], None], exit_now: Callable[[int], object]) -> None:
         self._drain = drain
@@ -62,7 +61,7 @@ class _Policy:
 
     def interrupt(self) -> None:
         if self._interrupted:
-            # Not sys.exit: a worker in a long kernel would keep the interpreter from ending.
+            # Not sys.exit: a worker thread in a long kernel would delay the end of the interpreter.
             logger.warning("interrupted again, exiting at once")
             self._exit_now(INTERRUPTED_EXIT_CODE)
             return

@@ -1,4 +1,4 @@
-"""What does a server tell the service manager that started it? The protocol of sd_notify(3)."""
+"""Service manager notifications, by the protocol of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["READY", "STOPPING", "notify"]
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
 
-# The manager reads at once or never: larger holds up the event loop of a server beside a dead one.
+# Bounds how long a dead service manager can block the event loop.
 TIMEOUT_SECONDS: Final = 1.0
 
 logger = get_logger(__name__)
 
 
 def notify(state: str, status: str) -> None:
-    """Tell a state and a text that ``systemctl status`` shows; nothing where nobody listens.
+    """Send a state, and a text for ``systemctl status``, to the service manager if there is one.
 
-    A manager that cannot be told is logged: it is no reason not to serve.
+    A failure is logged and otherwise ignored.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    if address.startswith("@"):  # Linux's abstract names, as systemd writes them
+    if address.startswith("@"):  # systemd's notation for a Linux abstract socket
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

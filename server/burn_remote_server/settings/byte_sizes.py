@@ -1,4 +1,4 @@
-"""How do people write a number of bytes? ``64MiB``, and the other way round."""
+"""Conversion between byte counts and text such as ``64MiB``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII | re.IGN
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that ``1.5GiB``, ``64MB`` or ``4096`` says. Raises ``ValueError``."""
+    """Return the number of bytes in ``1.5GiB``, ``64MB`` or ``4096``. Raises ``ValueError``."""
     match = _SIZE.fullmatch(text)
     unit = match and _UNITS.get(match[2].lower())
     if not match or not unit:
@@ -32,7 +32,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Return a size for people to read: ``1.5GiB``."""
+    """Return a byte count in the largest binary unit: ``1.5GiB``."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,6 +1,6 @@
-"""Where does a server listen, and how does one write that down?
+"""Listen addresses: defaults, wildcards and their notation.
 
-The standard library only: ``check`` needs this before anything heavy is imported.
+Uses only the standard library, because the health check imports it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ __all__ = [
     "websocket_address",
 ]
 
-# Loopback: nobody but this machine's users can connect until the operator decides otherwise.
+# Loopback: only this machine can connect until the operator decides otherwise.
 DEFAULT_HOST: Final = "127.0.0.1"
-# The port that Burn's examples use; clients assume it where none is given.
+# The port of Burn's examples; clients use it when an address names none.
 DEFAULT_PORT: Final = 3000
 
 _WILDCARDS: Final = {"": DEFAULT_HOST, "0.0.0.0": DEFAULT_HOST, "::": "::1"}
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether ``host`` stands for every interface, and so is no name to connect to."""
+    """Whether ``host`` means all interfaces, which is not an address to connect to."""
     return host in _WILDCARDS
 
 
 def reachable_host(host: str) -> str:
-    """Return the host by which this machine reaches a server that listens on ``host``."""
+    """Return the host through which this machine reaches a server that listens on ``host``."""
     return _WILDCARDS.get(host, host)
 
 
 def unknown_host(host: str) -> str:
-    """Return what is said of a host on which no server of this machine can listen."""
+    """Return the error text for a host that is not an address of this machine."""
     return (
         f"--host {host!r} is no name or address of this machine; "
         "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"

@@ -1,4 +1,4 @@
-"""Where do settings come from? Flags win over variables, those over the TOML file and defaults."""
+"""Sources of settings, by precedence: flags, environment variables, the TOML file, defaults."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ __all__ = ["InvalidSetting", "LoadedSettings", "flag_name", "load_settings", "va
 
 VARIABLE_PREFIX: Final = "BURN_REMOTE_"
 
-# Variables with our prefix that are not settings of the server: the client's, and the path of the
-# file itself.
+# Variables with our prefix that are not server settings: the client's two, and the file's path.
 OTHER_VARIABLES: Final = frozenset({"address", "token", "config"})
 
-# Of 1. Lower: an unrelated name counts as a mistyped setting. Higher: a typo goes unnoticed.
+# difflib ratio (0 to 1) above which a name counts as a mistyped setting.
 SIMILARITY: Final = 0.75
 
 
 class InvalidSetting(UsageError):
-    """A setting cannot be used; ``source`` is the flag, variable or file entry that gave it."""
+    """An invalid setting. ``source`` is the flag, variable or file entry that gave it."""
 
     code = "invalid_setting"
 
@@ -43,7 +42,7 @@ class InvalidSetting(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and for each that is not a default the flag, variable or file that gave it."""
+    """Settings, and the source of each one that is not a default."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -62,9 +61,9 @@ def variable_name(setting: str) -> str:
 def load_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None
 ) -> LoadedSettings:
-    """Put together the settings from all sources; a flag that is ``None`` was not given.
+    """Merge the settings from all sources. A flag that is ``None`` was not given.
 
-    Raises ``InvalidSetting`` for the first value or name that cannot be.
+    Raises ``InvalidSetting`` for the first invalid name or value.
     """
     if file is None and environment.get(variable_name("config")):
         file = Path(environment[variable_name("config")])
@@ -76,14 +75,14 @@ def load_settings(
     )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for layer, describe in layers:  # the last one wins
+    for layer, describe in layers:  # later layers override earlier ones
         values.update(layer)
         sources.update({name: describe(name) for name in layer})
     try:
         return LoadedSettings(Settings(**values), sources)
     except ValidationError as error:
         first = error.errors()[0]
-        if not first["loc"]:  # two settings that do not go together
+        if not first["loc"]:  # a conflict between two settings
             setting, _, rest = _explain(first).partition(" ")
             raise InvalidSetting(sources.get(setting, setting), rest) from error
         name = str(first["loc"][0])
@@ -115,14 +114,14 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if name not in Settings.model_fields:
             _refuse_mistyped(variable, name)
         elif value and not (name == "port" and value.startswith("tcp://")):
-            # Empty: a Compose file passed on what was not set. BURN_REMOTE_PORT=tcp://…: Kubernetes
-            # says so in every pod beside a service named burn-remote, and means no port of ours.
+            # Compose passes unset variables on as empty strings. Kubernetes sets
+            # BURN_REMOTE_PORT=tcp://… in every pod if a service is named burn-remote.
             values[name] = value
     return values
 
 
 def _refuse_mistyped(variable: str, name: str) -> None:
-    # Other programs may use the prefix, so only a name close to a setting's is an error.
+    # Other programs may use the prefix: only a name similar to a setting's is an error.
     meant = _nearest(name, Settings.model_fields)
     if meant and name not in OTHER_VARIABLES:
         raise InvalidSetting(variable, f"is not a setting; did you mean {variable_name(meant)}?")
@@ -146,9 +145,9 @@ def _quote(value: object) -> str:
 
 
 def _explain(error: Any) -> str:
-    """Say in a few words what pydantic expected: ``expected a whole number``."""
+    """Return what pydantic expected in plain words: ``expected a whole number``."""
     message = str(error["msg"])
-    if error["type"] == "value_error":  # our own validators say it themselves
+    if error["type"] == "value_error":  # the text of our own validators
         return message.removeprefix("Value error, ")
     expected = _EXPECTED.get(error["type"], message.removeprefix("Input should be "))
     return "expected " + re.sub("^(less|greater) than", r"a number \1 than", expected)

@@ -1,4 +1,4 @@
-"""What does a server count? Plain integers, so that counting costs the hot path next to nothing."""
+"""Counters of a server: plain integers, cheap enough for the hot path."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Counters", "Tally"]
 
 @dataclass(slots=True, eq=False)
 class Counters:
-    """What one session, or the service itself, has counted.
+    """The counters of one session, or of the service itself.
 
-    **One writer each**: ``+=`` on an attribute is not atomic between threads, so whatever runs in a
-    thread of its own has its own ``Counters``. Readers may see a value that is a moment old.
+    **One writer per instance**: ``+=`` on an attribute is not atomic between threads, so every
+    thread that counts has its own ``Counters``. A reader may see a slightly outdated value.
     """
 
     sessions_opened: int = 0
@@ -27,22 +27,22 @@ class Counters:
     client_sent_bytes: int = 0
     peer_received_bytes: int = 0
     peer_sent_bytes: int = 0
-    tensors: int = 0  # live now: goes up and down
-    tensor_bytes: int = 0  # live now: goes up and down
-    transfers_open: int = 0  # now: goes up and down
+    tensors: int = 0  # gauge
+    tensor_bytes: int = 0  # gauge
+    transfers_open: int = 0  # gauge
     transfers_exposed: int = 0
     transfers_served: int = 0
     transfers_fetched: int = 0
     transfers_expired: int = 0
     transfers_lent: int = 0
     transfers_borrowed: int = 0
-    failures: Counter[str] = field(default_factory=Counter)  # by the error's wire code
+    failures: Counter[str] = field(default_factory=Counter)  # by the wire code of the error
 
     def add(self, other: Counters) -> None:
-        """Add what another has counted."""
+        """Add the values of ``other``."""
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        # Copied first, in one step: its owner may add a code while we walk through it.
+        # Copy first: copy() is atomic, and the owner may insert a code during an iteration.
         self.failures.update(other.failures.copy())
 
 
@@ -50,7 +50,7 @@ _NUMBERS: Final = tuple(item.name for item in fields(Counters) if item.name != "
 
 
 class Tally:
-    """All counters of a process: those in use, and the sum of those that are done. Thread-safe."""
+    """All counters of a process: the open ones and the sum of the closed ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,16 +65,16 @@ class Tally:
         return counters
 
     def close(self, counters: Counters) -> None:
-        """Keep what was counted and forget the counters. A second time does nothing.
+        """Add the counters to the total and release them. Idempotent.
 
-        Live tensors and bytes that the owner left in them stay in the total: they were leaked.
+        Gauges that are not zero stay in the total: those tensors leaked.
         """
         with self._lock:
             if self._open.pop(id(counters), None) is not None:
                 self._closed.add(counters)
 
     def total(self) -> Counters:
-        """Return the sum of everything that was ever counted."""
+        """Return the sum of all counters, open and closed."""
         total = Counters()
         with self._lock:
             total.add(self._closed)

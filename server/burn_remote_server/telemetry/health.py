@@ -1,4 +1,4 @@
-"""What does a server's port answer to plain HTTP? Health, readiness, metrics, or what it is."""
+"""Plain HTTP responses on the WebSocket port: health, readiness, metrics and refusals."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the answers depend on. Without ``exposition`` there are no metrics to see."""
+    """The state that the responses report. ``exposition`` is ``None`` where metrics are off."""
 
     draining: bool = False
     exposition: Callable[[], bytes] | None = None
-    # Of each device, why it is lost, or ``None``.
+    # Per device: the reason why it is lost, or None.
     failures: Sequence[str | None] = ()
 
 
 def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
-    """Return the response to ``GET path``; ``is_route``: a dialect listens there for WebSockets."""
+    """Return the response to ``GET path``. ``is_route`` is true for a path of a WebSocket route."""
     bare = urlsplit(path).path.rstrip("/")
     lost = [failure for failure in state.failures if failure is not None]
     if bare == "/healthz":
-        # Only a new process has the device again. While one works, its sessions are worth more.
+        # Recovery needs a restart, which ends all sessions: unhealthy only if every device is lost.
         return _lost(lost) if lost and len(lost) == len(state.failures) else (200, _TEXT, b"ok\n")
     if bare == "/readyz":
         if state.draining:
@@ -42,24 +42,24 @@ def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
         return 200, {"Content-Type": METRICS_TYPE}, state.exposition()
     if is_route or not bare:
         headers = {**_TEXT, "Upgrade": "websocket", "Connection": "Upgrade"}
-        return 426, headers, _introduce("This is no web page.")
-    return 404, _TEXT, _introduce(f"Nothing is at {path!r:.200}.")
+        return 426, headers, _introduce("This port speaks WebSocket; it has no web page.")
+    return 404, _TEXT, _introduce(f"There is nothing at {path!r:.200}.")
 
 
 def refuse(headers: Mapping[str, str], refusal: str, device: int, devices: int) -> Answer | None:
-    """Return the response to a WebSocket request that is refused, or ``None``.
+    """Return the refusal of a WebSocket request, or ``None`` to accept it.
 
-    ``refusal`` is why its connection is one too many, or empty. ``device`` is the index that the
-    address names, ``devices`` how many there are. The body is one sentence on one line.
+    ``refusal`` is the reason if the connection exceeds a limit, else empty. ``device`` is the index
+    in the requested address, ``devices`` the number of devices. The body is one line.
     """
     if refusal:
         return 429, _TEXT, f"{refusal}\n".encode()
     if "Origin" in headers:
-        # Browsers send it, our clients never do. Any page that somebody on this machine looks at
-        # could otherwise connect to a server on loopback, which needs no token.
+        # Browsers send Origin, our clients never do. Without this check, any web page open on this
+        # machine could connect to a server on loopback, which needs no token.
         return 403, _TEXT, b"Web pages may not connect to this server.\n"
     if device >= devices:
-        # Not 404, by which a client knows that a server lacks the native route.
+        # Not 404: a client reads that as a server without the native route.
         last = "only /0" if devices == 1 else f"/0 to /{devices - 1}"
         return 421, _TEXT, f"there is no device /{device} here, {last}\n".encode()
     return None
@@ -72,7 +72,7 @@ def _lost(failures: Sequence[str]) -> Answer:
 def _introduce(first: str) -> bytes:
     return (
         f"{first}\n\n"
-        "This is a burn-remote-server: Python programs hold tensors here and compute on them,\n"
-        'with burn_remote.RemoteDevice("ws://HOST:PORT"). To look after it, ask for\n'
-        "/healthz, /readyz or /metrics.\n"
+        "This is a burn-remote-server. Python programs store tensors and compute on it through\n"
+        'burn_remote.RemoteDevice("ws://HOST:PORT"). Operators can request /healthz, /readyz and\n'
+        "/metrics.\n"
     ).encode()

@@ -1,8 +1,8 @@
-"""How does the server log? Events with facts, as JSON lines or, on a terminal, for reading.
+"""Structured logging: events with key–value pairs, as JSON lines or formatted for a terminal.
 
-Loggers are made here, one per module, and write standard library records that carry their facts
-along. So in-process servers leave a program's own logging alone, and ``configure``, which only the
-daemon calls, gives our records and those of libraries the same look.
+Each module gets its logger from ``get_logger``. Loggers emit standard library records that carry
+the key–value pairs, so an in-process server does not change the logging of its host program. Only
+the daemon calls ``configure``, which gives our records and those of libraries the same format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 __all__ = ["BoundLogger", "configure", "get_logger", "session_name"]
 
-# What a network does every day. The peer gets the reason; a traceback would only show our own code.
+# Expected network errors. The reason is enough; a traceback would only show library code.
 _ORDINARY: Final = (ConnectionError, EOFError, TimeoutError, ConnectionClosed, InvalidHandshake)
 
 
@@ -32,16 +32,16 @@ def get_logger(name: str) -> BoundLogger:
 
 
 def session_name(identifier: int) -> str:
-    """Return what a session (u64) is called in log lines: 16 hexadecimal digits, always."""
+    """Return the name of a session (u64) in log lines: always 16 hexadecimal digits."""
     return f"{identifier:016x}"
 
 
 def configure(
     level: str, log_format: Literal["auto", "console", "json"], stream: TextIO = sys.stderr
 ) -> logging.Handler:
-    """Send every log line of this process to ``stream``; return the handler that does it.
+    """Send every log record of this process to ``stream``; return the installed handler.
 
-    ``auto`` is ``console`` where ``stream`` is a terminal and ``json`` elsewhere.
+    ``auto`` means ``console`` if ``stream`` is a terminal, else ``json``.
     """
     is_terminal = stream.isatty()
     if log_format == "auto":
@@ -66,7 +66,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # It tells of every connection at info, which we do ourselves, per session.
+    # websockets logs each connection at info level; we already log each session.
     logging.getLogger("websockets").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
@@ -96,13 +96,13 @@ _PROCESSORS: Final[list[Processor]] = [structlog.stdlib.filter_by_level, _to_rec
 
 
 def _lift_facts(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Put the facts that a record carries beside its text."""
+    """Merge the key–value pairs of a record into the event."""
     facts: MutableMapping[str, Any] = getattr(event["_record"], "facts", {})
     return {**facts, **event}
 
 
 def _escape_control_characters(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Quote text that a peer could use to write on the operator's terminal."""
+    """Quote text with control characters, which a peer could use to control the terminal."""
     return {
         name: repr(value) if isinstance(value, str) and not value.isprintable() else value
         for name, value in event.items()
@@ -110,7 +110,7 @@ def _escape_control_characters(logger: Any, method: str, event: EventDict) -> Ev
 
 
 def _shorten_disconnects(record: logging.LogRecord) -> bool:
-    """Make one warning line of a library's traceback about a connection that went away."""
+    """Replace the traceback of a lost connection in a library record with a one-line warning."""
     error = record.exc_info[1] if record.exc_info else None
     if not record.name.startswith("websockets") or not isinstance(error, _ORDINARY):
         return True

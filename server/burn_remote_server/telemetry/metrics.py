@@ -1,10 +1,10 @@
-"""How do a server's counters look to Prometheus?"""
+"""Prometheus metrics of a server, collected from its counters on request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -15,17 +15,34 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "MeasuredDevice", "Metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
+class DeviceMemory(Protocol):
+    """Sizes in bytes by kind, as a named tuple."""
+
+    def _asdict(self) -> dict[str, int]: ...
+
+
+class MeasuredDevice(Protocol):
+    """The properties of a device that its metrics report. Every ``Backend`` has them."""
+
+    @property
+    def device_name(self) -> str: ...
+
+    @property
+    def failure(self) -> str | None: ...
+
+    def memory(self) -> DeviceMemory: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One sample: the metric's name and help, and the counter that it shows."""
+    """One sample: the metric's name and help, and the counter that it reports."""
 
     name: str
     help: str
@@ -37,7 +54,7 @@ class _Row:
 _BYTES_HELP: Final = "Bytes that crossed the sockets of clients and of other servers."
 _BYTES_METRIC: Final = "burn_remote_bytes"
 
-# Prometheus adds _total to the names of counters. Rows of one metric stand together.
+# Prometheus appends _total to counter names. Rows of one metric must be adjacent.
 ROWS: Final = (
     _Row("burn_remote_sessions_opened", "Sessions opened.", "sessions_opened"),
     _Row("burn_remote_sessions_closed", "Sessions closed.", "sessions_closed"),
@@ -57,11 +74,26 @@ ROWS: Final = (
     _Row(_BYTES_METRIC, _BYTES_HELP, "peer_sent_bytes", {"kind": "peer", "direction": "sent"}),
     _Row("burn_remote_tensors", "Tensors held now.", "tensors", is_gauge=True),
     _Row("burn_remote_tensor_bytes", "Bytes of tensors held now.", "tensor_bytes", is_gauge=True),
-    _Row("burn_remote_transfers_open", "Offers open now.", "transfers_open", is_gauge=True),
-    _Row("burn_remote_transfers_exposed", "Tensors offered to other servers.", "transfers_exposed"),
+    _Row(
+        "burn_remote_transfers_open",
+        "Exposed tensors that are not fetched yet.",
+        "transfers_open",
+        is_gauge=True,
+    ),
+    _Row(
+        "burn_remote_transfers_exposed",
+        "Tensors exposed to other sessions and servers.",
+        "transfers_exposed",
+    ),
     _Row("burn_remote_transfers_served", "Tensors sent to other servers.", "transfers_served"),
-    _Row("burn_remote_transfers_fetched", "Tensors got from other servers.", "transfers_fetched"),
-    _Row("burn_remote_transfers_expired", "Offers nobody took in time.", "transfers_expired"),
+    _Row(
+        "burn_remote_transfers_fetched", "Tensors fetched from other servers.", "transfers_fetched"
+    ),
+    _Row(
+        "burn_remote_transfers_expired",
+        "Exposed tensors that expired before a fetch.",
+        "transfers_expired",
+    ),
     _Row("burn_remote_transfers_lent", "Tensors lent to servers of this host.", "transfers_lent"),
     _Row(
         "burn_remote_transfers_borrowed",
@@ -72,9 +104,10 @@ ROWS: Final = (
 
 
 class Metrics(Collector):
-    """Reads the counters when Prometheus asks, and never in between.
+    """A Prometheus collector over the server's counters.
 
-    ``total`` returns the sum of all counters of the server; it may be called from any thread.
+    It reads the counters only when Prometheus scrapes. ``total`` returns the sum of all counters of
+    the server and may be called from any thread.
     """
 
     def __init__(
@@ -83,30 +116,30 @@ class Metrics(Collector):
         *,
         version: str,
         backend: str,
-        devices: Sequence[Backend] = (),
+        devices: Sequence[MeasuredDevice] = (),
     ) -> None:
         self._total = total
         self._devices = devices
         self._build = {"version": version, "backend": backend}
-        # A registry of its own: two servers in one process must not see each other's numbers.
+        # A registry per server: two servers in one process must not mix their metrics.
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric with its present value; prometheus-client calls this."""
+        """Yield every metric with its current value. Called by prometheus_client."""
         total = self._total()
-        yield _gauge("burn_remote_build_info", "What runs here.", 1, self._build)
+        yield _gauge("burn_remote_build_info", "Version and backend.", 1, self._build)
         yield _gauge("burn_remote_sessions", "Sessions open now.", _open_sessions(total), {})
         yield from _families(total)
         yield _device_memory(self._devices)
         yield _devices_lost(self._devices)
         failures = CounterMetricFamily(
-            "burn_remote_failures", "Errors told to clients, by code.", labels=["code"]
+            "burn_remote_failures", "Errors sent to clients, by error code.", labels=["code"]
         )
         for code, count in sorted(total.failures.items()):
             failures.add_metric([code], count)
@@ -117,10 +150,10 @@ def _open_sessions(total: Counters) -> int:
     return total.sessions_opened - total.sessions_closed
 
 
-def _device_memory(devices: Sequence[Backend]) -> Metric:
+def _device_memory(devices: Sequence[MeasuredDevice]) -> Metric:
     family = GaugeMetricFamily(
         "burn_remote_device_memory_bytes",
-        "Memory of each device: what may be used, what arrays take, what is kept to use again.",
+        "Memory of each device: usable in total, used by arrays, cached for reuse.",
         labels=["device", "name", "kind"],
     )
     for index, device in enumerate(devices):
@@ -129,10 +162,10 @@ def _device_memory(devices: Sequence[Backend]) -> Metric:
     return family
 
 
-def _devices_lost(devices: Sequence[Backend]) -> Metric:
+def _devices_lost(devices: Sequence[MeasuredDevice]) -> Metric:
     family = GaugeMetricFamily(
         "burn_remote_device_lost",
-        "Whether a device does nothing any more until the server is started anew.",
+        "1 if the device is lost; the server must be restarted to use it again.",
         labels=["device", "name"],
     )
     for index, device in enumerate(devices):

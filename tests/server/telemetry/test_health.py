@@ -52,7 +52,7 @@ def test_a_browser_is_told_what_this_port_is(path: str, is_route: bool) -> None:
 def test_a_wrong_path_is_named() -> None:
     status, _, body = respond("/sesion", READY)
     assert status == 404
-    assert body.startswith(b"Nothing is at '/sesion'.")
+    assert body.startswith(b"There is nothing at '/sesion'.")
 
 
 def test_a_path_without_end_is_not_repeated_in_full() -> None:
