@@ -1,4 +1,4 @@
-"""What is a kernel, and how does a family of them say which operations it has?"""
+"""Kernels and families of kernels."""
 
 from __future__ import annotations
 
@@ -72,8 +72,11 @@ class PreparedKernel(ABC):
         """Return a function of the tensors, the first of which is like ``first``."""
 
     def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
-        """Return a function like that of ``prepare`` with an argument ``out``: an array for the
-        result, which may be one of the tensors. ``None`` where there is none."""
+        """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.
+
+        ``out`` may be any one of the tensors that has the result's shape and dtype: every input
+        must be read before its elements are written. ``None`` where the kernel cannot do that.
+        """
         return None
 
     def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:

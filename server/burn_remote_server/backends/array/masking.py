@@ -1,4 +1,4 @@
-"""How do truth values choose between elements?"""
+"""Kernels that choose between elements by a mask."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class BaseMasking(KernelFamily):
         }
 
     def mask_where(self, tensor: Array, mask: Array, value: Array, *, out: TensorSpec) -> Array:
-        """Return the value's elements where the mask is true, the tensor's elsewhere."""
+        """Return the elements of ``value`` where the mask is true, of ``tensor`` elsewhere."""
         return self.xp.where(mask, value, tensor)
 
     def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return a number where the mask is true, the tensor's elements elsewhere."""
+        """Return ``run(tensor, mask)``: a number where the mask is true, the tensor elsewhere."""
         where = self.xp.where
         number = scalar_array(self.xp, parameters["value"], first.dtype)
 
@@ -48,11 +48,16 @@ class BaseMasking(KernelFamily):
     def prepare_mask_fill_into(
         self, first: Seen, out: TensorSpec, parameters: Parameters
     ) -> Run | None:
-        """Return the same for the tensor's own memory."""
-        copyto = self.xp.copyto
-        number = scalar_array(self.xp, parameters["value"], first.dtype)
+        """Return ``run(tensor, mask, out=…)``; ``out`` may be the tensor or the mask."""
+        if first.dtype.kind == "b":
+            # Only a tensor of bools can take the memory of its mask. One function of both inputs
+            # reads the mask before it writes over it; copying the tensor there first would not.
+            function: Run = self.xp.logical_or if parameters["value"] else self.xp.greater
+            return function
         if first.shape != out.shape:
             return None
+        copyto = self.xp.copyto
+        number = scalar_array(self.xp, parameters["value"], first.dtype)
 
         def run(tensor: Array, mask: Array, *, out: Array) -> Array:
             if out is not tensor:

@@ -1,0 +1,21 @@
+"""Reuse of the memory of dying inputs, forced for tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from burn_remote_server.execution import plans
+
+__all__ = ["forced_reuse"]
+
+
+@contextlib.contextmanager
+def forced_reuse() -> Iterator[None]:
+    """Let results of every size take the memory of an input that dies.
+
+    Applies to the operations that sessions in this process prepare meanwhile.
+    """
+    with patch.object(plans, "REUSED_BYTES", 0):
+        yield
