@@ -1,4 +1,4 @@
-"""What is particular to CuPy as the array library?"""
+"""The CuPy backend: one GPU, its sessions, and copies between its memory and the host's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["CupyBackend"]
 
 
 class CupySession(ArraySession):
-    """Kernels of one session, on a stream of its own."""
+    """The kernels of one session, which run on a CUDA stream of their own."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class CupySession(ArraySession):
         self._reads = Reads(gpu, stream)
 
     def activate(self) -> None:
-        # A session of a GPU that is lost runs nothing.
+        # No operation of a session runs on a lost GPU, so a failed activation does no harm.
         with contextlib.suppress(DeviceLost), self._faults:
-            # The current device and stream belong to a thread, and several sessions may share one.
+            # The current device and stream are per thread; several sessions may share a thread.
             self._gpu.device.use()
             self._stream.use()
             self._gpu.tidy()
@@ -86,21 +86,22 @@ class CupySession(ArraySession):
             return super().bind(signature) if run is None else run
 
     def bind_into(self, signature: Signature) -> None:
-        # The pool hands memory out again without asking the system; looking would cost more.
+        # CuPy's memory pool reuses freed memory without a system call, so reuse here gains nothing.
         return None
 
     def close(self) -> None:
         self._gpu.give_back_stream(self._stream)
 
     def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
-        # Few of CuPy's functions take bfloat16.
+        # Few of CuPy's functions accept bfloat16.
         return first.dtype != BFLOAT16 and kernel.keeps_precision(first, parameters)
 
 
 class CupyBackend(ArrayBackend):
-    """One GPU of this machine, whose arrays may take ``memory_limit`` bytes.
+    """One GPU of this machine.
 
-    ``uses_cudnn`` says that convolutions are cuDNN's where it is installed.
+    ``memory_limit`` bounds the bytes that arrays may use. With ``uses_cudnn``, convolutions run on
+    cuDNN if it is installed.
     """
 
     name: ClassVar[str] = "cupy"
@@ -113,7 +114,7 @@ class CupyBackend(ArrayBackend):
         self._lender = Lender(self._gpu)
         self._lends_to = domain()
         with self._gpu.device:
-            # Here and not at the first convolution: no session should wait for it to be loaded.
+            # Load cuDNN here, so that no session waits for it at its first convolution.
             self.cudnn: Cudnn | None = open_cudnn() if uses_cudnn else None
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
@@ -184,7 +185,7 @@ class CupyBackend(ArrayBackend):
         with source._faults, self._faults, self._gpu.device, self._gpu.transfers as here:
             here.wait_event(whole.ready)
             array = cupy.empty(whole.array.shape, whole.array.dtype)
-            # From one GPU's memory to the other's, directly where the machine can: CuPy asks.
+            # CuPy copies directly between the GPUs if the machine supports it.
             array.data.copy_from_device_async(whole.array.data, array.nbytes, here)
             arrived = self._gpu.shared(array, here)
         with source._faults, source._gpu.device:
@@ -192,7 +193,7 @@ class CupyBackend(ArrayBackend):
             source._gpu.keep_until_passed(whole.array, there)
         return arrived
 
-    # -- memory that processes of a host lend each other --------------------------------------
+    # -- memory lent between processes of a host ----------------------------------------------
 
     @property
     def lends_to(self) -> str | None:
@@ -231,7 +232,7 @@ class CupyBackend(ArrayBackend):
         )
 
     def prepare_thread(self) -> None:
-        # Results of scalars on the host may be infinite or NaN too.
+        # Scalar results on the host may be infinite or NaN without a warning.
         np.seterr(all="ignore")
         with contextlib.suppress(DeviceLost), self._faults:
             self._gpu.device.use()
@@ -241,7 +242,7 @@ class CupyBackend(ArrayBackend):
             self._gpu.device.synchronize()
 
     def memory_cleanup(self) -> None:
-        # Nothing can be given back to a GPU that is lost.
+        # Memory cannot be returned to a lost GPU.
         with contextlib.suppress(DeviceLost), self._faults:
             self._gpu.cleanup()
             self._lender.cleanup()
@@ -250,21 +251,21 @@ class CupyBackend(ArrayBackend):
         return self._gpu.persistent_allocations()
 
     def staging(self, data: Iterable[TensorData]) -> None:
-        """Have pinned memory ready for the blocks in which the data will go up."""
+        """Allocate pinned memory for the blocks in which the data will be uploaded."""
         blocks = [host_array(min(BLOCK_BYTES, item.spec.nbytes)) for item in data]
-        del blocks  # back into the pool of pinned memory
+        del blocks  # returns them to the pinned memory pool
 
 
 def _truth(array: Any) -> Any:
-    """Return truth values that are 0 or 1: any other would be a different one to each kernel."""
+    """Return booleans stored as 0 or 1; kernels disagree on how to read any other byte."""
     if array.itemsize != 1:
         return array != 0
-    # Where they lie: there may be no room for as many again.
+    # In place: there may be no memory left for a second array.
     return cupy.not_equal(array, 0, out=array.view(np.bool_))
 
 
 def _as_on_the_wire(array: Any, dtype: DType) -> Any:
-    """Return an array in C order and in the dtype in which it was asked for."""
+    """Return an array in C order and in the requested dtype."""
     wanted = wire_dtype(dtype)
     if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
         array = array.astype(wanted)

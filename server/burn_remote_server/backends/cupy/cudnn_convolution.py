@@ -1,7 +1,7 @@
-"""How is a convolution run by cuDNN, where it and its Python package are installed?
+"""Convolutions on cuDNN, where it and its Python package are installed.
 
-CuPy has no cuDNN of its own any more; NVIDIA's package ``nvidia-cudnn-frontend`` has its graphs. An
-operation is a graph of one node, built when it is bound and kept by its plan.
+CuPy no longer includes cuDNN; NVIDIA's package ``nvidia-cudnn-frontend`` provides its graphs. Each
+operation is a graph of one node, built when the operation is bound and kept in its plan.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]
 
 logger = get_logger(__name__)
 
-# Scratch memory of one call. Larger: more of the device is kept free for it. Smaller: the faster of
-# cuDNN's engines are out of the question.
+# Scratch memory of one call. It is taken from the device's free memory; with less, the faster
+# engines of cuDNN are not available.
 WORKSPACE_BYTES: Final = 256 * 2**20
 
-# cuDNN's kernels load several elements at once, from addresses that are multiples of this. Views
-# may start anywhere.
+# cuDNN's kernels use vector loads, which need addresses aligned to this. Views may start anywhere.
 ALIGNMENT: Final = 16
 
 FLOAT32: Final = np.dtype(np.float32)
 
-# Where an operation has what its direction needs: it comes with x, weight, and bias or output_grad.
+# The operands of each direction, among the tensors of the operation: x, weight, and bias or
+# output_grad.
 _OPERANDS: Final = {
     Direction.FORWARD: (0, 1),
     Direction.TO_INPUT: (2, 1),
@@ -46,7 +46,7 @@ _OPERANDS: Final = {
 
 
 def open_cudnn() -> Cudnn | None:
-    """Return cuDNN on the current device, or ``None`` where it is not installed or does not run."""
+    """Return cuDNN on the current device, or ``None`` if it is not installed or does not run."""
     try:
         frontend = version(PACKAGE)
     except PackageNotFoundError:
@@ -68,8 +68,7 @@ def open_cudnn() -> Cudnn | None:
 
 
 def _load_runtime() -> None:
-    """Load CUDA's runtime from where CuPy has it: the package asks for it by name only, which is
-    found where it is loaded already or the system knows it."""
+    """Load the CUDA runtime from CuPy's location, because the package looks it up by name alone."""
     with contextlib.suppress(ImportError, RuntimeError):
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -77,22 +76,22 @@ def _load_runtime() -> None:
 
 
 class Cudnn:
-    """cuDNN on one GPU, by the Python package that is given.
+    """cuDNN on one GPU, called through the given Python package.
 
-    Raises ``RuntimeError`` where there is no libcudnn, or none for this GPU.
+    Raises ``RuntimeError`` if there is no libcudnn, or none for this GPU.
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self.version: Final = str(library.backend_version_string())
-        # A handle belongs to a stream: sessions have one each, and give it work from one thread at
-        # a time. There are never more than there were sessions at once.
+        # One handle per stream. A session has one stream and uses it from one thread at a time, so
+        # the number of handles is bounded by the highest number of concurrent sessions.
         self._handles: dict[int, Any] = {}
         self._graphs: dict[int, Graphs[PlannedConvolution]] = {}
         self.handle()
 
     def handle(self) -> Any:
-        """Return cuDNN's handle for the current stream."""
+        """Return the cuDNN handle of the current stream."""
         stream = cupy.cuda.get_current_stream().ptr
         handle = self._handles.get(stream)
         if handle is None:
@@ -102,7 +101,7 @@ class Cudnn:
         return handle
 
     def bind(self, signature: Signature) -> PlannedConvolution | None:
-        """Return what runs an operation, or ``None`` where our own kernels do."""
+        """Return the cuDNN implementation of an operation, or ``None`` for our own kernel."""
         task = task_of(signature)
         if task is None:
             return None
@@ -118,7 +117,7 @@ class Cudnn:
 
 
 class PlannedConvolution:
-    """A convolution, or a gradient, whose engine cuDNN has chosen."""
+    """A convolution, or a gradient of one, with the engine that cuDNN chose."""
 
     __slots__ = (
         "__weakref__", "_cudnn", "_execute", "_operands", "_task", "_uids", "_workspace_bytes",
@@ -136,8 +135,8 @@ class PlannedConvolution:
         """Return the result for x, weight, and bias or output_grad. Raises ``MemoryError``."""
         arrays = [_laid_out(tensors[position]) for position in self._operands]
         out = cupy.empty(self._task.result, self._task.dtype)
-        # Freed on return, while cuDNN still works in it: whoever gets it next comes later on the
-        # same stream.
+        # Freed on return, while cuDNN still uses it: the next owner's work comes later on the same
+        # stream.
         workspace = cupy.empty(self._workspace_bytes, np.uint8)
         pointers = [array.data.ptr for array in (*arrays, out)]
         try:
@@ -147,7 +146,7 @@ class PlannedConvolution:
                 handle=self._cudnn.handle(),
             )
         except RuntimeError as error:
-            if lacks_memory(error):  # what is kept for other arrays may be all that is missing
+            if lacks_memory(error):  # cached memory may be all that is missing
                 raise MemoryError(str(error)) from error
             raise
         if self._task.direction is Direction.FORWARD and tensors[2] is not None:
@@ -162,9 +161,9 @@ def _laid_out(array: Any) -> Any:
 
 
 def _built(library: Any, handle: Any, task: Task) -> tuple[Any, tuple[int, ...]]:
-    """Return a graph ready to run, and the numbers of its operands and its result.
+    """Return a built graph, and the unique ids of its operands and its result.
 
-    Raises what the package has for graphs that cuDNN does not support.
+    Raises the package's own error for a graph that cuDNN does not support.
     """
     elements = _data_type(library, task.dtype)
     graph = library.pygraph(
@@ -214,30 +213,30 @@ def _data_type(library: Any, dtype: Any) -> Any:
 
 
 def _unwanted(notes: Any, dtype: Any) -> list[Any]:
-    """Return what cuDNN says of engines whose results are not those of our own kernels."""
+    """Return the engine properties that give other results than our own kernels."""
     unwanted = [
-        # Sums in the precision of the elements, and elements in less than their own.
+        # Accumulation in the elements' precision, or elements in a lower precision.
         notes.REDUCED_PRECISION_REDUCTION,
         notes.DOWN_CONVERT_INPUTS,
-        # Sums in the order in which threads come.
+        # Accumulation in thread order.
         notes.NONDETERMINISTIC,
-        # Transforms: an infinity would make NaN of outputs in whose windows it is not.
+        # Transforms: one infinity would turn outputs of other windows into NaN.
         notes.FFT,
         notes.WINOGRAD,
         notes.WINOGRAD_TILE_4x4,
         notes.WINOGRAD_TILE_6x6,
         notes.WINOGRAD_TILE_13x13,
     ]
-    # Tensor cores take float32 as TF32, which has 10 bits.
+    # Tensor cores compute float32 as TF32, which has a 10-bit mantissa.
     return [*unwanted, notes.TENSOR_CORE] if dtype == FLOAT32 else unwanted
 
 
 def _c_order(shape: Shape) -> list[int]:
-    """Return the elements from one index to the next along each axis."""
+    """Return the stride of each axis in elements, for C order."""
     return list(itertools.accumulate(shape[:0:-1], lambda step, size: step * size, initial=1))[::-1]
 
 
-# CuPy's own sum of bfloat16 would be float32. Rounds to nearest, ties to even.
+# CuPy would add bfloat16 in float32 and return that. This rounds to nearest, ties to even.
 _ADD_BFLOAT16: Final = cupy.ElementwiseKernel(
     "uint16 x, uint16 bias",
     "uint16 y",
@@ -251,7 +250,7 @@ _ADD_BFLOAT16: Final = cupy.ElementwiseKernel(
 
 
 def _add_bias(out: Any, bias: Any) -> None:
-    """Add to each filter's outputs a number of its own."""
+    """Add each filter's bias to its outputs, in place."""
     bias = bias.reshape(-1, *(1,) * (out.ndim - 2))
     if out.dtype != BFLOAT16:
         out += bias

@@ -1,4 +1,4 @@
-"""What do the Python package of cuDNN's version, and its errors, say?"""
+"""Versions and errors of the cuDNN Python package."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ __all__ = ["PACKAGE", "lacks_memory", "why_unusable"]
 
 PACKAGE: Final = "nvidia-cudnn-frontend"
 
-# Older ones lack what is called here, or have not been looked at.
+# The oldest version that this project was tested with.
 OLDEST: Final = (1, 10)
 
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
 
 def why_unusable(version: str) -> str | None:
-    """Return why a version of the package is not used, or ``None``."""
+    """Return the reason why a version of the package cannot be used, or ``None``."""
     release = _RELEASE.match(version)
     if release is None:
-        return f"{PACKAGE} has a version that cannot be read: {version}"
+        return f"{PACKAGE} has an unreadable version: {version}"
     if tuple(map(int, release.groups())) < OLDEST:
         return f"{PACKAGE} {version} is too old"
     return None
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether cuDNN found no memory for something of its own.
+    """Return whether cuDNN ran out of memory.
 
-    The package has one type for all that goes wrong; cuDNN's name for it is in the text
+    The package raises one type for every error; the text contains cuDNN's status name
     (``CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED``, before version 9
     ``CUDNN_STATUS_ALLOC_FAILED``).
     """

@@ -1,4 +1,4 @@
-"""Which convolutions are cuDNN's where it is installed, and which stay with our own kernels?
+"""The choice between cuDNN and our own kernels for convolutions.
 
 =============  ==========  =========================
 layer          float32     float16, bfloat16
@@ -8,7 +8,7 @@ pointwise      cuBLAS      cuDNN
 all others     cuDNN       cuDNN
 =============  ==========  =========================
 
-Ours are also ``float64``, and what is empty or has 2**31 elements.
+Our own kernels also run ``float64``, empty arrays, and arrays of 2**31 elements or more.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Direction", "Task", "task_of"]
 
 FLOATS: Final = frozenset({np.dtype(np.float32), np.dtype(np.float16), BFLOAT16})
 
-# From here on, kernels that count elements in 32 bits would be wrong.
+# Kernels with 32-bit element counts are wrong from this size on.
 MAX_ELEMENTS: Final = 2**31
 
 
 class Direction(Enum):
-    """What is computed from what."""
+    """The direction of a convolution: its output, or one of its gradients."""
 
     FORWARD = "output from input and filters"
     TO_INPUT = "the input's gradient from the output's and the filters"
@@ -56,11 +56,11 @@ _DIRECTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A convolution, or one of its gradients, as cuDNN gets it: with two spatial axes or three.
+    """A convolution, or a gradient of one, with two or three spatial axes, as cuDNN takes it.
 
     ``input`` is ``[batch, channels, *sizes]``, ``filters`` is ``[filters, channels / groups,
-    *kernel]``, ``output`` is ``[batch, filters, *outputs]``; ``result`` is the shape that the
-    operation declares. Groups follow from the channels.
+    *kernel]``, ``output`` is ``[batch, filters, *outputs]``; ``result`` is the declared shape of
+    the operation's result. The number of groups follows from the channels.
     """
 
     direction: Direction
@@ -75,7 +75,7 @@ class Task:
 
 
 class _Outline(NamedTuple):
-    """As much of an array as decides what fits."""
+    """The shape of an array, which is all that the layer checks read."""
 
     shape: Shape
 
@@ -85,9 +85,9 @@ class _Outline(NamedTuple):
 
 
 def task_of(signature: Signature) -> Task | None:
-    """Return what cuDNN is to be asked for, or ``None`` for what is our own kernels'.
+    """Return the cuDNN task of an operation, or ``None`` if our own kernels run it.
 
-    The signature is one that its operation's rule has checked.
+    The signature must have passed its row's shape rule.
     """
     row = signature.row
     direction = _DIRECTIONS.get(row.name) if row.family == "Module" else None
@@ -101,7 +101,7 @@ def task_of(signature: Signature) -> Task | None:
     output = (x.shape[0], layer.filters, *layer.windows.outputs)
     if _is_ours(layer, dtype) or not _is_countable(x.shape, weight.shape, output):
         return None
-    # cuDNN knows no lines, but planes one row high.
+    # cuDNN has no 1-d convolution: use a 2-d one of height one.
     rows = (1,) if len(layer.windows) == 1 else ()
     return Task(
         direction=direction,
@@ -117,8 +117,8 @@ def task_of(signature: Signature) -> Task | None:
 
 
 def _is_ours(layer: Layer, dtype: Any) -> bool:
-    """Whether our kernels have one launch or a plain product for it."""
-    # In low precision ours would first make float32 of everything.
+    """Return whether our kernels run the layer in one launch or as a plain matrix product."""
+    # In low precision our pointwise kernel would first convert everything to float32.
     return layer.depthwise or (layer.pointwise and dtype not in LOW_PRECISION)
 
 

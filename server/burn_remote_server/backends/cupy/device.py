@@ -1,8 +1,8 @@
-"""What of a GPU do its sessions share: memory, streams, and what somebody still uses?
+"""The parts of a GPU that its sessions share: memory, streams and arrays in use.
 
-Every session computes on a stream of its own. CuPy's memory pool keeps freed memory by stream and
-hands it out again at once, because what comes later on that stream comes later on the GPU too. So
-whatever another stream uses must be kept until that stream has passed the use: it is lent.
+Each session computes on a stream of its own. CuPy's memory pool reuses freed memory on the same
+stream at once, because later work on a stream also runs later on the GPU. Memory that another
+stream uses must therefore stay allocated until that stream has passed its last use: it is *lent*.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shared(NamedTuple):
 
 
 def new_event() -> Any:
-    """Return an event for streams to wait for."""
+    """Return a CUDA event for streams to wait on."""
     return cupy.cuda.Event(disable_timing=True)
 
 
@@ -42,7 +42,7 @@ def _answer(query: Callable[[int], int], pointer: int) -> int:
 
 
 class _Loan:
-    """Keeps something until the work that its stream was given so far is done."""
+    """Keeps an object alive until its stream has finished the work queued so far."""
 
     __slots__ = ("_gpu", "_stream", "_what")
 
@@ -62,8 +62,8 @@ class Gpu:
         self.index: Final = index
         self.device: Final = cupy.cuda.Device(index)
         with self.device:
-            # Streams that wait for the null stream and it for them: what runs outside of any
-            # session, in tests and while a server starts, is in order with everything.
+            # A blocking stream, ordered with the null stream: work outside of any session, as at
+            # server start and in tests, is ordered with everything else.
             self.transfers: Final = cupy.cuda.Stream()
             self.pool: Final = cupy.get_default_memory_pool()
             self.pool.set_limit(size=memory_limit or 0)
@@ -75,14 +75,14 @@ class Gpu:
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
-        # Appended to by any thread, in destructors too, where neither CUDA nor locks should be
-        # asked for.
+        # Any thread appends to this, destructors too, where calling CUDA or taking a lock could
+        # deadlock.
         self._passed_on: Final[deque[tuple[Any, Any]]] = deque()
         self._kept: Final[deque[tuple[Any, Any]]] = deque()
         self._tidying: Final = threading.Lock()
 
     def _status(self) -> int:
-        """Return what the GPU says of itself, without waiting for it."""
+        """Return the GPU's CUDA status, without waiting for queued work."""
         return _answer(cupy.cuda.runtime.streamQuery, self.transfers.ptr)
 
     def _event_status(self, event: Any) -> int:
@@ -91,9 +91,9 @@ class Gpu:
     # -- streams ------------------------------------------------------------------------------
 
     def take_stream(self) -> Any:
-        """Return a stream for one session, one that a session gave back where there is one.
+        """Return a stream for one session, reusing a returned one if there is any.
 
-        So there is freed memory for as many streams as there were sessions at once, not more.
+        This bounds the pools of freed memory by the highest number of concurrent sessions.
         """
         try:
             return self._idle.pop()
@@ -102,17 +102,17 @@ class Gpu:
                 return cupy.cuda.Stream()
 
     def give_back_stream(self, stream: Any) -> None:
-        """Take a stream for the next session."""
+        """Return a session's stream for reuse."""
         self._idle.append(stream)
 
     # -- arrays between streams ---------------------------------------------------------------
 
     def shared(self, array: Any, stream: Any) -> Shared:
-        """Return an array for others to use, once a stream has made it."""
+        """Return an array in a form that other streams can use once ``stream`` has computed it."""
         return Shared(array, stream.record(new_event()))
 
     def lent(self, shared: Shared, stream: Any) -> Any:
-        """Return an array for a stream to use, in the memory of another one."""
+        """Return a shared array for use on ``stream``. Its memory belongs to another stream."""
         array = shared.array
         stream.wait_event(shared.ready)
         if not array.size:
@@ -124,11 +124,11 @@ class Gpu:
         return cupy.ndarray(array.shape, array.dtype, pointer, strides=array.strides)
 
     def keep_until_passed(self, what: Any, stream: Any) -> None:
-        """Keep something until a stream has done what it was given so far."""
+        """Keep an object alive until a stream has finished the work queued so far."""
         self._passed_on.append((what, stream))
 
     def tidy(self) -> None:
-        """Free what no stream uses any more; next to nothing where nothing was kept."""
+        """Free everything that no stream uses any more. Almost free if there is nothing."""
         while self._passed_on:
             try:
                 what, stream = self._passed_on.popleft()
@@ -145,7 +145,7 @@ class Gpu:
     # -- memory -------------------------------------------------------------------------------
 
     def cleanup(self) -> None:
-        """Give all memory that nobody uses back to the system. Waits for the GPU."""
+        """Return all unused memory to the driver. Waits for the GPU."""
         with self.device:
             self.device.synchronize()
             self.tidy()
@@ -155,8 +155,8 @@ class Gpu:
 
     @contextlib.contextmanager
     def persistent_allocations(self) -> Iterator[None]:
-        """Let the calling thread's arrays come from a pool of their own, so that what stays does
-        not lie between what comes and goes."""
+        """Allocate the calling thread's arrays from a separate pool, so that long-lived arrays do
+        not fragment the pool of short-lived ones."""
         with self.device:
             room = self.memory_bytes - self.pool.used_bytes()
             self._persistent.set_limit(size=max(room, 1))
@@ -164,7 +164,7 @@ class Gpu:
                 yield
 
     def memory(self) -> Memory:
-        """Return how the memory is used. Raises ``DeviceLost``."""
+        """Return the GPU's memory use. Raises ``DeviceLost``."""
         with self.faults, self.device:
             used = self.pool.used_bytes() + self._persistent.used_bytes()
             cached = self.pool.free_bytes() + self._persistent.free_bytes()

@@ -1,4 +1,4 @@
-"""Which kernels does a GPU have that are not those of every array module?"""
+"""Kernel families that replace the shared ones on a GPU."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["cuda_families"]
 
 
 class CudaIndexing(BaseIndexing):
-    """Updates in the order of the indices, assignments too."""
+    """Index updates in the order of the indices, for assignments too."""
 
     def _update(self, target: Any, positions: Any, values: Any, update: str) -> None:
         update_in_order(target, positions, values, update)
 
 
 class CudaFunctions(FloatFunctions):
-    """CUDA has an error function."""
+    """Float functions with CUDA's error function."""
 
     def prepare_erf(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the error function."""
+        """Return the kernel of the error function."""
         run: Run = erf
         return run
 
     def prepare_erf_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run | None:
-        """Return nothing: sessions on a GPU do not reuse memory themselves."""
+        """Return ``None``: sessions on a GPU do not reuse input memory."""
         return None
 
 
 class CudaMasking(BaseMasking):
-    """``bfloat16`` chosen as what it is made of: CuPy would make ``float32`` of it."""
+    """Masking that keeps ``bfloat16``: CuPy would convert it to ``float32``."""
 
     def mask_where(self, tensor: Any, mask: Any, value: Any, *, out: TensorSpec) -> Any:
-        """Return the value's elements where the mask is true, the tensor's elsewhere."""
+        """Return the value's elements where the mask is true, else the tensor's."""
         return _chosen(mask, value, tensor)
 
     def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return a number where the mask is true, the tensor's elements elsewhere."""
+        """Return the kernel that puts a scalar where the mask is true."""
         number = scalar_array(CUPY, parameters["value"], first.dtype)
         return lambda tensor, mask: _chosen(mask, number, tensor)
 
@@ -64,14 +64,14 @@ def _chosen(mask: Any, value: Any, tensor: Any) -> Any:
 
 
 class CudaRanking(NumericRanking):
-    """The first NaN and the first of equals, where CuPy takes any NaN."""
+    """Ranking that returns the first of several NaNs or equal values, where CuPy returns any."""
 
     def __init__(self, xp: Any) -> None:
         super().__init__(_FirstExtremes(xp))
 
 
 class _FirstExtremes:
-    """An array module with other positions of extremes."""
+    """An array module whose ``argmax`` and ``argmin`` return the first position."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -87,7 +87,7 @@ class _FirstExtremes:
 
 
 def _first(array: Any, extreme: Any, axis: int) -> Any:
-    """Return where the extreme, or a NaN, first stands along an axis."""
+    """Return the first position of the extreme, or of a NaN, along an axis."""
     is_there = array == extreme
     if array.dtype.kind == "f":
         is_there |= array != array
@@ -95,7 +95,7 @@ def _first(array: Any, extreme: Any, axis: int) -> Any:
 
 
 def cuda_families() -> list[KernelFamily]:
-    """Return the families that take the place of those of ``shared_families``."""
+    """Return the families that replace those of ``shared_families``."""
     return [
         CudaFunctions(CUPY),
         CudaIndexing(CUPY),

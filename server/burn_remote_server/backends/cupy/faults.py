@@ -1,7 +1,7 @@
-"""Which errors of CUDA mean that a GPU is lost to this process, and who hears of it?
+"""Detection of lost GPUs.
 
-After one of them every call to the GPU fails, whoever makes it, until the process is started anew.
-Others, such as that of a full memory, concern their call alone.
+After some CUDA errors, every later call to that GPU fails until the process restarts: the GPU is
+*lost*. Other errors, such as out of memory, affect their call alone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["LOST", "Faults"]
 
 logger = get_logger(__name__)
 
-# By the number, which the runtime and the driver share, as the runtime's reference names it. Of
-# most it says that the process must be terminated; the first five and the last are what calls
-# answer when the GPU, or what this process had opened on it, is no longer there.
+# CUDA error numbers and names that mean a lost GPU; the runtime and the driver share the numbers.
+# The CUDA runtime reference says of most of them that the process must be terminated. The first
+# five and the last mean that the GPU, or a handle that this process opened on it, is gone.
 LOST: Final = {
     46: "cudaErrorDevicesUnavailable",
     100: "cudaErrorNoDevice",
@@ -52,11 +52,11 @@ _noting: Final = threading.Lock()
 
 
 class Faults:
-    """Whether one GPU is lost. Thread-safe.
+    """The fault state of one GPU. Thread-safe.
 
-    ``ask`` returns what the GPU says of itself now, as a number of CUDA's, without waiting for it.
-    As a context, this raises ``DeviceLost`` in place of what fails because the GPU is lost, and
-    before anything is tried on one that is known to be.
+    ``ask`` returns the GPU's current CUDA status, without waiting. As a context manager, this
+    raises ``DeviceLost`` on entry if the GPU is lost, and in place of an error that the loss
+    caused.
     """
 
     __slots__ = ("_ask", "_device", "failure", "status")
@@ -68,32 +68,33 @@ class Faults:
         self.failure: str | None = None
 
     def examine(self) -> str | None:
-        """Ask the GPU, and return why it is lost, or ``None``.
+        """Query the GPU; return why it is lost, or ``None``.
 
-        It alone knows: an error may be that of another GPU, or of a library, which has its own.
+        Only the GPU's own status is conclusive: an exception may concern another GPU, or a library
+        with error numbers of its own.
         """
         if self.failure is None:
             self.note(self._ask())
         return self.failure
 
     def note(self, status: int) -> None:
-        """Take in what a call to this GPU has answered."""
+        """Record the status that a call to this GPU returned."""
         name = LOST.get(status)
         with _noting:
             if name is None or self.failure is not None:
                 return
-            # Whoever sees that there is a failure may ask for the status.
+            # Set the status before the reason: a reader that sees the reason may read the status.
             self.status = status
             self.failure = (
                 f"{self._device} is lost: CUDA reports error {status} ({name}), and the tensors on "
-                "it are gone; restart the server, or go on with another device"
+                "it are gone; restart the server, or continue on another device"
             )
             _quiet_destructors()
         logger.error("device lost", device=self._device, status=status, error=name)
 
     def event_status(self, query: Callable[..., int], *event: Any) -> int:
-        """Return what CUDA says of an event: one that is ahead on a GPU that is lost never passes,
-        and has the GPU's error."""
+        """Return the CUDA status of an event. On a lost GPU a pending event never passes; its
+        status is the GPU's error."""
         if self.failure is None:
             status = query(*event)
             if status not in (0, NOT_READY):
@@ -119,10 +120,9 @@ class Faults:
 
 
 def _quiet_destructors() -> None:
-    """Say nothing of memory, events and streams that cannot be given back to a GPU that is lost.
+    """Suppress errors of destructors that cannot free memory, events and streams of a lost GPU.
 
-    There may be thousands, freed by whoever drops the last reference, and each would be reported
-    with a traceback.
+    There may be thousands of such objects, and Python reports each error with a traceback.
     """
     report = sys.unraisablehook
 

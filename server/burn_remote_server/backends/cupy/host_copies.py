@@ -1,7 +1,4 @@
-"""How do elements cross between the host's memory and a GPU while both go on working?
-
-Block by block, on streams of their own.
-"""
+"""Asynchronous copies between host memory and a GPU, block by block on separate streams."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ from burn_remote_server.backends.interface import Deliver
 
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
 
-# Bytes of an upload that go to the GPU at once. Larger: less of the way up is travelled while the
-# rest arrives, and more pinned memory waits. Smaller: each copy costs about 10 µs to start.
+# Bytes copied to the GPU at once. Larger blocks overlap less with receiving and need more pinned
+# memory; starting a copy costs about 10 µs.
 BLOCK_BYTES: Final = 4 * 2**20
 
-# How long a read waits by itself. Longer: reads of large results hold up their thread. Shorter:
-# small ones pay for being called back, about 100 µs.
+# How long a read waits for the GPU before it becomes asynchronous. A callback costs about 100 µs;
+# waiting longer would block the thread on large results.
 PATIENCE_SECONDS: Final = 50e-6
 
-# Threads in which results are copied that find no pinned memory. Larger: more threads for copies
-# that share one bus. Smaller: large reads hold up the others that come this way.
+# Threads for copies into pageable memory. They share one bus, so more threads do not copy faster;
+# with fewer, one large read delays the others.
 COPYING_THREADS: Final = 4
 
 _copying: Final = ThreadPoolExecutor(COPYING_THREADS, thread_name_prefix="gpu-copy")
@@ -44,12 +41,12 @@ _memory: Final = HostMemory(_pinned)
 
 
 def host_array(size: int) -> Any:
-    """Return memory to copy to or from a GPU, as an array of bytes. Raises ``MemoryError``."""
+    """Return host memory for copies to or from a GPU, as a byte array. Raises ``MemoryError``."""
     return _memory.empty(size)
 
 
 class Upload:
-    """A tensor that arrives in pieces and goes to the GPU block by block."""
+    """A tensor that arrives in chunks and is copied to the GPU block by block."""
 
     def __init__(self, gpu: Gpu, shape: tuple[int, ...], dtype: Any) -> None:
         self._gpu = gpu
@@ -60,7 +57,7 @@ class Upload:
         self._sent = 0
 
     def write(self, data: memoryview | bytes) -> None:
-        """Take the next bytes. Raises ``MemoryError``."""
+        """Append bytes. Raises ``MemoryError``."""
         source = np.frombuffer(data, np.uint8)
         start = 0
         while start < source.size:
@@ -86,7 +83,7 @@ class Upload:
 
 
 class Reads:
-    """What of one session's results is on its way to the host."""
+    """The reads of one session that are being copied to the host."""
 
     def __init__(self, gpu: Gpu, stream: Any) -> None:
         self._gpu = gpu
@@ -94,10 +91,10 @@ class Reads:
         with gpu.device:
             self._copies = cupy.cuda.Stream()
             self._computed = new_event()
-        self._unpinned: Any = None  # a stream, once it is needed
+        self._unpinned: Any = None  # a stream, created on first use
 
     def read(self, array: Any, later: Callable[[], Deliver]) -> memoryview | None:
-        """Return the bytes of a C-ordered array of the session's, or ``None``: later."""
+        """Return the bytes of a C-ordered array, or ``None`` if they will be delivered later."""
         host = host_array(array.nbytes)
         self._follow()
         if not is_pinned(host):
@@ -109,9 +106,9 @@ class Reads:
     def _read_unpinned(
         self, host: Any, array: Any, later: Callable[[], Deliver]
     ) -> memoryview | None:
-        # CUDA returns from such a copy when it is done: it begins only when all before it has
-        # passed, on a stream that waits for nothing, and neither a session's thread is kept nor the
-        # one that looks after the events of all sessions.
+        # A copy into pageable memory blocks the calling thread until it is done. It runs on its own
+        # stream in a thread pool, and starts after the session's work so far has passed, so it
+        # blocks neither the session's thread nor the thread that watches events.
         if self._unpinned is None:
             with self._gpu.device:
                 self._unpinned = cupy.cuda.Stream(non_blocking=True)
@@ -147,7 +144,7 @@ class Reads:
         return copied() if self._done(copied_later, None, None) else None
 
     def synced(self, later: Callable[[], Deliver]) -> bool:
-        """Whether the session's work is done; if not, it is told later."""
+        """Return whether the session's work is done; if not, deliver ``None`` when it is."""
         self._follow()
         return self._done(later, None, None)
 
@@ -161,7 +158,7 @@ class Reads:
         while time.perf_counter() < patience:
             if event.done:
                 return True
-        # The session may drop the array, and its stream use the memory, before it is copied.
+        # Keep the array until it is copied: the session may drop it and reuse its memory.
         deliver, kept = later(), [array]
 
         def passed(status: int) -> None:

@@ -1,4 +1,4 @@
-"""Which host is this, to processes that could share its memory?"""
+"""The identity of this host for processes that could share GPU memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_identity(boot: Path = _BOOT) -> str | None:
-    """Return what only processes of this host, since it started, and of this user can say; ``None``
-    where the system does not tell.
+    """Return a digest that only processes of this boot of this host and of this user can compute,
+    or ``None`` where the system provides no boot id.
 
-    Host names are not it: machines made from one image share them, containers of one machine do
-    not. Another user's process could not open this one's memory. Peers elsewhere are told it too,
-    so they get no more than a digest.
+    A host name is not enough: machines from one image share names, containers of one machine do
+    not. Another user's process could not open this process's memory. The value is sent to remote
+    peers too, hence a digest.
     """
     try:
         started = boot.read_text(encoding="ascii").strip()

@@ -1,7 +1,7 @@
-"""How do two processes of a host copy from one GPU memory to the other's, without the host's?
+"""Copies between the GPU memory of two processes of one host, through CUDA IPC.
 
-By CUDA IPC: a handle of 64 bytes lets another process map an allocation, all of it, and write there
-too. So what is lent is a copy in a block of its own, which no session's tensors lie in.
+A CUDA IPC handle of 64 bytes lets another process map a whole allocation and write to it. Therefore
+a loan is a copy in a block of its own that holds no session's tensors.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ __all__ = ["Lender", "borrow", "domain"]
 
 HANDLE_BYTES: Final = 64
 
-# CUDA may cut smaller allocations from one block, all of which a handle would open (the reference
-# of ``cudaIpcGetMemHandle``). Larger: more is wasted per loan.
+# CUDA may place several smaller allocations in one block, all of which a handle would expose
+# (reference of cudaIpcGetMemHandle). 2 MiB is the block size.
 BLOCK_UNIT_BYTES: Final = 2 * 2**20
 
-# Blocks kept for the next loan: CUDA maps memory for a new one, and waits for all sessions to free
-# one. Larger: more memory lies idle. Smaller: many moves at once allocate each time.
+# Blocks kept for later loans: allocating one maps memory, and freeing one waits for all sessions.
+# Each spare block is idle memory.
 MAX_SPARE: Final = 8
 
 
 def domain() -> str | None:
-    """Name those whose memory can be opened here, and who can open ours."""
+    """Return the identity of the processes that can open each other's memory, or ``None``."""
     identity = host_identity()
     return None if identity is None else f"cuda {identity}"
 
 
 class _CudaLoan:
-    """A block that is lent for as long as this lives."""
+    """A block that is lent as long as this object lives."""
 
     __slots__ = ("_block", "_spare", "handle")
 
@@ -52,7 +52,7 @@ class _CudaLoan:
         self.handle = runtime.ipcGetMemHandle(block.ptr)
 
     def __del__(self) -> None:
-        # Any thread may come here: CUDA, which waits to free, and locks are not asked for.
+        # Any thread may run this, so it neither calls CUDA, which could block, nor takes a lock.
         self._spare.append(self._block)
 
 
@@ -62,27 +62,27 @@ class Lender:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu: Final = gpu
         with gpu.device:
-            # Copies wait here for the session that computes the tensor; uploads, and what is
-            # borrowed, are on another stream and need not.
+            # Copies on this stream wait for the session that computes the tensor. Uploads and
+            # borrowed copies use another stream and do not wait.
             self.stream: Final = cupy.cuda.Stream()
         self._spare: Final[deque[Any]] = deque()
         self._lock: Final = threading.Lock()
-        self._total_bytes = 0  # of all blocks, lent or spare
+        self._total_bytes = 0  # of all blocks, lent and spare
 
     @property
     def spare_bytes(self) -> int:
-        """What is kept for the next loans."""
+        """Bytes of the spare blocks."""
         return sum(int(block.size) for block in self._spare.copy())
 
     @property
     def lent_bytes(self) -> int:
-        """What others may be copying from now."""
+        """Bytes of the lent blocks."""
         return self._total_bytes - self.spare_bytes
 
     def lend(self, array: Any) -> Loan | None:
-        """Return a loan of a C-ordered array's elements, once they are copied.
+        """Copy a C-ordered array into a block of its own and return the loan.
 
-        ``None`` where there is no room for the copy, or CUDA lends nothing on this machine.
+        Returns ``None`` if there is no memory for the copy, or if this machine has no CUDA IPC.
         """
         size = -(-array.nbytes // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
         try:
@@ -98,14 +98,14 @@ class Lender:
         return loan
 
     def cleanup(self) -> None:
-        """Free what is not lent."""
+        """Free the spare blocks."""
         with self._lock, self._gpu.device:
             self._shrink(0)
 
     def _block(self, size: int) -> Any:
         with self._lock:
             for block in self._spare.copy():
-                # A block of a much larger loan would be missed by the next one of that size.
+                # Do not use a much larger block: the next loan of that size would need it.
                 if size <= block.size <= 2 * size:
                     self._spare.remove(block)
                     return block
@@ -117,12 +117,12 @@ class Lender:
             return block
 
     def _shrink(self, count: int) -> None:
-        """Free the oldest spare blocks until only so many are left."""
+        """Free the oldest spare blocks until ``count`` are left."""
         while len(self._spare) > count:
             self._total_bytes -= int(self._spare.popleft().size)
 
     def _made_room(self, size: int) -> bool:
-        """Whether a new block is allowed, after what is kept to be used again made way for it."""
+        """Return whether a new block of ``size`` bytes fits, after freeing cached memory."""
         found = self._gpu.memory()
         allowed = found.total - found.used - self.lent_bytes
         if size > allowed:
@@ -139,14 +139,14 @@ class _Handle(ctypes.Structure):
 
 
 def borrow(array: Any, handle: bytes, stream: Any) -> None:
-    """Fill an array, of the current device, with what another process lends; wait until it is done.
+    """Fill an array of the current device from another process's loan. Waits for the copy.
 
-    Raises ``TransferFailed`` for a handle that cannot be opened here, or of too small a block.
+    Raises ``TransferFailed`` for a handle that cannot be opened, or whose block is too small.
     """
     if len(handle) != HANDLE_BYTES:
-        raise TransferFailed(f"a handle of CUDA has {HANDLE_BYTES} bytes, not {len(handle)}")
+        raise TransferFailed(f"a CUDA IPC handle has {HANDLE_BYTES} bytes, not {len(handle)}")
     try:
-        # Making it also binds the device's context to this thread: the driver asks for one.
+        # Creating an event also binds the device's context to this thread, which the driver needs.
         copied = new_event()
         with _opened(handle) as address:
             _check_range(address, array.nbytes)
@@ -161,7 +161,7 @@ def borrow(array: Any, handle: bytes, stream: Any) -> None:
 
 @contextlib.contextmanager
 def _opened(handle: bytes) -> Iterator[int]:
-    """Map what another process lends while the context lasts."""
+    """Map another process's loan for the duration of the context."""
     address = ctypes.c_uint64()
     _ask("cuIpcOpenMemHandle_v2", ctypes.byref(address), _Handle.from_buffer_copy(handle),
          ctypes.c_uint(runtime.cudaIpcMemLazyEnablePeerAccess))  # fmt: skip
@@ -172,24 +172,24 @@ def _opened(handle: bytes) -> Iterator[int]:
 
 
 def _check_range(address: int, size: int) -> None:
-    """Raise ``TransferFailed`` unless an allocation begins there that has so many bytes: behind it
-    may lie what a session of this process holds."""
+    """Raise ``TransferFailed`` unless an allocation of at least ``size`` bytes starts at the
+    address: the memory behind it may belong to a session of this process."""
     start, held = ctypes.c_uint64(), ctypes.c_size_t()
     _ask("cuMemGetAddressRange_v2", ctypes.byref(start), ctypes.byref(held),
          ctypes.c_uint64(address))  # fmt: skip
     if start.value != address or held.value < size:
-        raise TransferFailed(f"{held.value:,} bytes of memory were lent, not {size:,}")
+        raise TransferFailed(f"the lent memory has {held.value:,} bytes, not {size:,}")
 
 
 def _ask(function: str, *arguments: Any) -> None:
-    """Call CUDA's driver, which needs no hold of Python's interpreter lock for it.
+    """Call a function of the CUDA driver without holding Python's interpreter lock.
 
-    CuPy would hold it, and opening and closing may wait for all that the GPU is doing; one function
-    it does not have. Raises ``TransferFailed``.
+    Opening and closing a handle may wait for all work of the GPU, and CuPy would hold the lock
+    meanwhile; CuPy also lacks one of these functions. Raises ``TransferFailed``.
     """
     status = getattr(_driver(), function)(*arguments)
     if status:
-        raise TransferFailed(f"{function} of CUDA's driver answers with error {status}")
+        raise TransferFailed(f"the CUDA driver's {function} returned error {status}")
 
 
 @functools.cache
@@ -197,4 +197,4 @@ def _driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise TransferFailed(f"CUDA's driver cannot be called: {error}") from error
+        raise TransferFailed(f"the CUDA driver cannot be called: {error}") from error

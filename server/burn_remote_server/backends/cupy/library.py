@@ -1,4 +1,4 @@
-"""Where does CuPy, seen as an array module, lack what the kernels ask of NumPy?"""
+"""CuPy as an array module, with the functions that it lacks compared with NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CUPY", "Cupy"]
 
 
 class _Function:
-    """A function of two arrays with NumPy's ``reduce``, ``accumulate`` and ``at``."""
+    """A binary function with NumPy's ``reduce``, ``accumulate`` and ``at``."""
 
     def __init__(self, function: Any, reduce: Callable[..., Any], update: str) -> None:
         self._function = function
@@ -25,13 +25,13 @@ class _Function:
         return self._function(*arrays, **options)
 
     def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, keepdims: bool = False) -> Any:
-        """Return what the elements along an axis come to."""
+        """Return the reduction along an axis."""
         if dtype is None:
             return self._reduce(array, axis=axis, keepdims=keepdims)
         return self._reduce(array, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def accumulate(self, array: Any, axis: int = 0) -> Any:
-        """Return what the elements have come to so far, in logarithmically many steps."""
+        """Return the cumulative result along an axis, in logarithmically many steps."""
         lines = cupy.moveaxis(array, axis, -1)
         distance = 1
         while distance < lines.shape[-1]:
@@ -46,7 +46,7 @@ class _Function:
 
 
 class Cupy:
-    """CuPy's functions, and in the same place those that it lacks."""
+    """CuPy's functions, completed by those that it lacks."""
 
     add = _Function(cupy.add, cupy.sum, "Add")
     multiply = _Function(cupy.multiply, cupy.prod, "Mul")
@@ -56,7 +56,7 @@ class Cupy:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(cupy, name)
-        setattr(self, name, found)  # the next time without coming here
+        setattr(self, name, found)  # __getattr__ is not called again for this name
         return found
 
 

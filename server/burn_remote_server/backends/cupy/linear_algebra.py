@@ -1,4 +1,4 @@
-"""How are matrices of low precision multiplied on a GPU?"""
+"""Matrix products of low-precision floats on a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["CudaLinearAlgebra"]
 
 
 class CudaLinearAlgebra(FloatLinearAlgebra):
-    """Matrix products of ``float16`` and ``bfloat16`` as they are, with sums in ``float32``."""
+    """Matrix products of ``float16`` and ``bfloat16`` with sums in ``float32``."""
 
     low_precision = frozenset({"Matmul"})
 
     def prepare_matmul(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the matrix products over the last two axes."""
+        """Return the kernel of matrix products over the last two axes."""
         function: Run = matmul if first.dtype in LOW_PRECISION else cupy.matmul
         return function

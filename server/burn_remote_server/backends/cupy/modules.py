@@ -1,7 +1,7 @@
-"""Which kernels of neural-network modules does a GPU have of its own, and why?
+"""GPU kernels of neural-network modules.
 
-Array functions launch several kernels per tap of a window; here each step is one launch. Matrix
-products are cuBLAS's, for there may be no cuDNN.
+Array functions would launch several kernels for each tap of a window; here each step is one launch.
+Matrix products run on cuBLAS, because cuDNN may not be installed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]
 
-# Scratch memory of one kernel call. Larger: more of the device is kept free for it. Smaller: matrix
-# products too small to fill the GPU.
+# Scratch memory of one kernel call: enough for matrix products that fill the GPU.
 WORKSPACE_BYTES: Final = 256 * 2**20
 
 
 class CudaColumns(WindowColumns):
-    """Columns written and added back in one launch per block."""
+    """Window columns, gathered and scattered in one launch per block."""
 
     workspace_bytes: ClassVar[int] = WORKSPACE_BYTES
 
@@ -71,7 +70,7 @@ class CudaColumns(WindowColumns):
 
 
 class CudaCorrelation(CudaColumns, Correlation):
-    """Layers of few filters per channel summed directly."""
+    """Correlation that sums layers with few filters per channel directly."""
 
     def _correlate(self, x: Array, weight: Array, layer: Layer) -> Array:
         if layer.pointwise or not layer.depthwise or not has_kernels(x.dtype, layer.windows):
@@ -102,7 +101,7 @@ class CudaCorrelation(CudaColumns, Correlation):
 
 
 def _adjoint(layer: Layer) -> Layer:
-    """Return the layer that makes the input's gradient from the output's, at stride 1.
+    """Return the layer that computes the input gradient from the output gradient, at stride 1.
 
     Dumoulin & Visin, arXiv:1603.07285, section 4.2.
     """
@@ -121,7 +120,7 @@ def _adjoint(layer: Layer) -> Layer:
 
 
 def _turned(weight: Array, layer: Layer) -> Array:
-    """Return its filters: taps from the last to the first, inputs and outputs exchanged."""
+    """Return the filters of the adjoint layer: taps reversed, inputs and outputs exchanged."""
     groups, spatial = layer.groups, weight.shape[2:]
     grouped = weight.reshape(groups, layer.filters // groups, layer.channels // groups, *spatial)
     turned = cupy.flip(grouped.swapaxes(1, 2), axis=tuple(range(3, 3 + len(spatial))))
@@ -129,21 +128,21 @@ def _turned(weight: Array, layer: Layer) -> Array:
 
 
 class CudaConvolution(CudaCorrelation, Convolution):
-    """Convolution over one-launch columns."""
+    """Convolution with columns gathered in one launch."""
 
 
 class CudaTransposedConvolution(CudaCorrelation, TransposedConvolution):
-    """Its adjoint."""
+    """Transposed convolution, the adjoint of a convolution."""
 
 
 class CudaDeformableConvolution(DeformableConvolution):
-    """The array functions, in larger steps."""
+    """Deformable convolution by array functions, in larger blocks."""
 
     workspace_bytes: ClassVar[int] = WORKSPACE_BYTES
 
 
 class CudaAttention(Attention):
-    """The array functions, in larger steps."""
+    """Attention by array functions, in larger blocks."""
 
     workspace_bytes: ClassVar[int] = WORKSPACE_BYTES
 
@@ -152,7 +151,7 @@ _GEOMETRY: Final = ("kernel_size", "stride", "padding", "dilation")
 
 
 class CudaMaxPooling(MaxPooling):
-    """Maxima, their places and their gradients in one launch each."""
+    """Maxima, their positions and their gradients, in one launch each."""
 
     def _maxima(self, x: Array, windows: Windows) -> Array:
         if not has_kernels(x.dtype, windows):
@@ -185,7 +184,7 @@ class CudaMaxPooling(MaxPooling):
     def _gathered(
         self, rank: int, x: Array, grad: Array, indices: Array, geometry: Any, ceil_mode: bool
     ) -> Array:
-        """Return what each element of ``x`` gets from the windows that it is in."""
+        """Return, for each element of ``x``, the sum over the windows that contain it."""
         operation = f"MaxPool{rank}dWithIndicesBackward"
         check_rank(operation, "x", x, rank + 2, AXES[rank])
         windows = Windows.of(operation, x.shape[2:], *geometry, ceil_mode=ceil_mode)
@@ -203,7 +202,7 @@ class CudaMaxPooling(MaxPooling):
 
 
 class CudaAveragePooling(AveragePooling):
-    """Sums and their gradients in one launch each."""
+    """Window means and their gradients, in one launch each."""
 
     def _means(self, x: Array, windows: Windows, count_include_pad: bool) -> Array:
         if not has_kernels(x.dtype, windows):
@@ -225,7 +224,7 @@ def _largest(x: Array, windows: Windows, where: Array | None) -> Array:
 
 
 def cuda_module_families() -> list[Subject]:
-    """Return the subjects that take the place of those of ``module_families``."""
+    """Return the subjects that replace those of ``module_families``."""
     return [
         subject(CUPY)
         for subject in (

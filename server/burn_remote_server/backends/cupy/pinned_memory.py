@@ -1,7 +1,7 @@
-"""Through which memory of the host do elements go to a GPU and come from it?
+"""Host memory for copies to and from a GPU.
 
-Through pinned memory, which the GPU reads and writes by itself. There may be none left: the system
-or a container bounds it. Then CUDA copies from and to any other by way of a little of its own.
+A GPU reads and writes pinned memory by itself. The system or a container limits pinned memory. When
+there is none left, CUDA copies pageable memory through a small pinned buffer of its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ logger = get_logger(__name__)
 
 
 class HostMemory:
-    """Memory of the host, from ``pinned`` as long as that has some. Thread-safe.
+    """Allocates host memory, pinned as long as possible. Thread-safe.
 
-    ``pinned`` returns so many bytes as an array, or raises an error of CUDA with its ``status``.
+    ``pinned(size)`` returns a byte array, or raises a CUDA error with a ``status``.
     """
 
     def __init__(self, pinned: Callable[[int], Any]) -> None:
@@ -30,12 +30,12 @@ class HostMemory:
         self._has_warned = False
 
     def empty(self, size: int) -> Any:
-        """Return an array of so many bytes. Raises ``MemoryError``."""
+        """Return an array of ``size`` bytes. Raises ``MemoryError``."""
         try:
             return self._pinned(size)
         except RuntimeError as error:
-            # Mostly ``cudaErrorMemoryAllocation``, but what a driver makes of a limit of the
-            # system's is nowhere said.
+            # Usually cudaErrorMemoryAllocation; which error a driver returns at a system limit is
+            # not documented.
             if getattr(error, "status", None) in (None, *LOST):
                 raise
             if not self._has_warned:
@@ -49,5 +49,5 @@ class HostMemory:
 
 
 def is_pinned(array: Any) -> bool:
-    """Whether an array of ``HostMemory`` is pinned: it is a window on memory that is CUDA's."""
+    """Return whether an array of ``HostMemory`` is pinned: then it is a view of CUDA's memory."""
     return array.base is not None

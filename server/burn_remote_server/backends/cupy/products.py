@@ -1,7 +1,7 @@
-"""How are batches of matrices multiplied in one call, wherever they lie and whatever their floats?
+"""Batched matrix products in one cuBLAS call, for any strides and float dtype.
 
-CuPy multiplies batches of ``float16`` in ``float32`` (slower than ``float32`` itself), ``bfloat16``
-not at all, and broadcast batches through tables of addresses; cuBLAS does all of it by strides.
+CuPy computes batches of ``float16`` in ``float32``, slower than ``float32`` itself, refuses
+``bfloat16``, and passes broadcast batches as pointer tables. cuBLAS does all of it with strides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["matmul"]
 
 
 class _Kind(NamedTuple):
-    """What cuBLAS calls a dtype, what it sums in, and the numbers 1 and 0 of the sums."""
+    """cuBLAS's names for a dtype and its accumulator, and one and zero in the accumulator."""
 
     elements: int
     sums: int
@@ -40,21 +40,21 @@ _KINDS: Final = {
 }
 _DEFAULT_ALGORITHM: Final = -1
 
-# Calls for one batch that cannot be walked by one stride. Larger: more launches, about 10 µs each.
-# Smaller: batches are copied that need not be.
+# Calls for one batch that no single stride covers. Each launch costs about 10 µs; above this number
+# the batch is copied instead.
 MAX_CALLS: Final = 64
 
 
 class _Matrix(NamedTuple):
-    """An array whose matrices lie as cuBLAS wants them: by rows, or by columns."""
+    """An array whose matrices are row-major or column-major, as cuBLAS requires."""
 
     array: Any
     is_transposed: bool
-    step: int  # elements from one row, or column, to the next
+    step: int  # leading dimension: elements between consecutive rows, or columns
 
 
 def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
-    """Return the products over the last two axes, the axes before them broadcast."""
+    """Return the matrix products over the last two axes; the axes before them broadcast."""
     is_plain = lhs.ndim <= 2 and rhs.ndim <= 2 and out is None
     if is_plain or lhs.dtype not in _KINDS or lhs.dtype != rhs.dtype or min(lhs.ndim, rhs.ndim) < 2:
         return cupy.matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
@@ -75,7 +75,7 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
 
 def _multiply(lhs: _Matrix, rhs: _Matrix, out: Any, batch: tuple[int, ...]) -> None:
     axes = _batch_axes(batch, lhs.array, rhs.array, out)
-    # The longest axis is walked by cuBLAS, the others here.
+    # cuBLAS iterates over the longest axis, Python over the others.
     longest = max(axes, key=lambda axis: axis[0], default=(1, 0, 0, 0))
     others = list(axes)
     if axes:
@@ -103,7 +103,7 @@ def _call(
     kind = _KINDS[out.dtype]
     width = out.dtype.itemsize
     count, lhs_step, rhs_step, out_step = axis
-    # cuBLAS counts columns first: seen so, the arrays are transposed, and the product is too.
+    # cuBLAS is column-major: it sees all arrays transposed, and the product is transposed too.
     cublas.gemmStridedBatchedEx(
         cupy.cuda.device.get_cublas_handle(), int(rhs.is_transposed), int(lhs.is_transposed),
         columns, rows, inner, kind.one.ctypes.data,
@@ -116,7 +116,7 @@ def _call(
 
 
 def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, int, int]]:
-    """Return the axes of the batch, as few as possible: their sizes and each array's steps."""
+    """Return the batch axes, merged where possible: each with its size and each array's strides."""
     found: list[list[int]] = []
     for number, size in enumerate(batch):
         if size == 1:
@@ -132,7 +132,7 @@ def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, in
 
 
 def _batch_step(array: Any, axis: int) -> int:
-    """Return the elements from one matrix to the next along an axis of the batch, from its end."""
+    """Return the elements between matrices along a batch axis, counted from the last."""
     if array.ndim - 2 + axis < 0 or array.shape[axis - 2] == 1:
         return 0
     return int(array.strides[axis - 2] // array.itemsize)
@@ -154,7 +154,7 @@ def _row_step(array: Any) -> int:
 
 
 def _laid_out(array: Any) -> _Matrix:
-    """Return an array, or a copy of it, that cuBLAS can read."""
+    """Return the array, or a contiguous copy, in a layout that cuBLAS can read."""
     if _is_by_rows(array):
         return _Matrix(array, False, _row_step(array))
     turned = array.swapaxes(-1, -2)

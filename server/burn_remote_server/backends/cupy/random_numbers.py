@@ -1,4 +1,4 @@
-"""How does a GPU draw the random numbers of a session?"""
+"""Random numbers of a session on a GPU."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ __all__ = ["CudaRandomStream"]
 
 
 class CudaRandomStream:
-    """A Philox generator of CuPy's; other numbers than NumPy's for the same seed."""
+    """CuPy's Philox generator. The same seed gives other numbers than NumPy's."""
 
     def __init__(self) -> None:
         self.seed(int.from_bytes(os.urandom(8), "little"))
 
     def seed(self, seed: int) -> None:
-        """Start anew."""
+        """Restart the generator from a seed."""
         self._generator = cupy.random.Generator(cupy.random.Philox4x3210(seed % 2**64))
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
-        """Draw ``float64`` numbers of [0, 1)."""
+        """Draw ``float64`` numbers from [0, 1)."""
         drawn = self._generator.random(shape)
-        # CuRAND's intervals exclude 0 and include 1; Burn's are the other way round.
+        # cuRAND draws from (0, 1]; Burn's interval is [0, 1).
         return cupy.where(drawn >= 1.0, 0.0, drawn)
 
     def normal(self, shape: tuple[int, ...]) -> Any:
-        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        """Draw ``float64`` numbers with mean 0 and standard deviation 1."""
         return self._generator.standard_normal(shape)
 
     def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Draw integers of [low, above)."""
+        """Draw integers from [low, above)."""
         high, rest = (
             self._generator.integers(0, 2**32, shape, dtype=np.uint32).astype(np.uint64)
             for _ in range(2)
         )
         bits = (high << np.uint64(32)) | rest
         span = above - low
-        # The remainder favours small numbers by less than span / 2**64.
+        # The bias of the remainder towards small numbers is below span / 2**64.
         chosen = bits if span >= 2**64 else bits % np.uint64(span)
         return (chosen + np.uint64(low % 2**64)).astype(dtype)

@@ -1,7 +1,7 @@
-"""How are elements updated by index on a GPU so that repeats count in their order?
+"""Index updates on a GPU that apply repeated indices in order.
 
-Positions are sorted; one thread per distinct position applies its updates one after the other, so
-results do not depend on which thread comes first, as they would with atomic additions.
+The positions are sorted. One thread per distinct position applies its updates one after the other,
+so results do not depend on thread timing, as they would with atomic additions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _STEPS: Final = {
     "Assign": "held = next",
     "Add": "held = held + next",
     "Mul": "held = held * next",
-    # What is not equal to itself is NaN, which is the smallest and the largest.
+    # A value that differs from itself is NaN, which wins both comparisons.
     "Min": "held = (held != held || held < next) ? held : next",
     "Max": "held = (held != held || held > next) ? held : next",
 }
 
-# Truth values are added by "or" and multiplied by "and".
+# Booleans add by "or" and multiply by "and".
 _OF_TRUTH: Final = {"Assign": "Assign", "Add": "Max", "Mul": "Min", "Min": "Min", "Max": "Max"}
 
 
@@ -48,7 +48,7 @@ def _kernel(update: str) -> Any:
 
 
 def update_in_order(target: Any, positions: Any, values: Any, update: str) -> None:
-    """Update elements of a one-dimensional C-ordered array that is the caller's own."""
+    """Update elements of a one-dimensional C-ordered array in place."""
     count = int(positions.size)
     if not count:
         return

@@ -1,8 +1,8 @@
-"""Who is told when a GPU has passed an event?
+"""Callbacks for CUDA events, called from one polling thread.
 
-CUDA can call back by itself, but from a thread that must wait for Python's interpreter lock while
-CUDA waits for that thread: a program whose other threads hold the lock and ask CUDA something then
-stands still. So one thread of ours asks about the events that somebody waits for.
+CUDA's own callbacks run on a CUDA thread that must take Python's interpreter lock while CUDA waits
+for it. That deadlocks if a thread that holds the lock calls CUDA. Therefore one Python thread polls
+the awaited events.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ __all__ = ["NOT_READY", "Watch"]
 
 logger = get_logger(__name__)
 
-# How often it asks. Longer: reads take so much longer. Shorter: the thread takes the interpreter
-# from others more often, while something is awaited.
+# The polling interval. It delays each read by up to this time; a shorter one takes the interpreter
+# lock from other threads more often.
 INTERVAL_SECONDS: Final = 50e-6
 
-# What ``cudaEventQuery`` says of an event that is still ahead: ``cudaErrorNotReady``.
+# The status of a pending event: cudaErrorNotReady.
 NOT_READY: Final = 600
 
 
 class Watch:
-    """One thread that calls whoever waits for an event, in the order in which events pass.
+    """One thread that polls events and calls back in the order in which they pass.
 
-    ``status`` asks about an event: 0 is passed, ``NOT_READY`` ahead, anything else CUDA's error.
+    ``status(event)`` returns 0 for a passed event, ``NOT_READY`` for a pending one, and otherwise a
+    CUDA error.
     """
 
     def __init__(self, device: Any, status: Callable[[Any], int]) -> None:
@@ -43,7 +44,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def call(self, event: Any, passed: Callable[[int], None]) -> None:
-        """Call ``passed(status)`` once the event has passed; 0 is success."""
+        """Call ``passed(status)`` once the event has passed; status 0 means success."""
         self._new.append((event, passed))
         if self._thread is None:
             with self._start:
@@ -57,7 +58,7 @@ class Watch:
     def _run(self) -> None:
         with contextlib.suppress(
             RuntimeError
-        ):  # CUDA's, of a device that is lost: its events say so
+        ):  # CUDA errors of a lost device: its events report them
             self._device.use()
         waiting: list[tuple[Any, Callable[[int], None]]] = []
         while True:
@@ -83,5 +84,5 @@ class Watch:
 def _tell(passed: Callable[[int], None], status: int) -> None:
     try:
         passed(status)
-    except Exception:  # a defect of ours: it costs one answer, and not those of all sessions
+    except Exception:  # a defect in one callback must not stop the others
         logger.exception("event_not_told")

@@ -1,8 +1,8 @@
-"""How do the windows of convolutions and poolings look to CUDA?
+"""CUDA kernels over the windows of convolutions and poolings.
 
-One launch does for all taps of all windows what array functions do tap by tap. Every kernel sees
-three spatial axes: those that a layer lacks have one element. Sums are made by one thread each, in
-the order of the taps, so results do not depend on which thread comes first.
+One launch does for all taps of all windows what array functions do tap by tap. Every kernel has
+three spatial axes; missing ones have length one. One thread computes each sum, in the order of the
+taps, so results do not depend on thread timing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from burn_remote_server.backends.array.module.windows import Windows
 
 __all__ = ["has_kernels", "launch"]
 
-# What kernels are compiled for; other dtypes take the array functions.
+# The dtypes with compiled kernels; others use the array functions.
 KERNEL_DTYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 THREADS: Final = 256
 
-# Taps along an axis that a kernel loops over in any case; past it, no more than the axis has
-# elements and windows. More: threads ask longer for taps that lie in the padding. Fewer: small
-# images under large windows take the array functions, at several launches per tap.
+# Taps along an axis that kernels always loop over; beyond it, taps are limited to the axis length
+# and the number of windows. Large windows over small images otherwise spend most taps in padding.
 TAPS: Final = 64
 
-# CUDA allows no more in the second and third dimension; loops go on from there.
+# CUDA's limit for the second and third grid dimension; kernels loop over the rest.
 MAX_BLOCKS: Final = 65_535
 
 _SOURCE: Final = r"""
@@ -228,10 +227,10 @@ def _function(name: str, dtype: Any) -> Any:
 _AXES: Final = np.dtype([("axes", np.int32, (6, 3))])
 
 
-# Larger: nothing is gained, a program has few distinct layers. Smaller: they push each other out.
+# Distinct layers of all sessions; a program has few.
 @lru_cache(maxsize=1024)
 def _axes(windows: Windows) -> Any:
-    """Return the struct that kernels take for windows."""
+    """Return the struct that describes the windows to a kernel."""
     axes = [*windows, *[None] * (3 - len(windows))]
     rows = [
         [1 if axis is None else getattr(axis, name) for axis in axes]
@@ -244,8 +243,8 @@ def _axes(windows: Windows) -> Any:
 
 
 def has_kernels(dtype: Any, windows: Windows) -> bool:
-    """Whether kernels take arrays of a dtype under these windows: they count in 32 bits, and loop
-    over all taps, also those in the padding."""
+    """Return whether kernels support a dtype and these windows. They count in 32 bits and loop over
+    all taps, including those in the padding."""
     planes = math.prod(windows.sizes), math.prod(windows.outputs)
     reach = [
         axis.size + abs(axis.padding) + axis.outputs * axis.stride + axis.kernel * axis.dilation
@@ -261,10 +260,10 @@ def has_kernels(dtype: Any, windows: Windows) -> bool:
 def launch(
     name: str, windows: Windows, arrays: tuple[Any, ...], lines: int, width: int, *numbers: int
 ) -> None:
-    """Run a kernel on C-ordered arrays, of which the first says the dtype.
+    """Run a kernel on C-ordered arrays; the first one determines the dtype.
 
-    ``lines`` of ``width`` elements are written; ``numbers`` are the two that the kernel takes
-    before the windows. Arrays may be ``None``.
+    The kernel writes ``lines`` of ``width`` elements. ``numbers`` are the two arguments that it
+    takes before the windows. Arrays may be ``None``.
     """
     if not lines or not width:
         return

@@ -19,7 +19,7 @@ def test_an_older_one_is_not(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["", "unknown", "rc1.10", "1"])
 def test_what_is_no_version_is_not_used_and_named(version: str) -> None:
-    assert f"cannot be read: {version}" in str(why_unusable(version))
+    assert f"unreadable version: {version}" in str(why_unusable(version))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_an_error_of_a_lost_gpu_says_what_was_seen_and_what_to_do(gpu: Gpu) -> N
         gpu.fail()
     assert str(caught.value) == (
         "GPU 3 (of a test) is lost: CUDA reports error 700 (cudaErrorIllegalAddress), and the "
-        "tensors on it are gone; restart the server, or go on with another device"
+        "tensors on it are gone; restart the server, or continue on another device"
     )
     assert isinstance(caught.value.__cause__, CudaError)
 
