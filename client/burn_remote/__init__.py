@@ -15,6 +15,7 @@ from burn_remote.device import (
     LocalDevice,
     RemoteDevice,
 )
+from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.dtypes import (
     bfloat16,
     bool,
@@ -223,7 +224,6 @@ from burn_remote.sessions.traffic import (
 from burn_remote.tensor import (
     Tensor,
 )
-from burn_remote.tensors.other_functions import missing_from
 from burn_remote.tensors.reading import (
     read,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from burn_remote.device import Device, RemoteDevice
-from burn_remote.tensors.other_names import device_advice
+from burn_remote.diagnostics.foreign_names import device_advice
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 
 __all__ = ["checked_device", "default_device"]

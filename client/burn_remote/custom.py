@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, overload
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.tensors.arrays import as_dtype
 from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.errors import (
     ArgumentMismatch,

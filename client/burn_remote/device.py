@@ -19,15 +19,15 @@ from burn_remote.addresses import (
     with_token,
 )
 from burn_remote.credentials import checked_token, trusted_context
+from burn_remote.diagnostics.foreign_names import device_attribute_advice
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner import RunnerClient
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
 from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
-from burn_remote.tensors.other_functions import device_attribute_advice
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links.interface import BlockingLink

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.elementwise import tanh
 from burn_remote.functions.padding import pad
 from burn_remote.networks import activations
@@ -88,8 +90,6 @@ from burn_remote.networks.pooling import (
     max_pool2d_with_indices,
 )
 from burn_remote.networks.sampling import grid_sample, interpolate, irfft, rfft
-from burn_remote.tensors.calls import explained
-from burn_remote.tensors.other_functions import missing_from
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor

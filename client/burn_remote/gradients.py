@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.networks.convolution import Sizes, per_axis
 from burn_remote.networks.sampling import MODES
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling

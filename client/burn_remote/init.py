@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote import random
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import creation
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import astype
@@ -24,7 +25,6 @@ from burn_remote.functions.statistics import sum
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add
 from burn_remote.functions.casting import astype
 from burn_remote.functions.searching import argsort
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_dtype
 from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import Operator
-from burn_remote.tensors.other_functions import missing_from
 from burn_remote.tensors.scalars import bounds_of, number_for
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import (
     accumulation,
     arithmetic,
@@ -24,7 +25,6 @@ from burn_remote.functions import (
 )
 from burn_remote.networks import activations
 from burn_remote.router import move
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.scalars import is_number, refuse_elements
 from burn_remote.tensors.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError

@@ -48,7 +48,9 @@ def test_it_is_not_forgotten_where_a_session_without_tls_is_open() -> None:
 
 
 def test_the_time_to_connect_goes_by_its_whole_name() -> None:
-    with pytest.raises(br.ArgumentMismatch, match="timeout=; here: connect_timeout_seconds="):
+    with pytest.raises(
+        br.ArgumentMismatch, match="timeout=; in burn_remote: connect_timeout_seconds="
+    ):
         br.RemoteDevice("ws://127.0.0.1:1", timeout=5)
     with pytest.raises(br.ArgumentMismatch, match="connect_timeout_seconds is a number, not 'a'"):
         br.RemoteDevice("ws://127.0.0.1:1", connect_timeout_seconds="a")

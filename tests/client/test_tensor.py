@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.tensors.other_names import NUMPY_OR_TORCH
+from burn_remote.diagnostics.foreign_names import METHODS
 from burn_remote_protocol.dtypes import BOOL_U8, BOOL_U32
 from support.runners import RecordingDevice
 
@@ -139,13 +139,13 @@ def test_assigning_to_elements_says_what_makes_another_tensor(device: RecordingD
 
 def test_the_name_that_numpy_or_torch_has_leads_to_ours(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
-    with pytest.raises(AttributeError, match=r"'cumsum'; here: x\.cumulative_sum"):
+    with pytest.raises(AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum"):
         x.cumsum  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         x.unheard_of  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize(("typed", "written"), NUMPY_OR_TORCH.items())
+@pytest.mark.parametrize(("typed", "written"), METHODS.items())
 def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
     assert not hasattr(br.Tensor, typed)
     for owner, name in re.findall(r"\b(x|burn_remote)\.(\w+)", written):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.statistics import widened
 from burn_remote.tensors.arrays import AnyDType
 from burn_remote.tensors.axes import normal_axis
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import numeric

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
 from burn_remote_protocol.operations.families import base, bools, floats, ints

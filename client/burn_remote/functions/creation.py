@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import astype
 from burn_remote.functions.comparison import equal
@@ -20,7 +21,6 @@ from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
 from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
 from burn_remote.tensors.scalars import Number, number_for, truncated_for, whole_for

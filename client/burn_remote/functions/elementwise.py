@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply
 from burn_remote.functions.comparison import greater, less
 from burn_remote.functions.logic import logical_or
 from burn_remote.functions.selection import mask_fill
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, constant
 from burn_remote.tensors.pairs import Pair
 from burn_remote_protocol.dtypes import BOOL, Category

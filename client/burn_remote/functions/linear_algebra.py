@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.functions.arithmetic import multiply
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.elementwise import abs, sqrt
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.statistics import max_abs, sum
 from burn_remote.tensors.axes import normal_axes, normal_axis
-from burn_remote.tensors.calls import explained, no_tensor
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.dtypes import F32, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.casting import NOT, as_bool
 from burn_remote.functions.comparison import not_equal
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote.tensors.pairs import Pair
 from burn_remote.tensors.scalars import Number

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
-from burn_remote.tensors.calls import explained, no_tensor
 from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote.tensors.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import remainder, subtract
 from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, filled, upload
 from burn_remote.tensors.scalars import Number

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import divide
 from burn_remote.functions.casting import astype
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max_abs
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, filled, reshaped
 from burn_remote_protocol.dtypes import F32, QuantScheme

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.tensor import Tensor
 from burn_remote.tensors.arrays import as_array
 from burn_remote.tensors.axes import sendable_shape
-from burn_remote.tensors.calls import explained
 from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.quantization import (

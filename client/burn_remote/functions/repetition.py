@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, subtract
 from burn_remote.functions.comparison import greater, less
 from burn_remote.functions.counting import counted
 from burn_remote.functions.manipulation import concat, flatten, part
 from burn_remote.functions.selection import mask_fill
 from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import whole_number
 from burn_remote.tensors.operators import Operator, reshaped, upload, with_rank
 from burn_remote_protocol.errors import ShapeMismatch

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.casting import NOT
 from burn_remote.functions.comparison import GREATER, LOWER
 from burn_remote.functions.logic import OR
 from burn_remote.tensors.arrays import dtype_of_number
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, filled, with_rank
 from burn_remote.tensors.pairs import refuse_numbers
 from burn_remote.tensors.scalars import Number, bounds_of

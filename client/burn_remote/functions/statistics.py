@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
 from burn_remote.functions.comparison import equal, greater
 from burn_remote.functions.elementwise import sqrt
 from burn_remote.tensors.arrays import AnyDType
 from burn_remote.tensors.axes import Axes, normal_axes
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.errors import ShapeMismatch

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.comparison import greater, less, less_equal
 from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, tanh
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
 from burn_remote.tensors.axes import normal_axis
-from burn_remote.tensors.calls import explained
 from burn_remote_protocol.dtypes import F16, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.casting import astype
 from burn_remote.functions.comparison import equal
 from burn_remote.functions.counting import counted
@@ -12,7 +13,6 @@ from burn_remote.functions.manipulation import permute_dims, stack
 from burn_remote.functions.padding import pad
 from burn_remote.functions.repetition import tile
 from burn_remote.networks.convolution import Sizes, batched, conv_transpose2d, per_axis, unbatched
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.rules.convolution import window_count

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.padding import pad
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import convolution

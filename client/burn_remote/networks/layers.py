@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import divide
 from burn_remote.functions.casting import NOT
 from burn_remote.functions.comparison import less
 from burn_remote.functions.gathering import scatter
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote.tensors.operators import ONES, ZEROS, Operator, reshaped, with_rank
 from burn_remote_protocol.dtypes import I64

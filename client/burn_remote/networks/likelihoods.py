@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.comparison import less_equal
 from burn_remote.functions.elementwise import exp, log, square
 from burn_remote.functions.selection import clip, mask_fill
 from burn_remote.networks.losses import reduced
-from burn_remote.tensors.calls import explained
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor

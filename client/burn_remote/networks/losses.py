@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import NOT, astype
 from burn_remote.functions.comparison import equal, less
@@ -21,7 +22,6 @@ from burn_remote.functions.gathering import gather, take
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import mean, sum
 from burn_remote.networks.activations import log_softmax, softplus
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped, upload
 from burn_remote.tensors.scalars import bounds_of
 from burn_remote.tensors.value import is_tensor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, multiply, negative, pow, subtract
 from burn_remote.functions.comparison import greater
 from burn_remote.functions.elementwise import abs
@@ -17,7 +18,6 @@ from burn_remote.functions.statistics import sum
 from burn_remote.networks.activations import softplus
 from burn_remote.networks.losses import reduced
 from burn_remote.networks.normalization import cosine_similarity
-from burn_remote.tensors.calls import explained
 
 if TYPE_CHECKING:
     from burn_remote.tensor import Tensor

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
 from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import abs, rsqrt, square
@@ -17,7 +18,6 @@ from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum
 from burn_remote.tensors.axes import Axes, normal_shape
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import reshaped
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.networks.convolution import Sizes, batched, per_axis, unbatched
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator
 from burn_remote_protocol.operations.families import pooling
 

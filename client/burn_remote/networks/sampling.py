@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.networks.convolution import per_axis
 from burn_remote.tensors.axes import normal_axis
-from burn_remote.tensors.calls import explained
 from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, sampling

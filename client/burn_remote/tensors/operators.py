@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.tensors.arrays import Array, data_from
-from burn_remote.tensors.calls import no_tensor
 from burn_remote.tensors.scalars import Number, number_for, number_key
 from burn_remote.tensors.signatures import SIGNATURES_PER_ROW, Signatures, infer
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch

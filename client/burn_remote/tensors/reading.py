@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.sessions.pending import Pending
 from burn_remote.tensors.arrays import Array, array_from, numpy_dtype
-from burn_remote.tensors.calls import explained
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.tensors import TensorData
 

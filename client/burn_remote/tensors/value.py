@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from burn_remote.diagnostics.foreign_names import attribute_advice
 from burn_remote.runner import TensorHandle
 from burn_remote.tensors import reading
-from burn_remote.tensors.other_names import advice
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class TensorValue:
         def __getattr__(self, name: str) -> Any:
             if not hasattr(type(self), name):
                 raise AttributeError(
-                    f"a tensor has no attribute {name!r}{advice(name)}", name=name, obj=self
+                    f"a tensor has no attribute {name!r}{attribute_advice(name)}",
+                    name=name,
+                    obj=self,
                 )
             if name == "handle" or not isinstance(self.handle, TensorHandle):
                 raise AttributeError(

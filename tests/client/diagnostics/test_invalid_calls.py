@@ -11,7 +11,7 @@ import pytest
 
 import burn_remote
 from burn_remote import functional, gradients, init, random
-from burn_remote.tensors.other_names import KEYWORDS_THERE, PLACES
+from burn_remote.diagnostics.foreign_names import POSITIONAL, RENAMED_KEYWORDS
 from support.runners import RecordingDevice
 
 # Type checkers would refuse these calls before they are made.
@@ -41,17 +41,27 @@ def refused(call: Callable[[], object], kind: type[Exception], text: str) -> Non
 
 
 OTHER_NAMES: dict[str, Callable[[], object]] = {
-    "sum: it has no argument dim=; here: axis=": lambda: f(2).sum(dim=0),
-    "sum: it has no argument keepdim=; here: keepdims=": lambda: f(2).sum(0, keepdim=True),
-    "it has no argument axis=; here: dim=": lambda: F.softmax(f(2), axis=0),
-    "unbiased=; here: correction=0 for False, correction=1": lambda: f(2).std(unbiased=False),
-    "it has no argument size=; here: shape=": lambda: br.zeros(size=(2, 3), device=DEVICE),
-    "kind=; here: stable=True or stable=False": lambda: f(2).argsort(kind="stable"),
-    "size_average=; here: reduction='mean', 'sum'": lambda: F.mse_loss(f(2), f(2), size_average=1),
-    "dim=; here: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
-    "requires_grad=; here: gradients are computed by": lambda: br.tensor([1], requires_grad=True),
-    "inplace=; here: a tensor never changes": lambda: F.relu(f(2), inplace=True),
-    r"to: it has no argument dtype=; here: x\.astype": lambda: f(2).to(dtype=br.float16),
+    "sum: it has no argument dim=; in burn_remote: axis=": lambda: f(2).sum(dim=0),
+    "sum: it has no argument keepdim=; in burn_remote: keepdims=": lambda: f(2).sum(
+        0, keepdim=True
+    ),
+    "it has no argument axis=; in burn_remote: dim=": lambda: F.softmax(f(2), axis=0),
+    "unbiased=; in burn_remote: correction=0 for False, correction=1": lambda: f(2).std(
+        unbiased=False
+    ),
+    "it has no argument size=; in burn_remote: shape=": lambda: br.zeros(
+        size=(2, 3), device=DEVICE
+    ),
+    "kind=; in burn_remote: stable=True or stable=False": lambda: f(2).argsort(kind="stable"),
+    "size_average=; in burn_remote: reduction='mean', 'sum'": lambda: F.mse_loss(
+        f(2), f(2), size_average=1
+    ),
+    "dim=; in burn_remote: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
+    "requires_grad=; in burn_remote: gradients are computed by": lambda: br.tensor(
+        [1], requires_grad=True
+    ),
+    "inplace=; in burn_remote: tensors are immutable": lambda: F.relu(f(2), inplace=True),
+    r"to: it has no argument dtype=; in burn_remote: x\.astype": lambda: f(2).to(dtype=br.float16),
 }
 
 
@@ -65,7 +75,7 @@ def test_a_keyword_that_nobody_has_stays_pythons_own_error() -> None:
         f(2).sum(unheard_of=1)
 
 
-@pytest.mark.parametrize("row", KEYWORDS_THERE, ids=lambda row: "-".join(row[:2]))
+@pytest.mark.parametrize("row", RENAMED_KEYWORDS, ids=lambda row: "-".join(row[:2]))
 def test_what_another_keyword_leads_to_is_there(row: tuple[str, str, str]) -> None:
     typed, here, _ = row
     functions: list[Any] = [*FUNCTIONS.values(), burn_remote.RemoteDevice]
@@ -77,7 +87,9 @@ TOO_MANY: dict[str, Callable[[], object]] = {
     r"write x\.swapaxes\(0, 1\) to exchange two axes": lambda: f(2, 3).transpose(0, 1),
     r"write x\.permute_dims\(\(1, 0\)\)": lambda: f(2, 3).permute_dims(1, 0),
     r"write zeros\(\(2, 3\), dtype=…\)": lambda: br.zeros(2, 3, device=DEVICE),
-    "it takes x, axis by place, 3 are given; by name: dtype=, keepdims=": lambda: f(2).sum(0, True),
+    "by position, but 3 arguments are given; by keyword: dtype=, keepdims=": lambda: f(2).sum(
+        0, True
+    ),
 }
 
 
@@ -86,7 +98,7 @@ def test_what_is_given_by_place_and_has_none_is_shown_where_it_goes(text: str) -
     refused(TOO_MANY[text], br.ArgumentMismatch, text)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", POSITIONAL)
 def test_what_is_written_with_a_tuple_is_there(name: str) -> None:
     assert f"burn_remote.{name}" in FUNCTIONS
 
@@ -127,7 +139,9 @@ OF_AN_AXIS: Final = [
 @pytest.mark.parametrize("name", OF_AN_AXIS)
 def test_every_function_of_an_axis_knows_its_other_name(name: str) -> None:
     function = FUNCTIONS[name]
-    refused(lambda: function(f(2), dim=0), br.ArgumentMismatch, "no argument dim=; here: axis")
+    refused(
+        lambda: function(f(2), dim=0), br.ArgumentMismatch, "no argument dim=; in burn_remote: axis"
+    )
 
 
 NO_TENSORS: dict[str, Callable[[], object]] = {

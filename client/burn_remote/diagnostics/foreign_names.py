@@ -1,40 +1,141 @@
-"""What is a method or an argument called here that NumPy, PyTorch or JAX calls otherwise?
+"""Names of other libraries' functions, methods, arguments and devices, and our equivalents.
 
-There is one name for each thing, the array API's where it has one. Who types another learns it
-from the error.
+Each thing has one name here, the array API's where the standard has one. An error message for
+another name says what to write instead.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from burn_remote_protocol.dtypes import DType
 
-__all__ = ["DEVICES", "KEYWORDS", "KEYWORDS_THERE", "NUMPY_OR_TORCH", "PLACES", "advice"]
+__all__ = [
+    "DEVICES",
+    "DEVICE_ATTRIBUTES",
+    "FUNCTIONS",
+    "KEYWORDS",
+    "METHODS",
+    "POSITIONAL",
+    "RENAMED_KEYWORDS",
+    "attribute_advice",
+    "device_advice",
+    "device_attribute_advice",
+    "missing_from",
+]
 
-_IMMUTABLE: Final = "a tensor never changes; use it as it is"
-_UNSIZED: Final = (
-    "numpy's function of x.numpy(), because the shape of the result depends on the elements"
+_IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
+_DYNAMIC_SHAPE: Final = (
+    "numpy's function on x.numpy(), because the shape of the result depends on the elements"
 )
-_HERE: Final = "numpy's function of x.numpy()"
-_LAYOUT: Final = "elements are on a device, in an order that does not matter"
-_REAL: Final = "numbers are never complex; use it as it is"
+_NUMPY: Final = "numpy's function on x.numpy()"
+_NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
+_LAYOUT: Final = "nothing; the memory layout of a device is not exposed"
+_REAL: Final = "nothing; complex dtypes are not supported"
 _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has it"
 _GRADIENTS: Final = "gradients are computed by burn_remote.gradients"
+_MATMUL: Final = "burn_remote.matmul(x, y)"
+_FILES: Final = "numpy.save(file, x.numpy()), burn_remote.tensor(numpy.load(file))"
 
-# The name that was typed -> what to write instead.
-NUMPY_OR_TORCH: Final = {
+# Functions and attributes of modules: foreign name -> what to write instead.
+FUNCTIONS: Final = {
+    "absolute": "burn_remote.abs(x)",
+    "allclose": _NUMPY_PAIR,
+    "arccos": "burn_remote.acos(x)",
+    "arcsin": "burn_remote.asin(x)",
+    "arctan": "burn_remote.atan(x)",
+    "arctan2": "burn_remote.atan2(x, y)",
+    "array": "burn_remote.tensor(data)",
+    "array_equal": _NUMPY_PAIR,
+    "as_tensor": "burn_remote.tensor(data)",
+    "bmm": _MATMUL,
+    "cat": "burn_remote.concat([x, y])",
+    "choice": "burn_remote.random.integers(0, count, shape), for places",
+    "concatenate": "burn_remote.concat([x, y])",
+    "cross_entropy": "burn_remote.functional.cross_entropy(x, labels)",
+    "cuda": "burn_remote.RemoteDevice(address)",
+    "dot": _MATMUL,
+    "double": "burn_remote.float64",
+    "dropout": "burn_remote.functional.dropout(x)",
+    "einsum": "burn_remote.tensordot(x, y), burn_remote.matmul(x, y)",
+    "embedding": "burn_remote.functional.embedding(places, weight)",
+    "fft": "burn_remote.functional.rfft(x)",
+    "float": "burn_remote.float32",
+    "from_numpy": "burn_remote.tensor(array)",
+    "gelu": "burn_remote.functional.gelu(x)",
+    "half": "burn_remote.float16",
+    "hstack": "burn_remote.concat([x, y], axis=1), of one axis: burn_remote.concat([x, y])",
+    "identity": "burn_remote.eye(count)",
+    "int": "burn_remote.int32",
+    "invert": "burn_remote.bitwise_invert(x)",
+    "isclose": _NUMPY_PAIR,
+    "jit": "nothing: operations are sent in batches as they are called",
+    "layer_norm": "burn_remote.functional.layer_norm(x, shape)",
+    "linear": "burn_remote.functional.linear(x, weight)",
+    "load": _FILES,
+    "long": "burn_remote.int64",
+    "manual_seed": "device.seed(number)",
+    "mod": "burn_remote.remainder(x, y)",
+    "newaxis": "None",
+    "nn": "burn_remote.functional, with the names of torch.nn.functional",
+    "no_grad": _GRADIENTS,
+    "norm": "burn_remote.vector_norm(x)",
+    "numpy": "import numpy, or x.numpy() for a tensor's elements",
+    "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
+    "optim": "parameter - rate * gradient; gradients are computed by burn_remote.gradients",
+    "permute": "burn_remote.permute_dims(x, axes)",
+    "power": "burn_remote.pow(x, y)",
+    "rand": "burn_remote.random.uniform(shape)",
+    "randint": "burn_remote.random.integers(low, high, shape)",
+    "randn": "burn_remote.random.normal(shape)",
+    "randperm": "burn_remote.random.permutation(count)",
+    "relu": "burn_remote.functional.relu(x)",
+    "save": _FILES,
+    "seed": "device.seed(number)",
+    "set_default_device": "device=… at each tensor, or $BURN_REMOTE_ADDRESS",
+    "shuffle": "x.take(burn_remote.random.permutation(count), axis=0)",
+    "sigmoid": "burn_remote.functional.sigmoid(x)",
+    "softmax": "burn_remote.functional.softmax(x)",
+    "unsqueeze": "burn_remote.expand_dims(x, axis)",
+    "vmap": "functions broadcast, and take any axes before those that they need",
+    "vstack": "burn_remote.concat([x, y], axis=0), of one axis: burn_remote.stack([x, y])",
+}
+
+# Attributes of devices: foreign name -> what to write instead.
+DEVICE_ATTRIBUTES: Final = {
+    "arange": "burn_remote.arange(count, device=device)",
+    "array": "device.tensor(data)",
+    "asarray": "device.tensor(data)",
+    "empty": "burn_remote.empty(shape, device=device)",
+    "eye": "burn_remote.eye(count, device=device)",
+    "full": "burn_remote.full(shape, value, device=device)",
+    "index": "str(device)",
+    "linspace": "burn_remote.linspace(start, stop, num, device=device)",
+    "manual_seed": "device.seed(number)",
+    "name": "str(device)",
+    "ones": "burn_remote.ones(shape, device=device)",
+    "rand": "burn_remote.random.uniform(shape, device=device)",
+    "randn": "burn_remote.random.normal(shape, device=device)",
+    "random": "burn_remote.random.uniform(shape, device=device)",
+    "synchronize": "device.sync()",
+    "type": "str(device)",
+    "zeros": "burn_remote.zeros(shape, device=device)",
+}
+
+# Methods and attributes of arrays: foreign name -> what to write instead.
+METHODS: Final = {
     "abs_": "x = x.abs()",
     "add": "x + y",
     "add_": "x = x + y",
-    "allclose": _HERE,
+    "allclose": _NUMPY,
     "amax": "x.max(axis=…)",
     "amin": "x.min(axis=…)",
-    "argwhere": _UNSIZED,
+    "argwhere": _DYNAMIC_SHAPE,
     "at": "x.set(index, value)",
     "backward": _GRADIENTS,
     "bfloat16": "x.astype(burn_remote.bfloat16)",
-    "bincount": _HERE,
+    "bincount": _NUMPY,
     "block_until_ready": "x.device.sync()",
     "bmm": "x @ y",
     "bool": "x.astype(burn_remote.bool)",
@@ -57,9 +158,9 @@ NUMPY_OR_TORCH: Final = {
     "cumsum": "x.cumulative_sum(axis=…)",
     "data": "x.numpy() to read it",
     "data_ptr": _LAYOUT,
-    "det": _HERE,
+    "det": _NUMPY,
     "detach": _IMMUTABLE,
-    "diag": _HERE,
+    "diag": _NUMPY,
     "diff": "burn_remote.diff(x)",
     "dim": "x.ndim",
     "div": "x / y",
@@ -85,15 +186,15 @@ NUMPY_OR_TORCH: Final = {
     "grad_fn": _GRADIENTS,
     "gt": "x > y",
     "half": "x.astype(burn_remote.float16)",
-    "histc": _HERE,
+    "histc": _NUMPY,
     "imag": _REAL,
     "index_select": "x.take(indices, axis=…)",
     "indices": "x.max_with_indices(axis) and its neighbours give both",
     "int": "x.astype(burn_remote.int32)",
-    "inverse": _HERE,
+    "inverse": _NUMPY,
     "is_contiguous": _LAYOUT,
     "is_cuda": "x.device",
-    "isclose": _HERE,
+    "isclose": _NUMPY,
     "itemsize": "x.dtype.itemsize",
     "le": "x <= y",
     "lerp": "x + (y - x) * share",
@@ -103,10 +204,10 @@ NUMPY_OR_TORCH: Final = {
     "lt": "x < y",
     "masked_fill": "x.mask_fill(mask, value)",
     "masked_fill_": "x.mask_fill(mask, value)",
-    "masked_select": _UNSIZED,
+    "masked_select": _DYNAMIC_SHAPE,
     "matmul": "x @ y",
     "maximum": "burn_remote.maximum(x, y)",
-    "median": _HERE,
+    "median": _NUMPY,
     "minimum": "burn_remote.minimum(x, y)",
     "mm": "x @ y",
     "mul": "x * y",
@@ -121,14 +222,14 @@ NUMPY_OR_TORCH: Final = {
     "new_ones": "burn_remote.ones(shape, dtype=x.dtype, device=x.device)",
     "new_tensor": "burn_remote.tensor(data, dtype=x.dtype, device=x.device)",
     "new_zeros": "burn_remote.zeros(shape, dtype=x.dtype, device=x.device)",
-    "nonzero": _UNSIZED,
+    "nonzero": _DYNAMIC_SHAPE,
     "norm": "burn_remote.vector_norm(x)",
     "numel": "x.size",
     "outer": "burn_remote.outer(x, y)",
     "permute": "x.permute_dims(axes)",
     "pow": "x ** y",
     "ptp": "x.max() - x.min()",
-    "quantile": _HERE,
+    "quantile": _NUMPY,
     "ravel": "x.flatten()",
     "real": _REAL,
     "relu_": "x = x.relu()",
@@ -138,7 +239,7 @@ NUMPY_OR_TORCH: Final = {
     "retain_grad": _GRADIENTS,
     "scatter_": "x.scatter(axis, indices, value)",
     "scatter_add_": "x.scatter(axis, indices, value, update='add')",
-    "searchsorted": _HERE,
+    "searchsorted": _NUMPY,
     "select": "x[:, place]",
     "short": "x.astype(burn_remote.int16)",
     "sigmoid_": "x = x.sigmoid()",
@@ -155,14 +256,14 @@ NUMPY_OR_TORCH: Final = {
     "to_numpy": "x.numpy()",
     "tobytes": "x.numpy().tobytes()",
     "tofile": "x.numpy().tofile(file)",
-    "trace": _HERE,
+    "trace": _NUMPY,
     "tril": "burn_remote.tril(x)",
     "triu": "burn_remote.triu(x)",
     "true_divide": "x / y",
     "type": "x.astype(dtype)",
     "type_as": "x.astype(y.dtype)",
     "unbind": "list(x)",
-    "unique": _UNSIZED,
+    "unique": _DYNAMIC_SHAPE,
     "unsqueeze": "x.expand_dims(axis)",
     "values": "x.max_with_indices(axis) and its neighbours give both",
     "view": "x.reshape(shape)",
@@ -171,8 +272,8 @@ NUMPY_OR_TORCH: Final = {
     "zero_": "burn_remote.zeros_like(x)",
 }
 
-# Keyword that was typed -> parameter here, where the function has it -> what else to know.
-KEYWORDS_THERE: Final = (
+# Keyword arguments: foreign name, our parameter where the function has it, text that follows it.
+RENAMED_KEYWORDS: Final = (
     ("a", "x", ""),
     ("a_max", "max", ""),
     ("a_min", "min", ""),
@@ -212,7 +313,7 @@ KEYWORDS_THERE: Final = (
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
 
-# Keyword that was typed, and that nothing here corresponds to -> what to do.
+# Keyword arguments without an equivalent parameter: foreign name -> what to do.
 KEYWORDS: Final = {
     "copy": _IMMUTABLE,
     "decimals": "(x * 10**n).round() / 10**n",
@@ -232,8 +333,8 @@ KEYWORDS: Final = {
     "where": "burn_remote.where(mask, x, 0) before",
 }
 
-# Function that was given several numbers, or tensors, in place of a tuple of them -> how to write.
-PLACES: Final = {
+# Functions called with separate arguments instead of a tuple -> the correct call.
+POSITIONAL: Final = {
     "broadcast_to": "x.broadcast_to((2, 3))",
     "concat": "concat([x, y])",
     "empty": "empty((2, 3), dtype=…)",
@@ -252,7 +353,7 @@ PLACES: Final = {
     "zeros": "zeros((2, 3), dtype=…)",
 }
 
-# Kind of device that PyTorch or JAX has -> what to write instead.
+# Device kinds of PyTorch and JAX -> our equivalent.
 DEVICES: Final = {
     "cpu": "LocalDevice()",
     "cuda": "RemoteDevice('ws://host:3000'), of a server that has one",
@@ -262,17 +363,35 @@ DEVICES: Final = {
 }
 
 
-def advice(name: str) -> str:
-    """Return how a missing method's error goes on: ``"; …"``, or nothing for an unknown name."""
-    instead = NUMPY_OR_TORCH.get(name)
-    return f"; here: {instead}" if instead else ""
+def attribute_advice(name: str) -> str:
+    """Return the advice for a tensor's missing attribute: ``"; in burn_remote: …"``, or ``""``."""
+    return _in_burn_remote(METHODS.get(name))
+
+
+def device_attribute_advice(name: str) -> str:
+    """Return the advice for a device's missing attribute: ``"; in burn_remote: …"``, or ``""``."""
+    return _in_burn_remote(DEVICE_ATTRIBUTES.get(name))
 
 
 def device_advice(device: object) -> str:
-    """Return how the error goes on of what was given for a device: ``"; write …"``, or nothing."""
+    """Return the advice for a value passed as a device: ``"; write …"``, or ``""``."""
     if isinstance(device, DType):
         return "; x.astype(dtype) converts"
     if not isinstance(device, str):
         return ""
     instead = DEVICES.get(device.partition(":")[0]) or f"RemoteDevice({device!r})"
     return f"; write {instead}"
+
+
+def missing_from(module: str) -> Callable[[str], NoReturn]:
+    """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice if known."""
+
+    def missing(name: str) -> NoReturn:
+        text = _in_burn_remote(FUNCTIONS.get(name)) or attribute_advice(name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
+
+    return missing
+
+
+def _in_burn_remote(instead: str | None) -> str:
+    return f"; in burn_remote: {instead}" if instead else ""

@@ -11,17 +11,21 @@ import pytest
 
 import burn_remote
 from burn_remote import functional, random
-from burn_remote.tensors.other_functions import FUNCTIONS, OF_DEVICES
+from burn_remote.diagnostics.foreign_names import DEVICE_ATTRIBUTES, FUNCTIONS
 from support.runners import RecordingDevice
 
 
 @pytest.mark.parametrize("module", [burn_remote, functional, random])
 def test_the_name_that_was_typed_leads_to_what_to_write(module: object) -> None:
-    with pytest.raises(AttributeError, match=r"'cat'; here: burn_remote\.concat\(\[x, y\]\)"):
+    with pytest.raises(
+        AttributeError, match=r"'cat'; in burn_remote: burn_remote\.concat\(\[x, y\]\)"
+    ):
         getattr(module, "cat")  # noqa: B009
-    with pytest.raises(AttributeError, match=r"'cumsum'; here: x\.cumulative_sum\(axis=…\)"):
+    with pytest.raises(
+        AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum\(axis=…\)"
+    ):
         getattr(module, "cumsum")  # noqa: B009
-    with pytest.raises(AttributeError, match=r"'optim'; here: .*burn_remote\.gradients"):
+    with pytest.raises(AttributeError, match=r"'optim'; in burn_remote: .*burn_remote\.gradients"):
         getattr(module, "optim")  # noqa: B009
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         getattr(module, "unheard_of")  # noqa: B009
@@ -51,13 +55,15 @@ def test_what_replaces_a_stack_is_right_for_every_rank(typed: str, shape: tuple[
 
 def test_a_device_makes_tensors_through_functions() -> None:
     device: object = RecordingDevice()
-    with pytest.raises(AttributeError, match=r"'zeros'; here: burn_remote\.zeros\(shape, device="):
+    with pytest.raises(
+        AttributeError, match=r"'zeros'; in burn_remote: burn_remote\.zeros\(shape, device="
+    ):
         getattr(device, "zeros")  # noqa: B009
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         getattr(device, "unheard_of")  # noqa: B009
 
 
-@pytest.mark.parametrize(("typed", "written"), OF_DEVICES.items())
+@pytest.mark.parametrize(("typed", "written"), DEVICE_ATTRIBUTES.items())
 def test_what_a_device_leads_to_is_there(typed: str, written: str) -> None:
     assert not hasattr(burn_remote.RemoteDevice, typed)
     for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):

@@ -1,0 +1,1 @@
+"""Explanations of invalid calls, and names of other libraries with our equivalents."""
