@@ -9,35 +9,12 @@ from burn_remote.addresses import (
     id_to_address,
 )
 from burn_remote.chosen_device import default_device
-from burn_remote.custom import custom
 from burn_remote.device import (
     Device,
     LocalDevice,
     RemoteDevice,
 )
 from burn_remote.diagnostics.foreign_names import missing_from
-from burn_remote.dtypes import (
-    bfloat16,
-    bool,
-    flex32,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from burn_remote.functions.accumulation import (
-    cummax,
-    cummin,
-    cumulative_prod,
-    cumulative_sum,
-)
 from burn_remote.functions.arithmetic import (
     add,
     atan2,
@@ -55,14 +32,6 @@ from burn_remote.functions.casting import (
     astype,
     dequantize,
 )
-from burn_remote.functions.comparison import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-)
 from burn_remote.functions.creation import (
     arange,
     asarray,
@@ -79,6 +48,7 @@ from burn_remote.functions.creation import (
     zeros,
     zeros_like,
 )
+from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.elementwise import (
     abs,
     acos,
@@ -139,10 +109,16 @@ from burn_remote.functions.logic import (
     bitwise_or,
     bitwise_right_shift,
     bitwise_xor,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
     logical_and,
     logical_not,
     logical_or,
     logical_xor,
+    not_equal,
 )
 from burn_remote.functions.manipulation import (
     broadcast_arrays,
@@ -202,6 +178,10 @@ from burn_remote.functions.statistics import (
     all,
     any,
     count_nonzero,
+    cummax,
+    cummin,
+    cumulative_prod,
+    cumulative_sum,
     max,
     max_abs,
     mean,
@@ -210,6 +190,12 @@ from burn_remote.functions.statistics import (
     std,
     sum,
     var,
+)
+from burn_remote.functions.tensor import (
+    Tensor,
+)
+from burn_remote.functions.value import (
+    read,
 )
 from burn_remote.runner import (
     RunnerClient,
@@ -221,11 +207,47 @@ from burn_remote.sessions.pending import (
 from burn_remote.sessions.traffic import (
     Traffic,
 )
-from burn_remote.tensor import (
-    Tensor,
+from burn_remote_protocol.dtypes import (
+    BF16 as bfloat16,
 )
-from burn_remote.tensors.reading import (
-    read,
+from burn_remote_protocol.dtypes import (
+    BOOL as bool,
+)
+from burn_remote_protocol.dtypes import (
+    F16 as float16,
+)
+from burn_remote_protocol.dtypes import (
+    F32 as float32,
+)
+from burn_remote_protocol.dtypes import (
+    F64 as float64,
+)
+from burn_remote_protocol.dtypes import (
+    FLEX32 as flex32,
+)
+from burn_remote_protocol.dtypes import (
+    I8 as int8,
+)
+from burn_remote_protocol.dtypes import (
+    I16 as int16,
+)
+from burn_remote_protocol.dtypes import (
+    I32 as int32,
+)
+from burn_remote_protocol.dtypes import (
+    I64 as int64,
+)
+from burn_remote_protocol.dtypes import (
+    U8 as uint8,
+)
+from burn_remote_protocol.dtypes import (
+    U16 as uint16,
+)
+from burn_remote_protocol.dtypes import (
+    U32 as uint32,
+)
+from burn_remote_protocol.dtypes import (
+    U64 as uint64,
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage, QuantScheme
 from burn_remote_protocol.errors import (
@@ -283,5 +305,5 @@ __all__ = [
     "vector_norm", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)

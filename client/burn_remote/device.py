@@ -18,6 +18,8 @@ from burn_remote.addresses import (
     normal_address,
     with_token,
 )
+from burn_remote.arguments.arrays import AnyDType, as_dtype
+from burn_remote.arguments.numbers import real_number, whole_number
 from burn_remote.credentials import checked_token, trusted_context
 from burn_remote.diagnostics.foreign_names import device_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
@@ -26,8 +28,6 @@ from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
-from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.numbers import real_number, whole_number
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links.interface import BlockingLink
@@ -35,7 +35,7 @@ from burn_remote_protocol.links.websocket import blocking_link
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["Device", "LocalDevice", "RemoteDevice"]
 

@@ -1,4 +1,4 @@
-"""Which functions do networks consist of? Those of ``torch.nn.functional``, under their names."""
+"""Functions of neural networks, with the names and arguments of ``torch.nn.functional``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.functions.elementwise import tanh
-from burn_remote.functions.padding import pad
-from burn_remote.networks import activations
-from burn_remote.networks.activations import (
+from burn_remote.functions import activations
+from burn_remote.functions.activations import (
     celu,
     elu,
     gelu,
@@ -32,8 +30,10 @@ from burn_remote.networks.activations import (
     tanhshrink,
     threshold,
 )
-from burn_remote.networks.blocks import fold, pixel_shuffle, pixel_unshuffle, unfold
-from burn_remote.networks.convolution import (
+from burn_remote.functions.elementwise import tanh
+from burn_remote.functions.padding import pad
+from burn_remote.nn.blocks import fold, pixel_shuffle, pixel_unshuffle, unfold
+from burn_remote.nn.convolution import (
     conv1d,
     conv2d,
     conv3d,
@@ -42,27 +42,28 @@ from burn_remote.networks.convolution import (
     conv_transpose3d,
     deform_conv2d,
 )
-from burn_remote.networks.layers import (
+from burn_remote.nn.layers import (
     dropout,
     embedding,
     linear,
     one_hot,
     scaled_dot_product_attention,
 )
-from burn_remote.networks.likelihoods import gaussian_nll_loss, poisson_nll_loss
-from burn_remote.networks.losses import (
+from burn_remote.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
     ctc_loss,
+    gaussian_nll_loss,
     huber_loss,
     kl_div,
     l1_loss,
     mse_loss,
     nll_loss,
+    poisson_nll_loss,
     smooth_l1_loss,
 )
-from burn_remote.networks.margin_losses import (
+from burn_remote.nn.margin_losses import (
     cosine_embedding_loss,
     hinge_embedding_loss,
     margin_ranking_loss,
@@ -70,7 +71,7 @@ from burn_remote.networks.margin_losses import (
     soft_margin_loss,
     triplet_margin_loss,
 )
-from burn_remote.networks.normalization import (
+from burn_remote.nn.normalization import (
     batch_norm,
     cosine_similarity,
     group_norm,
@@ -79,7 +80,7 @@ from burn_remote.networks.normalization import (
     normalize,
     rms_norm,
 )
-from burn_remote.networks.pooling import (
+from burn_remote.nn.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     avg_pool1d,
@@ -89,10 +90,10 @@ from burn_remote.networks.pooling import (
     max_pool2d,
     max_pool2d_with_indices,
 )
-from burn_remote.networks.sampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.nn.sampling import grid_sample, interpolate, irfft, rfft
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -177,13 +178,13 @@ __all__ = [
     "unfold",
 ]
 
-if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)
 
 
 @explained
 def softmax(input: Tensor, dim: int = -1) -> Tensor:
-    """Return positive numbers that add up to 1 along an axis, in the ratios of ``exp(input)``."""
+    """Return ``exp(input) / sum(exp(input))`` along an axis, without overflow."""
     return activations.softmax(input, dim)
 
 
@@ -195,11 +196,14 @@ def softmin(input: Tensor, dim: int = -1) -> Tensor:
 
 @explained
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
-    """Return the logarithm of ``softmax(input)``, without its underflow."""
+    """Return the logarithm of ``softmax(input)``, without underflow."""
     return activations.log_softmax(input, dim)
 
 
 @explained
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """Return the first half of an axis times the sigmoid of the second: ``[…, n, …]`` to n/2."""
+    """Split an axis into halves a and b and return ``a * sigmoid(b)``.
+
+    Shapes: ``[…, n, …]`` to ``[…, n / 2, …]``. Raises ``ShapeMismatch`` for an odd ``n``.
+    """
     return activations.glu(input, dim)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.networks.convolution import Sizes, per_axis
-from burn_remote.networks.sampling import MODES
-from burn_remote.tensors.operators import Operator
+from burn_remote.dispatch.operators import Operator
+from burn_remote.nn.convolution import Sizes, per_axis
+from burn_remote.nn.sampling import MODES
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool_backward",

@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote import random
+from burn_remote.arguments.arrays import AnyDType, as_dtype
+from burn_remote.arguments.axes import normal_shape
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions import creation
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import astype
-from burn_remote.functions.comparison import less
 from burn_remote.functions.elementwise import log, sign, sqrt
 from burn_remote.functions.linear_algebra import matmul, vector_norm
+from burn_remote.functions.logic import less
 from burn_remote.functions.manipulation import matrix_transpose
 from burn_remote.functions.repetition import triu
 from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import sum
-from burn_remote.tensor import Tensor
-from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.operators import reshaped
+from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.arguments.arrays import AnyDType, as_dtype
+from burn_remote.arguments.axes import normal_shape
+from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
 from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import add
 from burn_remote.functions.casting import astype
 from burn_remote.functions.searching import argsort
-from burn_remote.tensor import Tensor
-from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.numbers import real_number, whole_number
-from burn_remote.tensors.operators import Operator
-from burn_remote.tensors.scalars import bounds_of, number_for
+from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
 
-if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)
 
 Shape = int | Sequence[int]

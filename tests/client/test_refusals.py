@@ -49,7 +49,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"does not have size 1 along axis 0": lambda: f(2, 3).squeeze(0),
     r"name each axis": lambda: f(2, 3).permute_dims((0,)),
     "no matrix; it needs": lambda: f(2).mT,
-    "no matrix; see mT": lambda: f(2, 3, 4).T,
+    "not a matrix; use mT": lambda: f(2, 3, 4).T,
     "2 axes cannot move to 1": lambda: f(2, 3).moveaxis((0, 1), 0),
     r"does not expand to shape \[2, 4\]": lambda: f(2, 3).broadcast_to((2, 4)),
     r"\[4, 3\], \[2\] do not broadcast: axis -1 has 3 and 2": lambda: f(4, 3) + f(2),

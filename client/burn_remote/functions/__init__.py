@@ -1,1 +1,1 @@
-"""What can be computed with tensors? The array API, and what the IR has beyond it."""
+"""The ``Tensor`` class and the functions on tensors: the array API and Burn's additions to it."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.numbers import Number, number_for
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, constant
 from burn_remote.functions.casting import as_float, astype
-from burn_remote.functions.comparison import not_equal
-from burn_remote.tensors.operators import Operator, constant
-from burn_remote.tensors.pairs import Pair, refuse_numbers
-from burn_remote.tensors.scalars import Number, number_for
-from burn_remote.tensors.value import is_tensor
+from burn_remote.functions.logic import not_equal
+from burn_remote.functions.operands import Pair, refuse_numbers
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, numeric
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "add",

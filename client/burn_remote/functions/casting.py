@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.tensors.arrays import AnyDType, as_dtype
-from burn_remote.tensors.operators import Operator
+from burn_remote.dispatch.operators import Operator
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
 from burn_remote_protocol.operations.families import base, bools, floats, ints
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["as_bool", "as_float", "astype", "at_least_float32", "dequantize"]
 

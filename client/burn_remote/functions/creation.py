@@ -12,19 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from burn_remote.arguments.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
+from burn_remote.arguments.axes import normal_shape
+from burn_remote.arguments.numbers import (
+    Number,
+    number_for,
+    real_number,
+    truncated_for,
+    whole_for,
+    whole_number,
+)
 from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import (
+    MAX_UPLOADED_RANGE,
+    ONES,
+    ZEROS,
+    Operator,
+    counted,
+    filled,
+    reshaped,
+)
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import astype
-from burn_remote.functions.comparison import equal
-from burn_remote.functions.counting import SENT_LENGTH, counted
-from burn_remote.tensor import Tensor
-from burn_remote.tensors.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
-from burn_remote.tensors.axes import normal_shape
-from burn_remote.tensors.numbers import real_number, whole_number
-from burn_remote.tensors.operators import ONES, ZEROS, Operator, filled, reshaped
-from burn_remote.tensors.scalars import Number, number_for, truncated_for, whole_for
-from burn_remote.tensors.value import is_tensor
+from burn_remote.functions.logic import equal
+from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
@@ -205,7 +218,7 @@ def linspace(
     if wanted.is_integer and num:
         truncated_for(wanted, start)
         truncated_for(wanted, stop if endpoint and num > 1 else start + step * (num - 1))
-    if num <= SENT_LENGTH:
+    if num <= MAX_UPLOADED_RANGE:
         numbers = np.linspace(start, stop, num, endpoint=endpoint)
         whole = np.trunc(numbers) if wanted.is_integer else numbers
         return _sent(whole, wanted, _client(device))
@@ -260,7 +273,7 @@ def _progression(
     whole = isinstance(start, int) and isinstance(step, int)
     # What int64 does not hold is Python's to count, or uint64's.
     large = whole and max(abs(start), abs(start + step * count)) >= 2**63
-    if count <= SENT_LENGTH:
+    if count <= MAX_UPLOADED_RANGE:
         if large:
             return _sent([start + step * place for place in range(count)], dtype, client)
         return _sent(np.arange(count) * step + start, dtype, client)

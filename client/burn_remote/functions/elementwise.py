@@ -11,19 +11,18 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.functions.arithmetic import add, divide, multiply
-from burn_remote.functions.comparison import greater, less
-from burn_remote.functions.logic import logical_or
+from burn_remote.functions.logic import greater, less, logical_or
+from burn_remote.functions.operands import Pair
 from burn_remote.functions.selection import mask_fill
-from burn_remote.tensors.operators import ONES, ZEROS, Operator, constant
-from burn_remote.tensors.pairs import Pair
 from burn_remote_protocol.dtypes import BOOL, Category
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "abs",

@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from burn_remote.arguments.arrays import Array, as_array
+from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.functions.indices import checked_positions
+from burn_remote.dispatch.operators import Operator, reshaped, upload
+from burn_remote.functions.index_parser import checked_positions
 from burn_remote.functions.manipulation import broadcast_to
-from burn_remote.tensors.arrays import Array, as_array
-from burn_remote.tensors.axes import normal_axis
-from burn_remote.tensors.operators import Operator, reshaped, upload
-from burn_remote.tensors.value import is_tensor
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "Update",

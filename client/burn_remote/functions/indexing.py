@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from burn_remote.arguments.numbers import Number
+from burn_remote.dispatch.operators import Operator, filled, reshaped, upload
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import astype
 from burn_remote.functions.gathering import (
@@ -16,12 +18,10 @@ from burn_remote.functions.gathering import (
     update_along,
     update_name,
 )
-from burn_remote.functions.indices import Selection, selection_of
+from burn_remote.functions.index_parser import Selection, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
-from burn_remote.tensors.operators import Operator, filled, reshaped, upload
-from burn_remote.tensors.scalars import Number
-from burn_remote.tensors.value import is_tensor
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -29,7 +29,7 @@ from burn_remote_protocol.operations.rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["get_item", "set_item"]
 

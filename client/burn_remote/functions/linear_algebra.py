@@ -9,21 +9,21 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
+from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.arithmetic import multiply
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.elementwise import abs, sqrt
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.statistics import max_abs, sum
-from burn_remote.tensors.axes import normal_axes, normal_axis
-from burn_remote.tensors.operators import Operator, reshaped, with_rank
 from burn_remote_protocol.dtypes import F32, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, ints
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
-    from burn_remote.tensors.axes import Axes
+    from burn_remote.arguments.axes import Axes
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["cross", "matmul", "outer", "reflected_matmul", "tensordot", "vecdot", "vector_norm"]
 

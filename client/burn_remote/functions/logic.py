@@ -1,25 +1,22 @@
-"""Which operations have truth values, and the bits of integers?
+"""Comparisons, logical operations and bitwise operations.
 
-Shapes broadcast. ``bitwise_*`` and the operators ``& | ^ ~`` work on bools as on integers, of one
-dtype; ``logical_*`` take numbers too, which are true unless they are zero. Floating-point tensors
-have no bits: ``DTypeMismatch``.
+Shapes broadcast; dtypes must be equal, and a number takes the tensor's dtype.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.numbers import Number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.casting import NOT, as_bool
-from burn_remote.functions.comparison import not_equal
-from burn_remote.tensors.operators import Operator
-from burn_remote.tensors.pairs import Pair
-from burn_remote.tensors.scalars import Number
-from burn_remote.tensors.value import is_tensor
-from burn_remote_protocol.operations.families import bools, ints
+from burn_remote.functions.operands import Pair
+from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.operations.families import base, bools, ints, numeric
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "bitwise_and",
@@ -28,13 +25,60 @@ __all__ = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "equal",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "not_equal",
     "reflected_left_shift",
     "reflected_right_shift",
 ]
+
+EQUAL: Final = Pair(base.EQUAL, base.EQUAL_ELEM, reflected=base.EQUAL_ELEM)
+GREATER: Final = Pair(numeric.GREATER, numeric.GREATER_ELEM, reflected=numeric.LOWER_ELEM)
+GREATER_EQUAL: Final = Pair(
+    numeric.GREATER_EQUAL, numeric.GREATER_EQUAL_ELEM, reflected=numeric.LOWER_EQUAL_ELEM
+)
+LOWER: Final = Pair(numeric.LOWER, numeric.LOWER_ELEM, reflected=numeric.GREATER_ELEM)
+LOWER_EQUAL: Final = Pair(
+    numeric.LOWER_EQUAL, numeric.LOWER_EQUAL_ELEM, reflected=numeric.GREATER_EQUAL_ELEM
+)
+
+
+def equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 == x2``."""
+    return EQUAL.apply(x1, x2)
+
+
+def not_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 != x2``."""
+    return NOT.unary(EQUAL.apply(x1, x2))
+
+
+def greater(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 > x2``."""
+    return GREATER.apply(x1, x2)
+
+
+def greater_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 >= x2``."""
+    return GREATER_EQUAL.apply(x1, x2)
+
+
+def less(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 < x2``."""
+    return LOWER.apply(x1, x2)
+
+
+def less_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return where ``x1 <= x2``."""
+    return LOWER_EQUAL.apply(x1, x2)
+
 
 AND: Final = Pair(bools.AND)
 OR: Final = Pair(bools.OR)

@@ -9,17 +9,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
-from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
-from burn_remote.tensors.operators import Operator, reshaped, with_rank
-from burn_remote.tensors.value import is_tensor
+from burn_remote.dispatch.operators import Operator, reshaped, with_rank
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Slice
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "broadcast_arrays",

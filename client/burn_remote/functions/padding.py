@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.arguments.numbers import Number, whole_number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE, Operator, counted, filled, upload
 from burn_remote.functions.arithmetic import remainder, subtract
-from burn_remote.functions.counting import SENT_LENGTH, counted
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
-from burn_remote.tensors.numbers import whole_number
-from burn_remote.tensors.operators import Operator, filled, upload
-from burn_remote.tensors.scalars import Number
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["pad"]
 
@@ -95,7 +93,7 @@ def _continued(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
 
 def _places(x: Tensor, size: int, border: tuple[int, int], mode: str) -> Tensor:
     """Return which elements of an axis stand where, with a border on both sides of it."""
-    if size + sum(border) <= SENT_LENGTH or mode == "reflect":
+    if size + sum(border) <= MAX_UPLOADED_RANGE or mode == "reflect":
         places = np.pad(np.arange(size), border, mode=_MODES[mode])  # type: ignore[call-overload]
         return upload(x, places)
     # A border may be longer than this program has memory for; the server refuses it by name.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.functions.arithmetic import divide
 from burn_remote.functions.casting import astype
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max_abs
-from burn_remote.tensors.numbers import whole_number
-from burn_remote.tensors.operators import Operator, filled, reshaped
 from burn_remote_protocol.dtypes import F32, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats
@@ -32,7 +32,7 @@ from burn_remote_protocol.tensors import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["quant_scheme", "quantize"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from burn_remote.arguments.arrays import as_array
+from burn_remote.arguments.axes import sendable_shape
 from burn_remote.chosen_device import checked_device, default_device
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.tensor import Tensor
-from burn_remote.tensors.arrays import as_array
-from burn_remote.tensors.axes import sendable_shape
+from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.quantization import (
@@ -26,8 +26,8 @@ from burn_remote_protocol.quantization import (
 from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
+    from burn_remote.arguments.arrays import Array
     from burn_remote.device import Device
-    from burn_remote.tensors.arrays import Array
 
 __all__ = ["QuantizedArray", "quantized_tensor", "read_quantized"]
 

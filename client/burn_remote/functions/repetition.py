@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, counted, reshaped, upload, with_rank
 from burn_remote.functions.arithmetic import add, subtract
-from burn_remote.functions.comparison import greater, less
-from burn_remote.functions.counting import counted
+from burn_remote.functions.logic import greater, less
 from burn_remote.functions.manipulation import concat, flatten, part
 from burn_remote.functions.selection import mask_fill
-from burn_remote.tensors.axes import Axes, normal_axes, normal_axis, normal_shape
-from burn_remote.tensors.numbers import whole_number
-from burn_remote.tensors.operators import Operator, reshaped, upload, with_rank
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["diff", "repeat", "roll", "tile", "tril", "triu"]
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.axes import normal_axis
+from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import negative, subtract
 from burn_remote.functions.logic import bitwise_invert
 from burn_remote.functions.manipulation import flatten, flip
-from burn_remote.tensors.axes import normal_axis
-from burn_remote.tensors.numbers import whole_number
-from burn_remote.tensors.operators import Operator, reshaped
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.tensors import MAX_ELEMENTS
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "argmax",

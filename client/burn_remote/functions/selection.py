@@ -8,21 +8,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.arrays import dtype_of_number
+from burn_remote.arguments.numbers import Number, bounds_of
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, filled, with_rank
 from burn_remote.functions.casting import NOT
-from burn_remote.functions.comparison import GREATER, LOWER
-from burn_remote.functions.logic import OR
-from burn_remote.tensors.arrays import dtype_of_number
-from burn_remote.tensors.operators import Operator, filled, with_rank
-from burn_remote.tensors.pairs import refuse_numbers
-from burn_remote.tensors.scalars import Number, bounds_of
-from burn_remote.tensors.value import is_tensor
+from burn_remote.functions.logic import GREATER, LOWER, OR
+from burn_remote.functions.operands import refuse_numbers
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["clip", "mask_fill", "maximum", "minimum", "where"]
 

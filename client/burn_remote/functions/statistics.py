@@ -10,25 +10,31 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.arrays import AnyDType
+from burn_remote.arguments.axes import Axes, normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
-from burn_remote.functions.comparison import equal, greater
 from burn_remote.functions.elementwise import sqrt
-from burn_remote.tensors.arrays import AnyDType
-from burn_remote.tensors.axes import Axes, normal_axes
-from burn_remote.tensors.operators import Operator, reshaped
+from burn_remote.functions.logic import equal, greater
+from burn_remote.functions.manipulation import concat
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = [
     "all",
     "any",
     "count_nonzero",
+    "cummax",
+    "cummin",
+    "cumulative_prod",
+    "cumulative_sum",
     "max",
     "max_abs",
     "mean",
@@ -187,3 +193,65 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
     if keepdims:
         return x
     return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
+
+
+CUM_SUM: Final = Operator(numeric.CUM_SUM)
+CUM_PROD: Final = Operator(numeric.CUM_PROD)
+CUM_MIN: Final = Operator(numeric.CUM_MIN)
+CUM_MAX: Final = Operator(numeric.CUM_MAX)
+
+
+@explained
+def cumulative_sum(
+    x: Tensor,
+    /,
+    axis: int | None = None,
+    *,
+    dtype: AnyDType | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """Return the sum of each element and those before it; dtypes are those of ``sum``.
+
+    With ``include_initial`` the axis is one longer and starts with 0.
+    """
+    return _accumulate(CUM_SUM, widened(x, dtype), axis, 0 if include_initial else None)
+
+
+@explained
+def cumulative_prod(
+    x: Tensor,
+    /,
+    axis: int | None = None,
+    *,
+    dtype: AnyDType | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """Return the product of each element and those before it; dtypes are those of ``sum``.
+
+    With ``include_initial`` the axis is one longer and starts with 1.
+    """
+    return _accumulate(CUM_PROD, widened(x, dtype), axis, 1 if include_initial else None)
+
+
+@explained
+def cummax(x: Tensor, /, axis: int | None = None) -> Tensor:
+    """Return the largest of each element and those before it (values only; no indices)."""
+    return _accumulate(CUM_MAX, x, axis, None)
+
+
+@explained
+def cummin(x: Tensor, /, axis: int | None = None) -> Tensor:
+    """Return the smallest of each element and those before it (values only; no indices)."""
+    return _accumulate(CUM_MIN, x, axis, None)
+
+
+def _accumulate(operator: Operator, x: Tensor, axis: int | None, initial: int | None) -> Tensor:
+    if axis is None and x.ndim != 1:
+        raise ShapeMismatch(f"name an axis: {x.handle.spec} has {x.ndim} of them")
+    place = normal_axis(axis or 0, x.ndim)
+    accumulated = operator.apply((x,), (place,))
+    if initial is None:
+        return accumulated
+    spec = TensorSpec((*x.shape[:place], 1, *x.shape[place + 1 :]), x.dtype)
+    first = x.__class__(filled(x.handle.client, spec, initial))
+    return concat([first, accumulated], place)

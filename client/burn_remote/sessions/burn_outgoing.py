@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote.arguments.arrays import array_from, data_from
 from burn_remote.sessions.burn_facts import MAX_MESSAGE_BYTES
-from burn_remote.tensors.arrays import array_from, data_from
 from burn_remote_protocol.dialects.burn_0_21 import (
     drop_frame,
     encode_identity,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from burn_remote.arguments.arrays import array_from, data_from, numpy_dtype
 from burn_remote.runner import TensorHandle
 from burn_remote.sessions.connection import fresh
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.pending import Pending
-from burn_remote.tensors.arrays import array_from, data_from, numpy_dtype
 from burn_remote_protocol.dialects.burn_answers import Answer
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (

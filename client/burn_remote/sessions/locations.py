@@ -15,7 +15,13 @@ RING_LENGTH: Final = 16_384
 _ROOT: Final = __name__.partition(".")[0]
 # Names compare faster than their beginnings, and this runs for each operation.
 _PACKAGES: Final = frozenset(
-    {_ROOT, *(f"{_ROOT}.{part}" for part in ("functions", "networks", "sessions", "tensors"))}
+    {
+        _ROOT,
+        *(
+            f"{_ROOT}.{part}"
+            for part in ("arguments", "diagnostics", "dispatch", "functions", "nn", "sessions")
+        ),
+    }
 )
 
 

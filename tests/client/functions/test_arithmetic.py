@@ -9,6 +9,11 @@ import burn_remote as br
 from support.runners import RecordingDevice
 
 
+@pytest.fixture
+def device() -> RecordingDevice:
+    return RecordingDevice()
+
+
 @pytest.mark.parametrize(
     "dtype, kind",
     [

@@ -9,9 +9,14 @@ import pytest
 
 import burn_remote as br
 from burn_remote import random
+from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE
 from burn_remote.functions import creation
-from burn_remote.functions.counting import SENT_LENGTH
 from support.runners import RecordingDevice
+
+
+@pytest.fixture
+def device() -> RecordingDevice:
+    return RecordingDevice()
 
 
 @pytest.fixture
@@ -78,8 +83,8 @@ def test_ranges_are_numpys(device: RecordingDevice, arguments: tuple[float, ...]
 
 
 def test_a_long_range_is_counted_on_the_device(device: RecordingDevice) -> None:
-    x = br.arange(SENT_LENGTH + 1, device=device)
-    assert (x.shape, x.dtype) == ((SENT_LENGTH + 1,), br.int64)
+    x = br.arange(MAX_UPLOADED_RANGE + 1, device=device)
+    assert (x.shape, x.dtype) == ((MAX_UPLOADED_RANGE + 1,), br.int64)
     assert br.linspace(0, 1, 10_000, device=device).shape == (10_000,)
     assert device.runner.uploads == {}
 

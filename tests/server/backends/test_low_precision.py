@@ -115,7 +115,7 @@ def not_recorded() -> list[Sample]:
     ]
 
 
-# Operations whose results are drawn (tests/client/values/test_init.py), or not defined.
+# Operations whose results are drawn (tests/client/test_init.py), or not defined.
 UNDEFINED = {"Random", "IntRandom", "Empty"}
 
 SESSION = NumpyBackend().open_session()

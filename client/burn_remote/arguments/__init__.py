@@ -1,0 +1,1 @@
+"""Validation and conversion of arguments: numbers, axes and shapes, dtypes, NumPy arrays."""

@@ -1,0 +1,1 @@
+"""From a call to one operation of its session: operators and the cache of signatures."""

@@ -1,0 +1,293 @@
+"""Operators: one row of the operation table each, applied to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
+
+import numpy as np
+
+from burn_remote.arguments.arrays import Array, data_from
+from burn_remote.arguments.numbers import Number, number_for, number_key
+from burn_remote.diagnostics.invalid_calls import no_tensor
+from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
+from burn_remote_protocol.dtypes import I64
+from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
+from burn_remote_protocol.operations.families import base, numeric
+from burn_remote_protocol.operations.values import Scalar
+from burn_remote_protocol.tensors import Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.runner import RunnerClient, TensorHandle
+    from burn_remote_protocol.dtypes import DType
+    from burn_remote_protocol.operations.row import Row, Signature
+
+__all__ = [
+    "MAX_UPLOADED_RANGE",
+    "ONES",
+    "RESHAPE",
+    "ZEROS",
+    "Operator",
+    "constant",
+    "counted",
+    "filled",
+    "reshaped",
+    "upload",
+    "with_rank",
+]
+
+
+class HasHandle(Protocol):
+    """A tensor as this package sees it: an object constructed from a handle."""
+
+    handle: TensorHandle
+
+    def __init__(self, handle: TensorHandle) -> None: ...
+
+
+# The program's tensor class; every result has the class of the first input.
+Tensor = TypeVar("Tensor", bound=HasHandle)
+
+
+@final
+class Operator:
+    """One row of the operation table, applied to tensors of one device.
+
+    Every method issues exactly one operation; ``binary`` issues a reshape before it if the ranks
+    differ, because Burn's operations broadcast axes but not ranks. No method waits. All raise
+    ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` before anything is sent.
+    """
+
+    __slots__ = ("_alignments", "_signatures", "row")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self._signatures = Signatures(row)
+        # Specs of operands of different ranks -> the shapes of equal rank they are reshaped to.
+        self._alignments: dict[tuple[TensorSpec, TensorSpec], tuple[Shape, Shape]] = {}
+
+    def unary(self, x: Tensor) -> Tensor:
+        """Apply the row to one tensor. Raises ``ArgumentMismatch`` for any other object."""
+        try:
+            handle = x.handle
+        except AttributeError:
+            raise ArgumentMismatch(no_tensor("x", x)) from None
+        spec = handle.spec
+        signature = self._signatures.known.get(spec)
+        if signature is None:
+            signature = self._signatures.add(spec, (spec,))
+        (out,) = handle.client.register_op(signature, (handle,))
+        return x.__class__(out)
+
+    def binary(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """Apply the row to two tensors; their shapes broadcast."""
+        first, second = x1.handle, x2.handle
+        client = first.client
+        if second.client is client:
+            signature = self._signatures.known.get((first.spec, second.spec))
+            if signature is not None:
+                (out,) = client.register_op(signature, (first, second))
+                return x1.__class__(out)
+        return self._binary_anew(x1, x2)
+
+    def scalar(self, x: Tensor, number: Number) -> Tensor:
+        """Apply the row to a tensor and a number that is converted to the tensor's dtype."""
+        return self.exact_scalar(x, number_for(x.handle.spec.dtype, number))
+
+    def exact_scalar(self, x: Tensor, number: float) -> Tensor:
+        """Apply the row to a tensor and a number that is sent unconverted."""
+        handle = x.handle
+        spec = handle.spec
+        key = (spec, number_key(number))
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, (spec,), (Scalar.of(number),))
+        (out,) = handle.client.register_op(signature, (handle,))
+        return x.__class__(out)
+
+    def numbers(self, inputs: tuple[Tensor, ...], numbers: tuple[Number, ...]) -> Tensor:
+        """Apply the row to tensors and to numbers converted to the first tensor's dtype."""
+        specs = tuple([x.handle.spec for x in inputs])
+        exact = [number_for(specs[0].dtype, number) for number in numbers]
+        key = (specs, *map(number_key, exact))
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, specs, tuple(map(Scalar.of, exact)))
+        (out,) = self._issue(signature, inputs)
+        return out
+
+    def into(self, x: Tensor, wanted: Shape | DType) -> Tensor:
+        """Apply the row to one tensor; ``wanted`` is the shape or the dtype of the result."""
+        handle = x.handle
+        spec = handle.spec
+        key = (spec, wanted)
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, (spec,), (), (_changed(spec, wanted),))
+        (out,) = handle.client.register_op(signature, (handle,))
+        return x.__class__(out)
+
+    def apply(self, inputs: tuple[Tensor | None, ...], parameters: tuple[Any, ...] = ()) -> Tensor:
+        """Apply the row to one tensor per input field, ``None`` for an absent optional input.
+
+        ``parameters`` holds one argument per parameter field.
+        """
+        (out,) = self.apply_all(inputs, parameters)
+        return out
+
+    def apply_all(
+        self, inputs: tuple[Tensor | None, ...], parameters: tuple[Any, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        """Apply the row as ``apply`` does and return all its outputs."""
+        specs = tuple([None if x is None else x.handle.spec for x in inputs])
+        signature = self._signatures.known.get((specs, parameters))
+        if signature is None:
+            signature = self._signatures.add((specs, parameters), specs, parameters)
+        return self._issue(signature, [x for x in inputs if x is not None])
+
+    def apply_to_list(self, tensors: Sequence[Tensor], parameters: tuple[Any, ...]) -> Tensor:
+        """Apply a row whose only input field is a list of tensors."""
+        specs = (tuple([x.handle.spec for x in tensors]),)
+        signature = self._signatures.known.get((specs, parameters))
+        if signature is None:
+            signature = self._signatures.add((specs, parameters), specs, parameters)
+        (out,) = self._issue(signature, tensors)
+        return out
+
+    def apply_lists(
+        self,
+        tensors: Sequence[Tensor],
+        parameters: tuple[Any, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> tuple[Tensor, ...]:
+        """Apply a row from a list of tensors to a list of outputs with the given specs."""
+        specs = (tuple([x.handle.spec for x in tensors]),)
+        key = (specs, parameters, outputs)
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, specs, parameters, outputs)
+        return self._issue(signature, tensors)
+
+    def create(
+        self,
+        client: RunnerClient,
+        spec: TensorSpec,
+        parameters: tuple[Any, ...] = (),
+    ) -> TensorHandle:
+        """Apply a row without inputs; ``spec`` is the shape and dtype of its output."""
+        key = (spec, parameters)
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, (), parameters, (spec,))
+        (out,) = client.register_op(signature, ())
+        return out
+
+    def fill(self, client: RunnerClient, spec: TensorSpec, number: float) -> TensorHandle:
+        """Apply a row that fills a tensor with a number, which is sent unconverted."""
+        key = (spec, number_key(number))
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.add(key, (), (Scalar.of(number),), (spec,))
+        (out,) = client.register_op(signature, ())
+        return out
+
+    def _issue(self, signature: Signature, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        first = tensors[0]
+        client = first.handle.client
+        handles = [x.handle for x in tensors]
+        for handle in handles:
+            if handle.client is not client:
+                self._refuse_devices(tensors)
+        kind = first.__class__
+        return tuple([kind(out) for out in client.register_op(signature, handles)])
+
+    def _binary_anew(self, x1: Tensor, x2: Tensor) -> Tensor:
+        first, second = x1.handle, x2.handle
+        if first.client is not second.client:
+            self._refuse_devices((x1, x2))
+        specs = (first.spec, second.spec)
+        rank1, rank2 = len(specs[0].shape), len(specs[1].shape)
+        if rank1 == rank2:
+            self._signatures.add(specs, specs)
+            return self.binary(x1, x2)
+        aligned = self._alignments.get(specs)
+        if aligned is None:
+            # Raises with the caller's own shapes, before the reshape is sent.
+            infer(self.row, specs)
+            rank = max(rank1, rank2)
+            aligned = (_ranked(specs[0].shape, rank), _ranked(specs[1].shape, rank))
+            if len(self._alignments) >= SIGNATURES_PER_ROW:
+                self._alignments.clear()
+            self._alignments[specs] = aligned
+        return self.binary(reshaped(x1, aligned[0]), reshaped(x2, aligned[1]))
+
+    def _refuse_devices(self, tensors: Sequence[Tensor]) -> None:
+        listed = ", ".join(f"{x.handle.spec} on {x.handle.client.device}" for x in tensors)
+        raise DeviceMismatch(
+            f"{self.row}: the tensors are on different devices ({listed}); "
+            "move them to one device with x.to(device)"
+        )
+
+
+RESHAPE: Final = Operator(base.RESHAPE)
+FULL: Final = Operator(numeric.FULL)
+ONES: Final = Operator(base.ONES)
+ZEROS: Final = Operator(base.ZEROS)
+CUM_SUM: Final = Operator(numeric.CUM_SUM)
+SUB_SCALAR: Final = Operator(numeric.SUB_SCALAR)
+
+# A range of up to this length is uploaded, in one task of at most 8 KiB. A longer one is computed
+# on the server with three operations: the cumulative sum of ones, minus 1.
+MAX_UPLOADED_RANGE: Final = 1024
+
+
+def reshaped(x: Tensor, shape: Shape) -> Tensor:
+    """Return ``x`` in another shape of as many elements; ``x`` itself if it has that shape."""
+    spec = x.handle.spec
+    if shape == spec.shape:
+        return x
+    return RESHAPE.into(x, shape)
+
+
+def with_rank(x: Tensor, rank: int) -> Tensor:
+    """Prepend axes of size 1 to ``x`` until it has at least ``rank`` axes."""
+    shape = x.handle.spec.shape
+    return x if len(shape) >= rank else RESHAPE.into(x, _ranked(shape, rank))
+
+
+def filled(client: RunnerClient, spec: TensorSpec, number: Number) -> TensorHandle:
+    """Create a tensor filled with a number that is converted to the dtype of ``spec``."""
+    exact = number_for(spec.dtype, number)
+    if spec.dtype.is_bool:
+        return (ONES if exact else ZEROS).create(client, spec)
+    return FULL.fill(client, spec, exact)
+
+
+def constant(x: Tensor, number: Number) -> Tensor:
+    """Return a number as a tensor of size 1 along each axis, with the dtype and device of ``x``."""
+    spec = x.handle.spec
+    one = TensorSpec((1,) * len(spec.shape), spec.dtype)
+    return x.__class__(filled(x.handle.client, one, number))
+
+
+def upload(x: Tensor, array: Array) -> Tensor:
+    """Send a NumPy array to the device of ``x``."""
+    return x.__class__(x.handle.client.register_tensor_data(data_from(array)))
+
+
+def counted(kind: type[Tensor], client: RunnerClient, count: int) -> Tensor:
+    """Return the integers from 0 to ``count - 1`` as int64 ``[count]``."""
+    if count <= MAX_UPLOADED_RANGE:
+        return kind(client.register_tensor_data(data_from(np.arange(count, dtype=np.int64))))
+    ones = kind(ONES.create(client, TensorSpec((count,), I64)))
+    return SUB_SCALAR.scalar(CUM_SUM.apply((ones,), (0,)), 1)
+
+
+def _ranked(shape: Shape, rank: int) -> Shape:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _changed(spec: TensorSpec, wanted: Shape | DType) -> TensorSpec:
+    if isinstance(wanted, tuple):
+        return TensorSpec(wanted, spec.dtype)
+    return TensorSpec(spec.shape, wanted)

@@ -1,0 +1,55 @@
+"""What does an operation of two operands do when one of them is a number?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, final
+
+from burn_remote.arguments.numbers import Number
+from burn_remote.dispatch.operators import Operator, constant
+from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+    from burn_remote_protocol.operations.row import Row
+
+__all__ = ["Pair", "refuse_numbers"]
+
+
+@final
+class Pair:
+    """The rows for two tensors, for a tensor and a number, and for a number and a tensor.
+
+    Where there is no row for a number, it becomes a tensor of one element, which broadcasts.
+    """
+
+    __slots__ = ("_number", "_reflected", "_tensors")
+
+    def __init__(
+        self, tensors: Row, number: Row | None = None, *, reflected: Row | None = None
+    ) -> None:
+        self._tensors = Operator(tensors)
+        self._number = None if number is None else Operator(number)
+        self._reflected = None if reflected is None else Operator(reflected)
+
+    def apply(self, x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+        """Issue the operation for whichever operands are tensors; at least one is."""
+        if is_tensor(x1):
+            if is_tensor(x2):
+                return self._tensors.binary(x1, x2)
+            if self._number is not None:
+                return self._number.scalar(x1, x2)
+            return self._tensors.binary(x1, constant(x1, x2))
+        if not is_tensor(x2):
+            refuse_numbers(x1, x2)
+        if self._reflected is not None:
+            return self._reflected.scalar(x2, x1)
+        return self._tensors.binary(constant(x2, x1), x2)
+
+
+def refuse_numbers(x1: object, x2: object) -> NoReturn:
+    """Raise ``ArgumentMismatch``: without a tensor nobody would know on which device to compute."""
+    seen = f"{type(x1).__name__} and {type(x2).__name__}"
+    raise ArgumentMismatch(
+        f"expected a tensor, not {seen}; burn_remote.tensor(data, device=…) makes one of numbers"
+    )

@@ -1,0 +1,241 @@
+"""The ``Tensor`` class: operators and methods, each implemented in a module of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, final
+
+from burn_remote.arguments.numbers import is_number, refuse_elements
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.functions import (
+    activations,
+    arithmetic,
+    casting,
+    elementwise,
+    gathering,
+    indexing,
+    linear_algebra,
+    logic,
+    manipulation,
+    quantization,
+    repetition,
+    searching,
+    selection,
+    statistics,
+)
+from burn_remote.functions.value import TensorValue, is_tensor
+from burn_remote.router import move
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+
+if TYPE_CHECKING:
+    from burn_remote.device import Device
+
+__all__ = ["Tensor"]
+
+
+@final
+class Tensor(TensorValue):
+    """An immutable array on a device.
+
+    Operators and methods issue operations and return at once; shape and dtype of the result are
+    known without waiting. Only the conversions listed in ``TensorValue`` wait for the server.
+
+    Shapes broadcast as in NumPy. Dtypes are never mixed implicitly: a number is converted to the
+    tensor's dtype, tensors of different dtypes raise ``DTypeMismatch``, tensors of different
+    devices ``DeviceMismatch``, and incompatible shapes ``ShapeMismatch``.
+    """
+
+    __slots__ = ()
+
+    # ``==`` compares elements, so the hash is by identity, as in PyTorch.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        if is_tensor(other) or is_number(other):
+            return logic.equal(self, other)
+        refuse_elements(other)
+        return NotImplemented
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        if is_tensor(other) or is_number(other):
+            return logic.not_equal(self, other)
+        refuse_elements(other)
+        return NotImplemented
+
+    __lt__ = logic.less
+    __le__ = logic.less_equal
+    __gt__ = logic.greater
+    __ge__ = logic.greater_equal
+
+    __add__ = arithmetic.add
+    __radd__ = arithmetic.add
+    __sub__ = arithmetic.subtract
+    __rsub__ = arithmetic.reflected_subtract
+    __mul__ = arithmetic.multiply
+    __rmul__ = arithmetic.multiply
+    __truediv__ = arithmetic.divide
+    __rtruediv__ = arithmetic.reflected_divide
+    __floordiv__ = arithmetic.floor_divide
+    __rfloordiv__ = arithmetic.reflected_floor_divide
+    __mod__ = arithmetic.remainder
+    __rmod__ = arithmetic.reflected_remainder
+    __pow__ = arithmetic.pow
+    __rpow__ = arithmetic.reflected_pow
+    __matmul__ = linear_algebra.matmul
+    __rmatmul__ = linear_algebra.reflected_matmul
+    __neg__ = arithmetic.negative
+    __pos__ = elementwise.positive
+    __abs__ = elementwise.abs
+
+    __and__ = logic.bitwise_and
+    __rand__ = logic.bitwise_and
+    __or__ = logic.bitwise_or
+    __ror__ = logic.bitwise_or
+    __xor__ = logic.bitwise_xor
+    __rxor__ = logic.bitwise_xor
+    __lshift__ = logic.bitwise_left_shift
+    __rlshift__ = logic.reflected_left_shift
+    __rshift__ = logic.bitwise_right_shift
+    __rrshift__ = logic.reflected_right_shift
+    __invert__ = logic.bitwise_invert
+
+    __getitem__ = indexing.get_item
+    set = indexing.set_item
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose of a matrix. Raises ``ShapeMismatch`` unless there are two axes."""
+        if self.ndim != 2:
+            raise ShapeMismatch(f"{self.handle.spec} is not a matrix; use mT or permute_dims")
+        return manipulation.swapaxes(self, 0, 1)
+
+    @property
+    def mT(self) -> Tensor:
+        """The tensor with its last two axes swapped."""
+        return manipulation.matrix_transpose(self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Iterate over the first axis without waiting.
+
+        Raises ``ShapeMismatch`` for a 0-d tensor.
+        """
+        return (self[position] for position in range(len(self)))
+
+    @explained
+    def to(self, device: Device) -> Tensor:
+        """Move the tensor to another device; return ``self`` if it is already there.
+
+        Between servers the elements are transferred directly and this call does not wait. To or
+        from a local device they pass through this process, and the call waits for them.
+        """
+        handle = move(self.handle, device)
+        return self if handle is self.handle else Tensor(handle)
+
+    def to_device(self, device: Device, /, *, stream: None = None) -> Tensor:
+        """Move the tensor to another device (the array API's name for ``to``).
+
+        ``stream`` must be ``None``, because a server manages its own streams.
+        """
+        if stream is not None:
+            raise UsageError(f"stream must be None, not {stream!r}: servers manage streams")
+        return self.to(device)
+
+    astype = casting.astype
+    dequantize = casting.dequantize
+    quantize = quantization.quantize
+
+    abs = elementwise.abs
+    acos = elementwise.acos
+    acosh = elementwise.acosh
+    asin = elementwise.asin
+    asinh = elementwise.asinh
+    atan = elementwise.atan
+    atanh = elementwise.atanh
+    ceil = elementwise.ceil
+    cos = elementwise.cos
+    cosh = elementwise.cosh
+    erf = elementwise.erf
+    exp = elementwise.exp
+    expm1 = elementwise.expm1
+    floor = elementwise.floor
+    isfinite = elementwise.isfinite
+    isinf = elementwise.isinf
+    isnan = elementwise.isnan
+    log = elementwise.log
+    log1p = elementwise.log1p
+    log2 = elementwise.log2
+    log10 = elementwise.log10
+    reciprocal = arithmetic.reciprocal
+    round = elementwise.round
+    rsqrt = elementwise.rsqrt
+    sign = elementwise.sign
+    sin = elementwise.sin
+    sinh = elementwise.sinh
+    sqrt = elementwise.sqrt
+    square = elementwise.square
+    tan = elementwise.tan
+    tanh = elementwise.tanh
+    trunc = elementwise.trunc
+
+    clip = selection.clip
+    mask_fill = selection.mask_fill
+
+    broadcast_to = manipulation.broadcast_to
+    expand_dims = manipulation.expand_dims
+    flatten = manipulation.flatten
+    flip = manipulation.flip
+    moveaxis = manipulation.moveaxis
+    permute_dims = manipulation.permute_dims
+    repeat = repetition.repeat
+    reshape = manipulation.reshape
+    roll = repetition.roll
+    split = manipulation.split
+    squeeze = manipulation.squeeze
+    swapaxes = manipulation.swapaxes
+    tile = repetition.tile
+    transpose = manipulation.transpose
+    unfold = manipulation.unfold
+
+    gather = gathering.gather
+    gather_nd = gathering.gather_nd
+    scatter = gathering.scatter
+    scatter_nd = gathering.scatter_nd
+    take = gathering.take
+    take_along_axis = gathering.take_along_axis
+    update_along = gathering.update_along
+
+    all = statistics.all
+    any = statistics.any
+    count_nonzero = statistics.count_nonzero
+    max = statistics.max
+    max_abs = statistics.max_abs
+    mean = statistics.mean
+    min = statistics.min
+    prod = statistics.prod
+    std = statistics.std
+    sum = statistics.sum
+    var = statistics.var
+
+    cummax = statistics.cummax
+    cummin = statistics.cummin
+    cumulative_prod = statistics.cumulative_prod
+    cumulative_sum = statistics.cumulative_sum
+
+    argmax = searching.argmax
+    argmin = searching.argmin
+    argsort = searching.argsort
+    argtopk = searching.argtopk
+    max_with_indices = searching.max_with_indices
+    min_with_indices = searching.min_with_indices
+    sort = searching.sort
+    topk = searching.topk
+
+    elu = activations.elu
+    gelu = activations.gelu
+    leaky_relu = activations.leaky_relu
+    log_softmax = activations.log_softmax
+    relu = activations.relu
+    sigmoid = activations.sigmoid
+    silu = activations.silu
+    softmax = activations.softmax
+    softplus = activations.softplus

@@ -1,0 +1,270 @@
+"""Attributes of a tensor, and the conversions that wait for its elements."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
+from burn_remote.diagnostics.foreign_names import attribute_advice
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.runner import TensorHandle
+from burn_remote.sessions.pending import Pending
+from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.tensors import TensorData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from typing_extensions import TypeIs
+
+    from burn_remote.device import Device
+    from burn_remote.functions.tensor import Tensor
+    from burn_remote_protocol.dtypes import DType
+    from burn_remote_protocol.tensors import Shape
+
+__all__ = [
+    "TensorValue",
+    "is_tensor",
+    "read",
+    "read_array",
+    "wait_array",
+]
+
+
+class TensorValue:
+    """Base class of ``Tensor``: an immutable array on a device, possibly not yet computed.
+
+    Attributes and ``repr`` never wait for the server. These do: ``numpy``, ``item``, ``tolist``,
+    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index, and NumPy's
+    conversions (``numpy.asarray(x)``).
+    """
+
+    __slots__ = ("__weakref__", "handle")
+
+    # Makes NumPy return NotImplemented for ``array * tensor`` instead of reading the tensor.
+    __array_ufunc__ = None
+
+    def __init__(self, handle: TensorHandle) -> None:
+        self.handle = handle
+
+    @property
+    def shape(self) -> Shape:
+        """The number of elements along each axis."""
+        return self.handle.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self.handle.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.handle.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements; a property as in NumPy, not a method as in PyTorch."""
+        return self.handle.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the elements on the wire in bytes, including the scales of quantized ones."""
+        return self.handle.spec.nbytes
+
+    @property
+    def device(self) -> Device:
+        """The device that holds the elements."""
+        return self.handle.client.device
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
+
+        def __getattr__(self, name: str) -> Any:
+            if not hasattr(type(self), name):
+                raise AttributeError(
+                    f"a tensor has no attribute {name!r}{attribute_advice(name)}",
+                    name=name,
+                    obj=self,
+                )
+            if name == "handle" or not isinstance(self.handle, TensorHandle):
+                raise AttributeError(
+                    "Tensor(…) takes a handle; burn_remote.tensor(data) makes a tensor of data"
+                )
+            # A property raised AttributeError: re-run it to raise the original exception.
+            return object.__getattribute__(self, name)
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def __format__(self, form: str) -> str:
+        """Format the only element (waits for it); without a format spec, return ``repr``."""
+        return format(self.item(), form) if form else repr(self)
+
+    def __len__(self) -> int:
+        """Return the size of the first axis. Raises ``ShapeMismatch`` for a 0-d tensor."""
+        if not self.shape:
+            raise ShapeMismatch("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # A copy would hold a second handle with the same id and free the tensor twice.
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor lives on its device and cannot be pickled; pickle x.numpy()")
+
+    def read(self) -> Pending[Array]:
+        """Request the elements without waiting: ``await`` the result, or call its ``result()``.
+
+        The result is a new writable NumPy array of this shape and the corresponding dtype
+        (``ml_dtypes.bfloat16`` for bfloat16). Waiting for it raises ``OperationFailed`` if an
+        operation that produced this tensor failed, and ``ConnectionLost``.
+        """
+        return read_array(self.handle)
+
+    def numpy(self) -> Array:
+        """Wait for the elements and return them as a NumPy array; see ``read``."""
+        return wait_array(self.handle)
+
+    def item(self) -> Any:
+        """Wait for the only element and return it as a Python number.
+
+        Raises ``ShapeMismatch`` unless the tensor has exactly one element.
+        """
+        if self.size != 1:
+            raise ShapeMismatch(f"{self.handle.spec} has {self.size:,} elements, not one")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Wait for the elements and return them as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TypeError("tensors are immutable; y = x.set(index, value) returns a changed copy")
+
+    def __bool__(self) -> bool:
+        """Wait for the only element and return its truth value."""
+        if self.size != 1:
+            raise ShapeMismatch(
+                f"the truth value of {self.handle.spec} with {self.size:,} elements is ambiguous; "
+                "combine conditions with & | ~, or use x.all() or x.any()"
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        """Wait for the only element and convert it."""
+        return int(self.item())
+
+    def __float__(self) -> float:
+        """Wait for the only element and convert it."""
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        """Wait for the only element and convert it."""
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        """Wait for the only element. Raises ``DTypeMismatch`` unless it is an integer."""
+        if not self.dtype.is_integer:
+            raise DTypeMismatch(f"{self.handle.spec} cannot be an index; an index is an integer")
+        return int(self.item())
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
+        """Wait for the elements and return them as an array (called by ``numpy.asarray``).
+
+        Raises ``ValueError`` for ``copy=False``, because the elements are on the server.
+        """
+        if copy is False:
+            raise ValueError("copy=False is impossible: the elements are copied from the server")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __array_function__(
+        self,
+        function: Callable[..., Any],
+        types: object,
+        arguments: tuple[Any, ...],
+        options: Mapping[str, Any],
+    ) -> Any:
+        """Apply a NumPy function to the elements, unless the tensor has a method of that name."""
+        name = function.__name__
+        if hasattr(self, name):
+            raise TypeError(
+                f"numpy.{name} would compute in this process, not on the device; "
+                f"write x.{name}(…), or numpy.{name}(x.numpy(), …)"
+            )
+        return function(*map(_read, arguments), **{key: _read(one) for key, one in options.items()})
+
+
+def _read(argument: Any) -> Any:
+    """Replace tensors by arrays in an argument of a NumPy function, also in lists and tuples."""
+    if isinstance(argument, TensorValue):
+        return argument.numpy()
+    if isinstance(argument, list | tuple):
+        return type(argument)(map(_read, argument))
+    return argument
+
+
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Return whether a value is a ``Tensor``."""
+    return isinstance(value, TensorValue)
+
+
+@explained
+def read(tensors: Iterable[Tensor]) -> list[Array]:
+    """Wait for the elements of several tensors, on any devices, in one round trip.
+
+    Returns one NumPy array for each, as ``Tensor.numpy`` does. All requests are sent before the
+    first wait. Raises the error of the first tensor that failed.
+    """
+    pending = [read_array(tensor.handle) for tensor in tensors]
+    return [one.result() for one in pending]
+
+
+def read_array(handle: TensorHandle) -> Pending[Array]:
+    """Request the elements of a tensor and return the pending NumPy array.
+
+    Raises ``DTypeMismatch`` for a quantized tensor, because NumPy has no such dtype.
+    """
+    numpy_dtype(handle.spec.dtype)
+    arriving = _Arriving(handle.client.read_tensor_async(handle))
+    return arriving.array
+
+
+def wait_array(handle: TensorHandle) -> Array:
+    """Request a tensor's elements and wait for them: ``read_array`` with less overhead."""
+    numpy_dtype(handle.spec.dtype)
+    return array_from(handle.client.read_tensor_async(handle).result())
+
+
+class _Arriving:
+    """Source of a pending array: completes it when its data arrive."""
+
+    def __init__(self, data: Pending[TensorData]) -> None:
+        self._data = data
+        self.array: Pending[Array] = Pending(self)
+        data.on_done(self._deliver)
+
+    def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
+        """Wait for the data, at most ``timeout_seconds`` (``Source``)."""
+        with contextlib.suppress(BurnRemoteError, TimeoutError):
+            self._data.result(timeout_seconds)
+        # Another thread may have received the data but not yet called ``_deliver``.
+        if self._data.done() and not self.array.done():
+            self._deliver(self._data)
+
+    def attend(self) -> None:
+        """Have the data received even if no thread waits for them (``Source``)."""
+        self._data.attend()
+
+    def _deliver(self, data: Pending[TensorData]) -> None:
+        try:
+            self.array.complete(array_from(data.result()))
+        except BurnRemoteError as error:
+            self.array.fail(error)

@@ -1,1 +1,0 @@
-"""Which functions do networks consist of? ``burn_remote.functional`` has them all."""

@@ -1,0 +1,154 @@
+"""How are images cut into blocks, and put together again? With PyTorch's names and shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import counted, reshaped
+from burn_remote.functions.casting import astype
+from burn_remote.functions.logic import equal
+from burn_remote.functions.manipulation import permute_dims, stack
+from burn_remote.functions.padding import pad
+from burn_remote.functions.repetition import tile
+from burn_remote.nn.convolution import Sizes, batched, conv_transpose2d, per_axis, unbatched
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.rules.convolution import window_count
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["fold", "pixel_shuffle", "pixel_unshuffle", "unfold"]
+
+
+@explained
+def unfold(
+    input: Tensor,
+    kernel_size: Sizes,
+    dilation: Sizes = 1,
+    padding: Sizes = 0,
+    stride: Sizes = 1,
+) -> Tensor:
+    """Return the windows of images as columns.
+
+    Shapes: ``[batch, channels, height, width]`` to ``[batch, channels * kernel * kernel,
+    windows]``. An operation is issued for each element of the kernel. Raises ``ShapeMismatch``.
+    """
+    x = batched(input, 4)
+    if x.ndim != 4:
+        raise ShapeMismatch(f"{input.handle.spec} must be images [batch, channels, height, width]")
+    (kernel, apart, border, step) = _sizes(kernel_size, dilation, padding, stride)
+    counts = _counts(x.shape[2:], kernel, apart, border, step)
+    x = pad(x, (border[1], border[1], border[0], border[0])) if any(border) else x
+    columns = [
+        x[
+            :,
+            :,
+            row * apart[0] : row * apart[0] + (counts[0] - 1) * step[0] + 1 : step[0],
+            column * apart[1] : column * apart[1] + (counts[1] - 1) * step[1] + 1 : step[1],
+        ]
+        for row in range(kernel[0])
+        for column in range(kernel[1])
+    ]
+    shape = (x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))
+    return unbatched(reshaped(stack(columns, axis=2), shape), input, 4)
+
+
+@explained
+def fold(
+    input: Tensor,
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes = 1,
+    padding: Sizes = 0,
+    stride: Sizes = 1,
+) -> Tensor:
+    """Add up columns where ``unfold`` took them from.
+
+    Shapes: ``[batch, channels * kernel * kernel, windows]`` to ``[batch, channels, height,
+    width]`` of ``output_size``. Raises ``ShapeMismatch``.
+    """
+    x = batched(input, 3)
+    sizes = per_axis(output_size, 2)
+    kernel, apart, border, step = _sizes(kernel_size, dilation, padding, stride)
+    counts = _counts(sizes, kernel, apart, border, step)
+    area = math.prod(kernel)
+    if x.ndim != 3 or x.shape[1] % area or x.shape[2] != math.prod(counts):
+        raise ShapeMismatch(
+            f"{input.handle.spec} must be [batch, channels * {area}, {math.prod(counts)}] "
+            f"to be folded into {list(sizes)}"
+        )
+    channels = x.shape[1] // area
+    places = counted(x.__class__, x.handle.client, area)
+    ones = equal(reshaped(places, (area, 1)), reshaped(places, (1, area)))
+    weight = reshaped(tile(astype(ones, x.dtype), (channels, 1)), (x.shape[1], 1, *kernel))
+    reached = [
+        (count - 1) * s + d * (k - 1) + 1 - 2 * p
+        for count, s, d, k, p in zip(counts, step, apart, kernel, border, strict=True)
+    ]
+    extra = tuple([size - reach for size, reach in zip(sizes, reached, strict=True)])
+    windows = reshaped(x, (*x.shape[:2], *counts))
+    whole = conv_transpose2d(windows, weight, None, step, border, extra, channels, apart)
+    return unbatched(whole, input, 3)
+
+
+@explained
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """Turn channels into pixels.
+
+    Shapes: ``[…, channels * r * r, h, w]`` to ``[…, channels, h * r, w * r]``.
+
+    Raises ``ShapeMismatch`` and ``UsageError``.
+    """
+    r = _factor(upscale_factor)
+    *batch, channels, height, width = _image(input)
+    if channels % (r * r):
+        raise ShapeMismatch(f"{input.handle.spec} has no channels for {r} * {r} pixels each")
+    split = reshaped(input, (math.prod(batch), channels // (r * r), r, r, height, width))
+    moved = permute_dims(split, (0, 1, 4, 2, 5, 3))
+    return reshaped(moved, (*batch, channels // (r * r), height * r, width * r))
+
+
+@explained
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """Turn pixels into channels.
+
+    Shapes: ``[…, channels, h * r, w * r]`` to ``[…, channels * r * r, h, w]``.
+
+    Raises ``ShapeMismatch`` and ``UsageError``.
+    """
+    r = _factor(downscale_factor)
+    *batch, channels, height, width = _image(input)
+    if height % r or width % r:
+        raise ShapeMismatch(f"{input.handle.spec} is not divided by {r} along both axes")
+    split = reshaped(input, (math.prod(batch), channels, height // r, r, width // r, r))
+    moved = permute_dims(split, (0, 1, 3, 5, 2, 4))
+    return reshaped(moved, (*batch, channels * r * r, height // r, width // r))
+
+
+def _sizes(*sizes: Sizes) -> tuple[tuple[int, ...], ...]:
+    return tuple([per_axis(one, 2) for one in sizes])
+
+
+def _counts(
+    sizes: tuple[int, ...],
+    kernel: tuple[int, ...],
+    apart: tuple[int, ...],
+    border: tuple[int, ...],
+    step: tuple[int, ...],
+) -> list[int]:
+    axes = zip(sizes, kernel, step, border, apart, strict=True)
+    return [window_count(*axis) for axis in axes]
+
+
+def _factor(r: int) -> int:
+    if type(r) is not int or r < 1:
+        raise UsageError(f"the factor is {r!r}, but must be a whole number from 1")
+    return r
+
+
+def _image(x: Tensor) -> tuple[int, ...]:
+    if x.ndim < 3:
+        raise ShapeMismatch(f"{x.handle.spec} must be an image […, channels, height, width]")
+    return x.shape

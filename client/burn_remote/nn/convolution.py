@@ -1,0 +1,263 @@
+"""How is an image or a signal convolved? Under the names and with the shapes of PyTorch.
+
+Tensors are floating-point and of one dtype. An input without its batch axis gives a result
+without it. Per spatial axis, an argument is one integer for all or a sequence of one for each.
+Raises ``ShapeMismatch`` and ``DTypeMismatch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.functions.padding import pad
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import convolution
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = [
+    "Sizes",
+    "batched",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "deform_conv2d",
+    "per_axis",
+    "unbatched",
+]
+
+# One number for all spatial axes, or one for each.
+Sizes = int | Sequence[int]
+
+CONV1D: Final = Operator(convolution.CONV1D)
+CONV2D: Final = Operator(convolution.CONV2D)
+CONV3D: Final = Operator(convolution.CONV3D)
+CONV_TRANSPOSE1D: Final = Operator(convolution.CONV_TRANSPOSE1D)
+CONV_TRANSPOSE2D: Final = Operator(convolution.CONV_TRANSPOSE2D)
+CONV_TRANSPOSE3D: Final = Operator(convolution.CONV_TRANSPOSE3D)
+DEFORMABLE_CONV2D: Final = Operator(convolution.DEFORMABLE_CONV2D)
+
+
+@explained
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide kernels over signals.
+
+    Shapes: ``[batch, in, length]``, weight ``[out, in / groups, kernel]``, bias ``[out]`` to
+    ``[batch, out, windows]``. ``padding`` may be ``"valid"`` (none) or ``"same"``.
+    """
+    return _convolve(CONV1D, 1, input, weight, bias, stride, padding, dilation, groups)
+
+
+@explained
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide kernels over images.
+
+    Shapes: ``[batch, in, height, width]``, weight ``[out, in / groups, kernel, kernel]``, bias
+    ``[out]`` to ``[batch, out, windows, windows]``. ``padding`` may be ``"valid"`` or ``"same"``.
+    """
+    return _convolve(CONV2D, 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+@explained
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide kernels over volumes.
+
+    Shapes: ``[batch, in, depth, height, width]``, weight ``[out, in / groups, kernel, kernel,
+    kernel]``, bias ``[out]`` to ``[batch, out, windows, windows, windows]``. ``padding`` may be
+    ``"valid"`` or ``"same"``.
+    """
+    return _convolve(CONV3D, 3, input, weight, bias, stride, padding, dilation, groups)
+
+
+@explained
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """Spread signals by kernels, as the gradient of ``conv1d`` does.
+
+    Shapes: ``[batch, in, length]``, weight ``[in, out / groups, kernel]``, bias ``[out]`` to
+    ``[batch, out, (length - 1) * stride - 2 * padding + dilation * (kernel - 1) +
+    output_padding + 1]``.
+    """
+    options = (stride, padding, output_padding, dilation)
+    return _spread(CONV_TRANSPOSE1D, 1, input, weight, bias, options, groups)
+
+
+@explained
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """Spread images ``[batch, in, height, width]`` by kernels; see ``conv_transpose1d``."""
+    options = (stride, padding, output_padding, dilation)
+    return _spread(CONV_TRANSPOSE2D, 2, input, weight, bias, options, groups)
+
+
+@explained
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """Spread volumes ``[batch, in, depth, height, width]``; see ``conv_transpose1d``."""
+    options = (stride, padding, output_padding, dilation)
+    return _spread(CONV_TRANSPOSE3D, 3, input, weight, bias, options, groups)
+
+
+@explained
+def deform_conv2d(
+    input: Tensor,
+    offset: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Convolve images at points that offsets move and a mask weighs, as torchvision does.
+
+    Shapes: ``[batch, in, height, width]``, offset ``[batch, 2 * points, out_height, out_width]``
+    and mask ``[batch, points, out_height, out_width]`` with ``points = offset_groups * kernel *
+    kernel``, weight ``[out, in / groups, kernel, kernel]``, bias ``[out]`` to ``[batch, out,
+    out_height, out_width]``. Both numbers of groups follow from the shapes.
+    """
+    if input.ndim != 4 or weight.ndim != 4 or offset.ndim != 4:
+        raise ShapeMismatch(
+            f"input {input.handle.spec}, offset {offset.handle.spec} and weight "
+            f"{weight.handle.spec} must have 4 axes"
+        )
+    weight_groups = max(1, input.shape[1] // max(1, weight.shape[1]))
+    points = 2 * weight.shape[2] * weight.shape[3]
+    offset_groups = max(1, offset.shape[1] // max(1, points))
+    axes = (per_axis(stride, 2), per_axis(padding, 2), per_axis(dilation, 2))
+    options = (*axes, weight_groups, offset_groups)
+    return DEFORMABLE_CONV2D.apply((input, offset, weight, mask, bias), (options,))
+
+
+def per_axis(sizes: Sizes, spatial: int) -> tuple[int, ...]:
+    """Return one number for each spatial axis.
+
+    Raises ``ShapeMismatch`` for another count, ``UsageError`` for what is no whole number.
+    """
+    try:
+        given = tuple(map(index, sizes)) if isinstance(sizes, Sequence) else (index(sizes),)
+    except TypeError:
+        raise UsageError(f"{sizes!r} is neither a whole number nor one for each axis") from None
+    if len(given) not in (1, spatial):
+        raise ShapeMismatch(f"{list(given)} are no sizes for {spatial} spatial axes")
+    return given * spatial if len(given) == 1 else given
+
+
+def batched(x: Tensor, rank: int) -> Tensor:
+    """Return an input with its batch axis, which it may lack."""
+    return reshaped(x, (1, *x.shape)) if x.ndim == rank - 1 else x
+
+
+def unbatched(result: Tensor, x: Tensor, rank: int) -> Tensor:
+    """Return a result without its batch axis where the input ``x`` lacked it."""
+    return reshaped(result, result.shape[1:]) if x.ndim == rank - 1 else result
+
+
+def _convolve(
+    operator: Operator,
+    spatial: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    strides, dilations = per_axis(stride, spatial), per_axis(dilation, spatial)
+    x = batched(input, spatial + 2)
+    if isinstance(padding, str):
+        x, paddings = _padded(x, weight, padding, strides, dilations)
+    else:
+        paddings = per_axis(padding, spatial)
+    options = (strides, paddings, dilations, groups)
+    return unbatched(operator.apply((x, weight, bias), (options,)), input, spatial + 2)
+
+
+def _padded(
+    x: Tensor, weight: Tensor, padding: str, strides: tuple[int, ...], dilations: tuple[int, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    if padding == "valid":
+        return x, (0,) * len(strides)
+    if padding != "same" or any(stride != 1 for stride in strides):
+        raise UsageError(f"padding={padding!r} is neither 'valid' nor, with a stride of 1, 'same'")
+    kernels = weight.shape[2:]
+    totals = [d * (k - 1) for d, k in zip(dilations, kernels, strict=False)]
+    # Where both ends cannot have the same, the far end has one more, as in PyTorch.
+    if any(total % 2 for total in totals):
+        uneven: list[Any] = []
+        for total in reversed(totals):
+            uneven += [0, total % 2]
+        x = pad(x, uneven)
+    return x, tuple([total // 2 for total in totals])
+
+
+def _spread(
+    operator: Operator,
+    spatial: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    options: tuple[Sizes, ...],
+    groups: int,
+) -> Tensor:
+    x = batched(input, spatial + 2)
+    sizes = tuple([per_axis(option, spatial) for option in options])
+    spread = operator.apply((x, weight, bias), ((*sizes, groups),))
+    return unbatched(spread, input, spatial + 2)

@@ -1,0 +1,103 @@
+"""How far are points from where they should be at most, or at least? With PyTorch's names.
+
+``reduction`` is as in ``burn_remote.nn.losses``; targets are 1 and -1. Tensors are of one
+floating-point dtype.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.functions.activations import softplus
+from burn_remote.functions.arithmetic import add, multiply, negative, pow, subtract
+from burn_remote.functions.elementwise import abs
+from burn_remote.functions.linear_algebra import vector_norm
+from burn_remote.functions.logic import greater
+from burn_remote.functions.selection import clip, minimum, where
+from burn_remote.functions.statistics import sum
+from burn_remote.nn.losses import reduced
+from burn_remote.nn.normalization import cosine_similarity
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = [
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "pairwise_distance",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+]
+
+
+@explained
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """Return the lengths of ``x1 - x2 + eps`` along the last axis: ``[…, n]`` to ``[…]``."""
+    distance = add(subtract(x1, x2), eps)
+    if p in (1, 2, float("inf")):
+        return vector_norm(distance, axis=-1, keepdims=keepdim, ord=p)
+    return pow(sum(pow(abs(distance), p), axis=-1, keepdims=keepdim), 1 / p)
+
+
+@explained
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """Return ``1 - cos`` where the target is 1, elsewhere how much the cosine is above ``margin``.
+
+    Shapes: twice ``[batch, n]``, target ``[batch]``; or twice ``[n]`` and no axis.
+    """
+    cosine = cosine_similarity(input1, input2, dim=-1)
+    loss = where(greater(target, 0), subtract(1, cosine), clip(subtract(cosine, margin), min=0))
+    return reduced(loss, reduction)
+
+
+@explained
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """Return the input where the target is 1, elsewhere how much it is below ``margin``."""
+    loss = where(greater(target, 0), input, clip(subtract(margin, input), min=0))
+    return reduced(loss, reduction)
+
+
+@explained
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """Return how much the first input lacks to be ``margin`` above the second, for target 1."""
+    lead = multiply(target, subtract(input1, input2))
+    return reduced(clip(subtract(margin, lead), min=0), reduction)
+
+
+@explained
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return how much nearer than ``margin`` a negative is to the anchor than a positive.
+
+    Shapes: three times ``[batch, n]``. ``swap`` takes the positive for the anchor where that is
+    nearer to the negative.
+    """
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = minimum(far, pairwise_distance(positive, negative, p, eps))
+    return reduced(clip(add(subtract(near, far), margin), min=0), reduction)
+
+
+@explained
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Return ``log(1 + exp(-target * input))``, without overflow."""
+    return reduced(softplus(negative(multiply(target, input))), reduction)

@@ -1,0 +1,321 @@
+"""A tensor knows its shape and dtype at once, and waits only where it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import re
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote.diagnostics.foreign_names import METHODS
+from burn_remote_protocol.dtypes import BOOL_U8, BOOL_U32
+from support.runners import RecordingDevice
+
+
+@pytest.fixture
+def device() -> RecordingDevice:
+    return RecordingDevice()
+
+
+def answer(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> None:
+    """Answer the oldest read that is open."""
+    _, pending = device.runner.reads.pop(0)
+    pending.complete(br.TensorData(array.tobytes(), array.shape, dtype))
+
+
+def answer_soon(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> threading.Thread:
+    """Answer, from another thread, the read that the caller is about to wait for."""
+    read = threading.Event()
+    register = device.runner.read_tensor_async
+
+    def registered(handle: br.TensorHandle) -> br.Pending[br.TensorData]:
+        pending = register(handle)
+        read.set()
+        return pending
+
+    device.runner.read_tensor_async = registered  # type: ignore[method-assign]
+
+    def work() -> None:
+        assert read.wait(5)
+        answer(device, array, dtype)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_attributes_and_repr_ask_nobody(device: RecordingDevice) -> None:
+    x = br.zeros((64, 10), device=device)
+    assert (x.shape, x.ndim, x.size, x.nbytes) == ((64, 10), 2, 640, 2560)
+    assert x.dtype is br.float32
+    assert x.device is device
+    assert len(x) == 64
+    assert repr(x) == "Tensor(shape=(64, 10), dtype=float32, device=recording)"
+    assert device.runner.reads == []
+
+
+def test_every_operator_returns_without_a_read(device: RecordingDevice) -> None:
+    x = br.zeros((3, 3), device=device)
+    n = br.zeros((3, 3), dtype=br.int64, device=device)
+    results = [
+        x + 1, 1 + x, x - 1, 1 - x, x * 2, 2 * x, x / 2, 2 / x, 1 / x, x // 2, 7 // x, x % 2, 7 % x,
+        x**2, x**0.5, 2**x, x @ x, -x, +x, abs(x), x < 1, x <= 1, x > 1, x >= 1, x == 1, x != 1,
+        x > 1, n & 1, 1 & n, n | 1, 1 | n, n ^ 1, 1 ^ n, ~n, n << 1, 1 << n, n >> 1, 1 >> n,
+        n // 2, 7 // n, n / 2, 1 / n, x.T, x.mT, x[0], *x,
+    ]  # fmt: skip
+    assert all(isinstance(result, br.Tensor) for result in results)
+    assert device.runner.reads == []
+
+
+def test_a_dropped_tensor_is_freed(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    identifier = x.handle.id
+    del x
+    assert device.runner.dropped == [identifier]
+
+
+def test_a_read_gives_a_writable_array_of_its_own(device: RecordingDevice) -> None:
+    x = br.zeros((2, 3), device=device)
+    pending = x.read()
+    assert not pending.done()
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    answer(device, data, br.float32)
+    array = pending.result(5)
+    np.testing.assert_array_equal(array, data)
+    array[0, 0] = 7
+
+
+def test_numpy_waits(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    assert x.tolist() == [1, 2]
+    thread.join(5)
+
+
+def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    array = np.asarray(x, np.float64)
+    thread.join(5)
+    assert array.dtype == np.float64
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(x, copy=False)
+
+
+def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert isinstance(np.float32(2) * x, br.Tensor)
+    with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
+        np.ones(2) * x
+    with pytest.raises(TypeError):
+        np.exp(x)
+    assert device.runner.reads == []
+
+
+def test_a_function_of_numpy_that_a_tensor_has_itself_says_where_it_would_compute(
+    device: RecordingDevice,
+) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(TypeError, match=r"write x\.sum\(…\)"):
+        np.sum(x)
+    assert device.runner.reads == []
+
+
+def test_other_functions_of_numpy_read_the_tensors_in_their_arguments(
+    device: RecordingDevice,
+) -> None:
+    x = br.zeros((2,), device=device)
+    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
+    assert np.concatenate([x, np.array([3], np.float32)]).tolist() == [1, 2, 3]
+    thread.join(5)
+
+
+def test_assigning_to_elements_says_what_makes_another_tensor(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(TypeError, match=r"x\.set\(index, value\)"):
+        x[0] = 1
+
+
+def test_the_name_that_numpy_or_torch_has_leads_to_ours(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum"):
+        x.cumsum  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
+        x.unheard_of  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(("typed", "written"), METHODS.items())
+def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
+    assert not hasattr(br.Tensor, typed)
+    for owner, name in re.findall(r"\b(x|burn_remote)\.(\w+)", written):
+        assert hasattr(br.Tensor if owner == "x" else br, name), f"{owner}.{name}"
+
+
+def test_a_tensor_made_of_data_by_its_class_says_what_makes_one() -> None:
+    with pytest.raises(AttributeError, match=r"burn_remote\.tensor\(data\) makes a tensor of data"):
+        repr(br.Tensor([1, 2]))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="takes a handle"):
+        _ = object.__new__(br.Tensor).handle
+
+
+def test_what_an_attribute_fails_with_is_told(
+    device: RecordingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = br.ones(2, device=device)
+    monkeypatch.delattr(x.handle.client, "device")
+    with pytest.raises(AttributeError, match="'RecordingRunner' object has no attribute 'device'"):
+        _ = x.device
+
+
+@pytest.mark.parametrize("convert", [bool, int, float, complex])
+def test_one_element_becomes_a_python_number(
+    device: RecordingDevice, convert: type[complex]
+) -> None:
+    x = br.zeros((1, 1), device=device)
+    thread = answer_soon(device, np.array([[3]], np.float32), br.float32)
+    assert convert(x) == convert(3)
+    thread.join(5)
+
+
+def test_an_integer_is_an_index(device: RecordingDevice) -> None:
+    x = br.zeros((), dtype=br.int64, device=device)
+    thread = answer_soon(device, np.array(1), br.int64)
+    assert ["a", "b"][x] == "b"
+    thread.join(5)
+    with pytest.raises(br.DTypeMismatch):
+        ["a", "b"][br.zeros((), device=device)]
+
+
+def test_several_elements_are_not_one(device: RecordingDevice) -> None:
+    with pytest.raises(br.ShapeMismatch, match="not one"):
+        br.zeros((2,), device=device).item()
+    with pytest.raises(br.ShapeMismatch, match="no length"):
+        len(br.zeros((), device=device))
+
+
+def test_several_truths_are_joined_otherwise_than_by_and(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(br.ShapeMismatch, match=r"& \| ~, or use x\.all\(\) or x\.any\(\)"):
+        assert (x > 0) and (x < 1)
+
+
+def test_a_read_says_in_its_text_how_to_wait_for_it(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    assert repr(pending) == "<Pending: not there yet; result() waits for it, or await>"
+    answer(device, np.array([5], np.float32), br.float32)
+    assert repr(pending) == "<Pending: there; result() waits for it, or await>"
+
+
+def test_many_reads_are_asked_for_before_the_first_is_awaited(device: RecordingDevice) -> None:
+    tensors = [br.zeros((1,), device=device) for _ in range(3)]
+    asked: list[int] = []
+    register = device.runner.read_tensor_async
+
+    def registered(handle: br.TensorHandle) -> br.Pending[br.TensorData]:
+        pending = register(handle)
+        asked.append(handle.id)
+        if len(asked) == 3:
+            for number in range(3):
+                answer(device, np.array([number], np.float32), br.float32)
+        return pending
+
+    device.runner.read_tensor_async = registered  # type: ignore[method-assign]
+    assert [array.tolist() for array in br.read(tensors)] == [[0], [1], [2]]
+    assert asked == [tensor.handle.id for tensor in tensors]
+
+
+async def test_a_read_can_be_awaited(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    task = asyncio.ensure_future(pending)
+    await asyncio.sleep(0)
+    answer(device, np.array([5], np.float32), br.float32)
+    assert (await task).tolist() == [5]
+
+
+def test_a_failed_read_raises_its_error(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    device.runner.reads.pop()[1].fail(br.OperationFailed("out of luck"))
+    with pytest.raises(br.OperationFailed, match="out of luck"):
+        pending.result(5)
+
+
+def test_a_read_that_takes_too_long_times_out(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), device=device).read()
+    with pytest.raises(TimeoutError):
+        pending.result(0.001)
+
+
+def test_a_quantized_tensor_cannot_be_read_as_numbers(device: RecordingDevice) -> None:
+    scheme = br.QuantScheme("Q8S", "F32", "Native", None, "Symmetric")
+    x = br.quantize(br.zeros((4, 32), device=device), scheme)
+    with pytest.raises(br.DTypeMismatch, match=r"x\.dequantize\(\)\.numpy\(\)"):
+        x.numpy()
+    assert device.runner.reads == []
+
+
+@pytest.mark.parametrize("dtype", [BOOL_U8, BOOL_U32])
+def test_bools_arrive_as_bools_however_they_are_stored(
+    device: RecordingDevice, dtype: br.DType
+) -> None:
+    stored = np.array([0, 1], np.uint8 if dtype is BOOL_U8 else np.uint32)
+    x = br.zeros((2,), dtype=dtype, device=device)
+    pending = x.read()
+    answer(device, stored, dtype)
+    assert pending.result(5).tolist() == [False, True]
+
+
+def test_bfloat16_arrives_as_such(device: RecordingDevice) -> None:
+    pending = br.zeros((1,), dtype=br.bfloat16, device=device).read()
+    answer(device, np.array([1.5], ml_dtypes.bfloat16), br.bfloat16)
+    assert pending.result(5).dtype == ml_dtypes.bfloat16
+
+
+def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    for other in (None, "a"):
+        assert not x == other  # noqa: SIM201
+        assert x != other
+    assert {x: 1}[x] == 1
+
+
+@pytest.mark.parametrize("other", [np.zeros(2), [0.0, 0.0], (0.0, 0.0)], ids=repr)
+def test_comparing_with_elements_of_this_program_is_refused(
+    device: RecordingDevice, other: object
+) -> None:
+    x = br.zeros((2,), device=device)
+    with pytest.raises(br.ArgumentMismatch):
+        x == other  # noqa: B015
+    with pytest.raises(br.ArgumentMismatch):
+        x != other  # noqa: B015
+
+
+def test_one_element_takes_the_formats_of_a_number(device: RecordingDevice) -> None:
+    x = br.zeros((), device=device)
+    assert f"{x}" == repr(x)
+    thread = answer_soon(device, np.array(0.125, np.float32), br.float32)
+    assert f"{x:.2f}" == "0.12"
+    thread.join(5)
+    with pytest.raises(br.ShapeMismatch, match="2 elements, not one"):
+        f"{br.zeros(2, device=device):.2f}"
+
+
+def test_copies_are_the_tensor_itself(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert copy.copy(x) is x
+    assert copy.deepcopy([x])[0] is x
+    with pytest.raises(TypeError, match="numpy"):
+        pickle.dumps(x)
+
+
+def test_a_tensor_stays_where_it_is(device: RecordingDevice) -> None:
+    x = br.zeros((2,), device=device)
+    assert x.to(device) is x
+    assert x.to_device(device) is x
+    with pytest.raises(br.UsageError, match="stream"):
+        x.to_device(device, stream=1)  # type: ignore[arg-type]
