@@ -28,7 +28,7 @@ __all__ = ["Frame", "NativeOutbox"]
 Frame = bytes | tuple[bytes, memoryview]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # compared by identity: == would compare all of the data
 class _Download:
     payload: int
     data: memoryview

@@ -33,7 +33,7 @@ MAX_LOANS: Final = 64
 MAX_LENT_BYTES: Final = 4 * 2**30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
     transfer: bytes
     exposed: Exposed

@@ -112,3 +112,11 @@ def test_elements_are_kept_after_sending_only_where_they_may_be_sent_again(
     outbox.window.acknowledge(outbox.window.sent)
     gc.collect()
     assert alive() is None
+
+
+def test_giving_up_one_of_two_equal_downloads_leaves_the_other() -> None:
+    outbox = NativeOutbox(no_fetch)
+    for request in (1, 2):
+        outbox.follow(request, data(2 * CHUNK_BYTES))
+    outbox.abandon(2)
+    assert {message.payload for message in taken(outbox) if isinstance(message, Chunk)} == {1}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import U8
@@ -33,7 +36,7 @@ def test_what_did_not_arrive_is_exposed_once_more() -> None:
     sending = Sending(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     sending.expose_again()
-    assert fetched(transfers) == [EXPOSED]
+    assert [one.array for one in fetched(transfers)] == [EXPOSED.array]
     assert fetched(transfers) == []
 
 
@@ -195,3 +198,23 @@ def test_loans_that_are_being_made_count() -> None:
     with sending.making_loan(exposed):
         assert not sending.may_lend(FetchRequest(2, ID), exposed)
     assert sending.may_lend(FetchRequest(2, ID), exposed)
+
+
+def test_loans_of_arrays_of_different_shapes_are_made_side_by_side() -> None:
+    sending = Sending(Transfers(), "native", 9.0)
+    backend: Any = None
+    first, second = (
+        Exposed(np.ones((size,), np.uint8), TensorSpec((size,), U8), backend) for size in (2, 3)
+    )
+    with sending.making_loan(first), sending.making_loan(second):
+        pass
+    with sending.making_loan(first), contextlib.ExitStack() as others:
+        others.enter_context(sending.making_loan(second))
+
+
+def test_exposed_tensors_are_compared_by_identity_and_never_by_their_elements() -> None:
+    backend: Any = None
+    array = np.ones((2,), np.uint8)
+    first, second = (Exposed(array, TensorSpec((2,), U8), backend) for _ in range(2))
+    assert first != second
+    assert first == first
