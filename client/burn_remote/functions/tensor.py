@@ -117,8 +117,10 @@ class Tensor(TensorValue):
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over the first axis without waiting.
 
-        Raises ``ShapeMismatch`` for a 0-d tensor.
+        Raises ``TypeError`` for a 0-d tensor.
         """
+        if not self.shape:
+            raise TypeError("a 0-d tensor cannot be iterated over; item() returns its element")
         return (self[position] for position in range(len(self)))
 
     @explained

@@ -104,9 +104,9 @@ class TensorValue:
         return format(self.item(), form) if form else repr(self)
 
     def __len__(self) -> int:
-        """Return the size of the first axis. Raises ``ShapeMismatch`` for a 0-d tensor."""
+        """Return the size of the first axis. Raises ``TypeError`` for a 0-d tensor."""
         if not self.shape:
-            raise ShapeMismatch("a 0-d tensor has no length")
+            raise TypeError("a 0-d tensor has no length")
         return self.shape[0]
 
     def __copy__(self) -> Self:
@@ -266,5 +266,5 @@ class _Arriving:
     def _deliver(self, data: Pending[TensorData]) -> None:
         try:
             self.array.complete(array_from(data.result()))
-        except BurnRemoteError as error:
+        except Exception as error:  # also MemoryError: whoever waits must be told
             self.array.fail(error)

@@ -1,15 +1,19 @@
-"""How does a program wait for something that a server has not sent yet?"""
+"""Values that a server has not sent yet, and how a program waits for them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 __all__ = ["Pending", "Source"]
 
 T = TypeVar("T")
+
+_logger: Final = logging.getLogger("burn_remote")
 
 
 class Source(Protocol):
@@ -20,29 +24,29 @@ class Source(Protocol):
         ...
 
     def attend(self) -> None:
-        """See to it that values arrive although no thread waits."""
+        """Make sure that values arrive although no thread waits for them."""
         ...
 
 
 class Pending(Generic[T]):
-    """A value on its way: wait for it with ``result()`` or ``await``, from any thread or loop."""
+    """A future value: wait for it with ``result()`` or ``await``, from any thread or event loop."""
 
     __slots__ = ("_callbacks", "_done", "_error", "_lock", "_source", "_value")
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Pending[T]], None]] = []
+        self._callbacks: deque[Callable[[Pending[T]], object]] = deque()
         self._done = False
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        state = "there" if self._done else "not there yet"
-        return f"<Pending: {state}; result() waits for it, or await>"
+        state = "done" if self._done else "not done"
+        return f"<Pending: {state}; wait with result() or await>"
 
     def done(self) -> bool:
-        """Whether the value or the error is here."""
+        """Whether the value or the error has arrived."""
         return self._done
 
     def complete(self, value: T) -> None:
@@ -53,13 +57,15 @@ class Pending(Generic[T]):
         """Deliver an error instead of a value; later deliveries are ignored."""
         self._finish(None, error)
 
-    def on_done(self, callback: Callable[[Pending[T]], None]) -> None:
-        """Call ``callback(self)`` once, now or when done, in the thread that delivers."""
-        with self._lock:
-            if not self._done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
+    def on_done(self, callback: Callable[[Pending[T]], object]) -> None:
+        """Call ``callback(self)`` once: now if the value is here, else in the thread that delivers.
+
+        An exception that the callback raises is logged and otherwise ignored, as
+        ``concurrent.futures`` does: that thread delivers the values of others too.
+        """
+        self._callbacks.append(callback)
+        if self._done:
+            self._call_back()
 
     def attend(self) -> None:
         """Have the value delivered soon although no thread waits for it."""
@@ -69,7 +75,7 @@ class Pending(Generic[T]):
     def result(self, timeout_seconds: float | None = None) -> T:
         """Wait for the value.
 
-        Raises whatever error was delivered, and ``TimeoutError`` when ``timeout_seconds`` pass.
+        Raises the error that was delivered, and ``TimeoutError`` after ``timeout_seconds``.
         """
         if not self._done:
             if self._source is not None:
@@ -97,7 +103,7 @@ class Pending(Generic[T]):
                 future.set_result(None)
 
         def deliver(_: Pending[T]) -> None:
-            # The loop may have been closed while the answer was on its way: nobody waits any more.
+            # A program may have closed the loop before the answer arrived.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
@@ -112,6 +118,22 @@ class Pending(Generic[T]):
                 return
             self._value, self._error = value, error
             self._done = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Call each callback that no other thread has taken."""
+        # ``on_done`` appends before it looks at ``_done``, and ``_done`` is set before this looks
+        # at the callbacks: whichever comes second calls. Popping from a deque is atomic.
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return
+            try:
+                callback(self)
+            except Exception:  # the outermost line of the caller's code
+                _logger.exception("a callback of %r raised", self)
+            except BaseException:
+                # Ctrl-C in the main thread: others wait for the callbacks that remain.
+                self._call_back()
+                raise

@@ -195,8 +195,13 @@ def test_an_integer_is_an_index(device: RecordingDevice) -> None:
 def test_several_elements_are_not_one(device: RecordingDevice) -> None:
     with pytest.raises(br.ShapeMismatch, match="not one"):
         br.zeros((2,), device=device).item()
-    with pytest.raises(br.ShapeMismatch, match="no length"):
+
+
+def test_a_scalar_has_no_length_and_no_elements_to_iterate_over(device: RecordingDevice) -> None:
+    with pytest.raises(TypeError, match="no length"):
         len(br.zeros((), device=device))
+    with pytest.raises(TypeError, match="cannot be iterated over"):
+        iter(br.zeros((), device=device))
 
 
 def test_several_truths_are_joined_otherwise_than_by_and(device: RecordingDevice) -> None:
@@ -207,9 +212,9 @@ def test_several_truths_are_joined_otherwise_than_by_and(device: RecordingDevice
 
 def test_a_read_says_in_its_text_how_to_wait_for_it(device: RecordingDevice) -> None:
     pending = br.zeros((1,), device=device).read()
-    assert repr(pending) == "<Pending: not there yet; result() waits for it, or await>"
+    assert repr(pending) == "<Pending: not done; wait with result() or await>"
     answer(device, np.array([5], np.float32), br.float32)
-    assert repr(pending) == "<Pending: there; result() waits for it, or await>"
+    assert repr(pending) == "<Pending: done; wait with result() or await>"
 
 
 def test_many_reads_are_asked_for_before_the_first_is_awaited(device: RecordingDevice) -> None:
