@@ -1,8 +1,7 @@
-"""How do a server's answers reach those who wait for them?"""
+"""Routing of a native server's replies to the requests that wait for them."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,13 +22,13 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Answers"]
 
-# Failures that no read has raised yet. Larger: more memory in a program that never looks. Smaller:
-# a sync tells the first of fewer.
+# Failures that are kept until a read or a sync raises them: the first ones, because later failures
+# mostly follow from them. Bounds the memory of a program that never looks.
 UNREPORTED_LENGTH: Final = 64
 
 
 class _Request:
-    """An answer that is awaited."""
+    """A request without a reply yet."""
 
     __slots__ = ("buffer", "pending", "read", "received")
 
@@ -41,26 +40,27 @@ class _Request:
 
 
 class Answers:
-    """What is awaited, by request. Messages are taken by one thread at a time."""
+    """Requests without a reply, by number. Messages are taken by one thread at a time."""
 
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
-        self._unreported: deque[OperationFailed] = deque(maxlen=UNREPORTED_LENGTH)
+        self._unreported: list[OperationFailed] = []
 
     def expect(self, request: int, pending: Pending[Any], read: TensorSpec | None) -> None:
-        """Wait for an answer; ``read`` is what a read asked for."""
+        """Register a request; ``read`` is the shape and dtype that a read asks for."""
         self._requests[request] = _Request(pending, read)
 
     def take(self, message: object) -> None:
-        """Deliver what a message says.
+        """Deliver the content of a message to the request that it answers.
 
-        Raises ``ProtocolViolation`` for what was not asked, and the reason why a server closes.
+        Raises ``ProtocolViolation`` for a message that answers no request, and the server's reason
+        for closing.
         """
         _HANDLERS.get(type(message), Answers._refuse)(self, message)
 
     def fail(self, error: BurnRemoteError) -> None:
-        """Deliver an error to everyone who waits."""
+        """Fail every open request."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.pending.fail(fresh(error))
@@ -88,14 +88,14 @@ class Answers:
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
         elif self._unreported:
-            # A sync: failures of operations that nobody read come first.
-            request.pending.fail(self._explained(self._unreported.popleft()))
-            self._unreported.clear()
+            # A sync raises the first failure that no read has raised.
+            first, self._unreported = self._unreported[0], []
+            request.pending.fail(first)
         else:
             request.pending.complete(None)
 
     def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
-        # Memory is taken for what was asked, never for what an answer claims.
+        # Allocate what the read asked for, never what a reply claims.
         if request.read is None or spec != request.read:
             raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
         request.buffer = np.empty(spec.nbytes, np.uint8).data
@@ -115,7 +115,10 @@ class Answers:
             )
 
     def _take_failed(self, failed: Failed) -> None:
-        self._unreported.append(failed.error)
+        if len(self._unreported) < UNREPORTED_LENGTH:
+            # Looked up now: 16,384 tensors later the line would be forgotten.
+            failed.error.location = self._locations.find(failed.error.tensor)
+            self._unreported.append(failed.error)
 
     def _take_closing(self, closing: Closing) -> None:
         raise closing.error
@@ -126,9 +129,7 @@ class Answers:
     def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
         if isinstance(error, OperationFailed):
             error.location = self._locations.find(error.tensor)
-            for known in [*self._unreported]:
-                if known.tensor == error.tensor:
-                    self._unreported.remove(known)
+            self._unreported = [one for one in self._unreported if one.tensor != error.tensor]
         return error
 
 
