@@ -26,8 +26,7 @@ demo: $(READY)   ## Start two servers, train on one, move the weights to the oth
 	@$(BIN)/python examples/digits.py
 
 test: $(READY)   ## Run all tests and print the coverage
-	@$(BIN)/coverage run --parallel-mode -m pytest
-	@$(BIN)/coverage combine --quiet
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov --cov-report=
 	@echo "$$($(BIN)/coverage report --format=total) % of the code is covered"
 
 lint: $(READY)   ## Check style, formatting and the direction of imports
