@@ -1,4 +1,4 @@
-"""How do NumPy arrays become the data of tensors, and how do they come back?"""
+"""Conversion between NumPy arrays and the data of tensors."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     for dtype, stored in _NUMPY.items()
     if dtype not in (dtypes.FLEX32, dtypes.BOOL_U8, dtypes.BOOL_U32)
 }
+_BFLOAT16: Final = _NUMPY[dtypes.BF16]
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
@@ -141,9 +142,30 @@ def _large_integers(value: Any, rounded: Array, dtype: DType | None) -> Array:
 
 
 def _rounded(array: Array, target: np.dtype[Any]) -> Array:
-    # What is too large becomes infinity, as it does on a device, and without a word there too.
+    # Numbers beyond the dtype become infinity, as on a device, and without a warning.
     with np.errstate(over="ignore"):
+        if target == _BFLOAT16 and array.dtype.kind in "iuf" and array.dtype != np.float32:
+            array = _float32_rounded_to_odd(array)
         return array.astype(target)
+
+
+def _float32_rounded_to_odd(array: Array) -> Array:
+    """Return numbers as float32 so that rounding them to bfloat16 rounds them once.
+
+    They are rounded toward zero, and an inexact one gets its last bit set: it stays on its side of
+    every midpoint of two bfloat16 numbers. The server has the same for tensors
+    (``backends/array/rounding.py``).
+    """
+    if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
+        # Beyond 53 bits float64 is inexact too: bit 11 stands for the twelve lowest.
+        sticky = np.where(array & 0xFFF, array & ~np.array(0xFFF, array.dtype) | 0x800, array)
+        array = np.where(np.absolute(array.astype(np.float64)) < 2.0**53, array, sticky)
+    exact = array.astype(np.float64)
+    near = np.asarray(exact.astype(np.float32))
+    back = near.astype(np.float64)
+    beyond = np.absolute(back) > np.absolute(exact)
+    odd: Array = (near.view(np.uint32) - beyond) | (back != exact)
+    return np.asarray(odd, np.uint32).view(np.float32)
 
 
 def _check_values(array: Array, dtype: DType) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -66,6 +67,10 @@ def real_number(what: str, value: Any) -> float:
 # What users may write beside a tensor. (For type checkers, float includes int and bool.)
 Number = float | np.number[Any] | np.bool_
 
+FLOAT64_BYTES: Final = 8
+_FLOAT64: Final = struct.Struct("<d")
+_BITS: Final = struct.Struct("<q")
+
 _NUMBERS: Final = frozenset({float, int, bool})
 
 
@@ -84,9 +89,12 @@ def number_for(dtype: DType, value: Any) -> float:
     category = dtype.category
     if category is Category.FLOAT and (seen is float or seen is int):
         try:
-            return float(value)
+            number = float(value)
         except OverflowError:
             raise DTypeMismatch(f"{shown(value)} is beyond the numbers of {dtype}") from None
+        if seen is int and number != value and dtype.itemsize < FLOAT64_BYTES:
+            return _rounded_to_odd(value, number)
+        return number
     if category is Category.BOOL and seen is bool:
         return bool(value)
     if seen is int and (category is Category.INT or category is Category.UINT):
@@ -136,6 +144,18 @@ def bounds_of(dtype: DType) -> tuple[int, int]:
     if dtype.category is Category.UINT:
         return 0, 2**bits - 1
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _rounded_to_odd(value: int, nearest: float) -> float:
+    """Return an integer that float64 does not hold, so that a shorter dtype rounds it only once.
+
+    The last bit of a number that was rounded toward zero is set: it stays on its side of every
+    midpoint of a shorter dtype, where the nearest float64 may be the midpoint itself.
+    """
+    below = math.nextafter(nearest, 0.0) if abs(nearest) > abs(value) else nearest
+    (bits,) = _BITS.unpack(_FLOAT64.pack(below))
+    (odd,) = _FLOAT64.unpack(_BITS.pack(bits | 1))
+    return float(odd)
 
 
 def _refusal(dtype: DType, value: object) -> Exception:

@@ -1,7 +1,7 @@
-"""How do elements become those of another dtype?
+"""Conversions between dtypes.
 
-As Rust's ``as`` does it: integers wrap around; floating-point numbers lose their fraction, saturate
-at the ends of the integer's range, and NaN becomes 0.
+They follow Rust's ``as``: integers wrap around; floating-point numbers lose their fraction and
+saturate at the bounds of the integer dtype; NaN becomes 0. Floating-point results are rounded once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from burn_remote_server.backends.array.kernels import (
     Run,
     Seen,
 )
+from burn_remote_server.backends.array.rounding import astype, needs_odd_rounding
 
 __all__ = ["BaseCasting", "BoolCasting", "FloatCasting", "IntCasting", "conversion"]
 
@@ -31,6 +32,8 @@ def conversion(xp: Any, source: Any, target: Any) -> Run:
     """Return a function that turns arrays of one dtype into numbers of another."""
     if source == target:
         return _unchanged
+    if needs_odd_rounding(source, target):
+        return partial(_rounded_once, xp, target)
     if source.kind in "iub" or target.kind not in "iu":
         return partial(_as_type, target)
     wide = source if source not in LOW_PRECISION else np.dtype(np.float32)
@@ -48,6 +51,10 @@ def _unchanged(tensor: Array) -> Array:
 
 def _as_type(target: Any, tensor: Array) -> Array:
     return tensor.astype(target)
+
+
+def _rounded_once(xp: Any, target: Any, tensor: Array) -> Array:
+    return astype(xp, tensor, target)
 
 
 def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:

@@ -1,4 +1,4 @@
-"""How does a number of the IR become one of a tensor's dtype?"""
+"""Conversion of the IR's numbers to a tensor's dtype."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
+
+from burn_remote_server.backends.array.rounding import astype
 
 __all__ = ["is_exact", "rounded", "scalar_array", "wrapped"]
 
@@ -30,7 +32,7 @@ def scalar_array(xp: Any, value: float | int | bool, dtype: Any) -> Any:
         return xp.asarray(value != 0, dtype=dtype)
     # A number too large for the dtype becomes infinite, as a tensor's would.
     with np.errstate(all="ignore"):
-        return xp.asarray(np.float64(value).astype(dtype))
+        return xp.asarray(_nearest(value, dtype))
 
 
 def is_exact(value: float | int | bool, dtype: Any) -> bool:
@@ -42,4 +44,9 @@ def is_exact(value: float | int | bool, dtype: Any) -> bool:
 def rounded(value: float | int | bool, dtype: Any) -> float:
     """Return the number that a floating-point dtype has in place of this one."""
     with np.errstate(all="ignore"):
-        return float(np.float64(value).astype(dtype))
+        return float(_nearest(value, dtype))
+
+
+def _nearest(value: float | int | bool, dtype: Any) -> Any:
+    # An integer of 64 bits would be rounded for the first time on its way to float64.
+    return astype(np, np.asarray(value), dtype)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.tensors import TensorSpec
-from support.elements import BOOL, FLOATS, INTEGERS, arrays, assert_same, wrapped
+from support.elements import BOOL, FLOATS, INTEGERS, NUMBERS, arrays, assert_same, wrapped
+from support.exact_rounding import exact_cast
 from support.kernels import Array, compute, on_host, spec_of
 
 
@@ -68,7 +69,7 @@ def test_floating_point_numbers_are_rounded_once(
     seen = compute("Base.Cast", tensor, out=like(tensor, target))
 
     with np.errstate(all="ignore"):
-        assert_same(seen, tensor.astype(target))
+        assert_same(seen, exact_cast(tensor, target))
 
 
 @given(st.data(), st.sampled_from(INTEGERS), st.sampled_from(FLOATS))
@@ -78,7 +79,51 @@ def test_integers_become_the_nearest_number(data: st.DataObject, source: Any, ta
     seen = compute("Int.IntoFloat", tensor, out=like(tensor, target))
 
     with np.errstate(all="ignore"):
-        assert_same(seen, tensor.astype(target))
+        assert_same(seen, exact_cast(tensor, target))
+
+
+def telling(dtype: Any) -> Array:
+    """Return numbers that show how they are rounded: beside midpoints and at the ends."""
+    if dtype.kind == "b":
+        return np.array([True, False])
+    signs = [1] if dtype.kind == "u" else [1, -1]
+    if dtype in FLOATS:
+        values = [0.0, 1.0, 0.1, 65504, 65519.99, 65520, 65536, 3.3e38, 3.4e38, 1e300, 2.0**-25]
+        values += [2.0**-126, 2.0**-133, 2.0**-134 * 1.5, 2.0**63, 2.0**64, 300.7, np.inf, np.nan]
+        # A midpoint of each short format, and what lies a little above and below it.
+        for bits in (8, 11, 24):
+            for even in (1.0, 1 + 2.0 ** (1 - bits)):
+                for exponent in (-130, -20, -1, 0, 5, 100):
+                    for bit in (30, 40, 52):
+                        middle = even + 2.0**-bits
+                        parts = (middle, middle + 2.0**-bit, middle - 2.0**-bit)
+                        values += [part * 2.0**exponent for part in parts]
+        with np.errstate(all="ignore"):
+            return np.array([sign * value for value in values for sign in signs]).astype(dtype)
+    limits = np.iinfo(dtype)
+    whole = {0, 1, int(limits.max), int(limits.min), int(limits.max) - 1}
+    for top in range(1, dtype.itemsize * 8):
+        for bits in (8, 11, 24, 53):
+            for even in (0, 1):
+                middle = 2**top + even * 2 ** max(top - bits + 1, 0) + 2 ** max(top - bits, 0)
+                whole |= {
+                    sign * (middle + by) for by in (-1, 0, 1, 2**11, 2**12 + 1) for sign in signs
+                }
+    return np.array([one for one in sorted(whole) if limits.min <= one <= limits.max], dtype)
+
+
+@pytest.mark.parametrize("target", NUMBERS, ids=str)
+@pytest.mark.parametrize("source", (*NUMBERS, BOOL), ids=str)
+def test_every_pair_of_dtypes_converts_as_exact_arithmetic_does(source: Any, target: Any) -> None:
+    tensor = telling(source)
+    kind, wanted = ("Float" if dtype in FLOATS else "Int" for dtype in (source, target))
+    name = "Base.Cast" if kind == wanted else f"{kind}.Into{wanted}"
+    if source == BOOL:
+        name = f"Bool.Into{wanted}"
+
+    seen = compute(name, tensor, out=like(tensor, target))
+
+    assert_same(seen, exact_cast(tensor, target))
 
 
 @pytest.mark.parametrize("target", INTEGERS + FLOATS, ids=str)
