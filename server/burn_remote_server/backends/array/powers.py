@@ -1,4 +1,4 @@
-"""How are numbers raised to a power?"""
+"""Powers of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from burn_remote_server.backends.array.kernels import Array, Elementwise, Kernel
 
 __all__ = ["FloatPowers", "NumericPowers"]
 
+_FLOAT64: Any = np.dtype(np.float64)
 _UNSIGNED: Any = np.dtype(np.uint64)
+
+# Integers up to this size are exact in each dtype of floating-point numbers that kernels get.
+_EXACT_EXPONENT_BITS = {np.dtype(np.float32): 24, _FLOAT64: 53}
 
 
 class NumericPowers(KernelFamily):
@@ -27,7 +31,9 @@ class NumericPowers(KernelFamily):
     def powi(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
         """Return each element to the power of an integer of any dtype."""
         if lhs.dtype.kind not in "iu":
-            return self.xp.power(lhs, rhs.astype(lhs.dtype))
+            if rhs.dtype.itemsize * 8 <= _EXACT_EXPONENT_BITS[lhs.dtype]:
+                return self.xp.power(lhs, rhs.astype(lhs.dtype))
+            return self._power_of_any_exponent(lhs, rhs)
         if rhs.dtype.kind == "i" and bool(self.xp.any(rhs < 0)):
             raise UsageError("an integer has no negative power")
         return self._wrapping_power(lhs, rhs.astype(_UNSIGNED))
@@ -36,12 +42,27 @@ class NumericPowers(KernelFamily):
         """Return each element to the power of one integer."""
         exponent = int(rhs)
         if lhs.dtype.kind not in "iu":
-            return _float_power(self.xp, lhs, float(exponent))
+            if exponent.bit_length() <= _EXACT_EXPONENT_BITS[lhs.dtype]:
+                return _float_power(self.xp, lhs, float(exponent))
+            dtype = _UNSIGNED if exponent >= 2**63 else np.int64
+            return self._power_of_any_exponent(lhs, self.xp.asarray(exponent, dtype))
         if exponent < 0:
             raise UsageError(f"an integer has no negative power; the exponent is {exponent}")
         if exponent == 2:
             return self.xp.multiply(lhs, lhs)
         return self._wrapping_power(lhs, self.xp.asarray(exponent, dtype=_UNSIGNED))
+
+    def _power_of_any_exponent(self, lhs: Array, rhs: Array) -> Array:
+        """Return floating-point numbers to the power of integers that the dtype may not hold.
+
+        A rounded exponent would be even where it is odd, and give the wrong sign. The size comes
+        from float64, in which an exponent that is still rounded changes no power but of numbers
+        next to 1; the sign comes from the integer.
+        """
+        xp = self.xp
+        size = xp.power(xp.absolute(lhs.astype(_FLOAT64)), rhs.astype(_FLOAT64))
+        is_negative = xp.signbit(lhs) & ((rhs & rhs.dtype.type(1)) != 0)
+        return xp.where(is_negative, -size, size).astype(lhs.dtype)
 
     def _wrapping_power(self, lhs: Array, exponents: Array) -> Array:
         # All in 64 bits without sign: what wraps around there wraps the same in fewer bits, and

@@ -71,3 +71,31 @@ def test_powers_with_a_fraction_exist_for_positive_numbers_only() -> None:
     seen = compute("Float.PowfScalar", base, rhs=0.5)
 
     np.testing.assert_allclose(seen, [np.nan, 0, 2, np.inf])
+
+
+@pytest.mark.parametrize("exponent_dtype", ["i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_powers_of_negative_numbers_have_the_sign_of_exponents_that_the_dtype_rounds(
+    dtype: Any, exponent_dtype: str
+) -> None:
+    limits = np.iinfo(exponent_dtype)
+    whole = {3, 255, 257, 2**11 + 1, 2**24, 2**24 + 1, 2**53 + 1, int(limits.max), -(2**24) - 1}
+    exponents = [one for one in sorted(whole) if limits.min <= one <= limits.max]
+    base = np.full(len(exponents), -1, dtype)
+    expected = [-1.0 if one % 2 else 1.0 for one in exponents]
+
+    seen = compute("Numeric.Powi", base, np.array(exponents, exponent_dtype))
+
+    assert seen.astype(np.float64).tolist() == expected
+    for one, sign in zip(exponents, expected, strict=True):
+        assert float(compute("Numeric.PowiScalar", base[:1], rhs=one)[0]) == sign
+
+
+def test_powers_of_negative_zeros_and_infinities_have_the_sign_of_large_exponents() -> None:
+    base = np.array([-0.0, -0.0, -np.inf, -np.inf, np.nan, -2], np.float32)
+    exponents = np.array([2**24 + 1, -(2**24) - 1, 2**24 + 1, 2**24, 2**24 + 1, -3], np.int64)
+
+    seen = compute("Numeric.Powi", base, exponents)
+
+    np.testing.assert_array_equal(seen, [-0.0, -np.inf, -np.inf, np.inf, np.nan, -0.125])
+    assert np.signbit(seen[0])
