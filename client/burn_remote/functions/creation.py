@@ -1,4 +1,4 @@
-"""How do tensors come into being: from a program's data, or from a rule?
+"""Creation of tensors, from a program's data or from a rule.
 
 ``device`` is where; ``None`` means ``default_device()``. Without a ``dtype`` numbers with a point
 are float32 and integers int64; arrays keep theirs.
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from burn_remote.arguments.arrays import AnyDType, as_array, as_dtype, data_from, dtype_of_number
+from burn_remote.arguments.arrays import (
+    AnyDType,
+    as_array,
+    as_dtype,
+    data_from,
+    dtype_of_number,
+    numpy_dtype,
+)
 from burn_remote.arguments.axes import normal_shape
 from burn_remote.arguments.numbers import (
     Number,
@@ -33,9 +40,10 @@ from burn_remote.dispatch.operators import (
     filled,
     reshaped,
 )
-from burn_remote.functions.arithmetic import add, multiply
+from burn_remote.functions.arithmetic import add, multiply, trunc_divide
 from burn_remote.functions.casting import astype
 from burn_remote.functions.logic import equal
+from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
@@ -208,21 +216,47 @@ def linspace(
 ) -> Tensor:
     """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it.
 
-    In a dtype of integers they lose their fraction. Raises ``DTypeMismatch`` where it cannot hold
-    them.
+    The last one is exactly ``stop`` with an endpoint. In an integer dtype they lose their fraction;
+    between two integers each is exact before it does. Raises ``DTypeMismatch`` where the dtype
+    cannot hold them.
     """
     wanted = F32 if dtype is None else as_dtype(dtype)
     num = whole_number("num", num, 0, MAX_ELEMENTS)
-    start, stop = real_number("start", start), real_number("stop", stop)
-    step = (stop - start) / max(num - 1 if endpoint else num, 1)
+    ends = [real_number("start", start), real_number("stop", stop)]
+    steps = max(num - 1 if endpoint else num, 1)
+    step = (ends[1] - ends[0]) / steps
     if wanted.is_integer and num:
-        truncated_for(wanted, start)
-        truncated_for(wanted, stop if endpoint and num > 1 else start + step * (num - 1))
+        truncated_for(wanted, ends[0])
+        truncated_for(wanted, ends[1] if endpoint and num > 1 else ends[0] + step * (num - 1))
+        if all(end.is_integer() for end in ends):
+            exact = [_plain(start), _plain(stop)]
+            return _whole_linspace(int(exact[0]), int(exact[1]), num, steps, wanted, device)
     if num <= MAX_UPLOADED_RANGE:
-        numbers = np.linspace(start, stop, num, endpoint=endpoint)
+        numbers = np.linspace(ends[0], ends[1], num, endpoint=endpoint)
         whole = np.trunc(numbers) if wanted.is_integer else numbers
         return _sent(whole, wanted, _client(device))
-    return _progression(num, float(start), float(step), wanted, _client(device))
+    if not endpoint:
+        return _progression(num, ends[0], step, wanted, _client(device))
+    # The last product may be rounded below ``stop``, and lose all of its fraction then.
+    inner = _progression(num, ends[0], step, wanted, _client(device))[:-1]
+    last = math.trunc(ends[1]) if wanted.is_integer else ends[1]
+    return concat([inner, Tensor(filled(inner.handle.client, TensorSpec((1,), wanted), last))])
+
+
+def _whole_linspace(
+    start: int, stop: int, num: int, steps: int, dtype: DType, device: Device | None
+) -> Tensor:
+    """Return ``start + (stop - start) * k / steps`` for k from 0, each without its fraction."""
+    client = _client(device)
+    first, gap = start * steps, stop - start
+    if num <= MAX_UPLOADED_RANGE or max(abs(first), abs(stop * steps)) >= 2**63:
+        numbers = [first + gap * place for place in range(num)]
+        whole = [abs(number) // steps * (1 if number >= 0 else -1) for number in numbers]
+        return _sent(np.array(whole, np.object_).astype(numpy_dtype(dtype)), dtype, client)
+    # The IR's quotient of integers is rounded towards zero.
+    return astype(
+        trunc_divide(add(multiply(counted(Tensor, client, num), gap), first), steps), dtype
+    )
 
 
 @explained
