@@ -1,4 +1,4 @@
-"""Which arithmetic do two tensors, or a tensor and a number, have?
+"""Arithmetic of two tensors, or of a tensor and a number.
 
 Shapes broadcast as NumPy's do; dtypes must be the same, and a number takes the tensor's dtype.
 Each function returns a tensor of the broadcast shape and the common dtype unless it says
@@ -7,14 +7,16 @@ otherwise, and raises ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Final, cast
 
 from burn_remote.arguments.numbers import Number, number_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
-from burn_remote.functions.casting import as_float, astype
-from burn_remote.functions.logic import not_equal
+from burn_remote.functions.casting import LOW_PRECISION, as_float, astype
+from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
 from burn_remote.functions.operands import Pair, refuse_numbers
+from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
@@ -42,6 +44,7 @@ __all__ = [
     "trunc_divide",
 ]
 
+ABS: Final = Operator(numeric.ABS)
 ADD: Final = Pair(numeric.ADD, numeric.ADD_SCALAR, reflected=numeric.ADD_SCALAR)
 SUB: Final = Pair(numeric.SUB, numeric.SUB_SCALAR)
 MUL: Final = Pair(numeric.MUL, numeric.MUL_SCALAR, reflected=numeric.MUL_SCALAR)
@@ -87,17 +90,50 @@ def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return ``x1 / x2`` rounded down, so that ``x1 == x2 * (x1 // x2) + x1 % x2``."""
+    """Return ``x1 / x2`` rounded down, as NumPy and Python do: ``1.0 // 0.1`` is 9.
+
+    ``x1 == x2 * (x1 // x2) + x1 % x2``, up to the rounding of floating-point numbers. One of these
+    divided by 0 is infinite or NaN; the division of an integer by 0 fails.
+    """
     quotient = DIV.apply(x1, x2)
+    if quotient.dtype in LOW_PRECISION:
+        wide = _floor_divide_floats(*[astype(x, F32) if is_tensor(x) else x for x in (x1, x2)])
+        return astype(wide, quotient.dtype)
     if quotient.dtype.is_floating:
-        return FLOOR.unary(quotient)
+        return _floor_divide_floats(x1, x2)
     if quotient.dtype.category is Category.UINT:
         return quotient
-    # Burn's quotient of integers is rounded towards zero, its remainder has the divisor's sign:
-    # where they do not fit each other, the quotient is one too large.
+    # Burn rounds quotients of integers towards zero and gives remainders the divisor's sign. Where
+    # the two disagree, the quotient is one too large.
     fitting = subtract(x1, multiply(quotient, x2))
     too_large = not_equal(fitting, remainder(x1, x2))
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
+
+
+def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    # As NumPy does it (``npy_divmod``): the quotient itself may be rounded up to an integer that it
+    # does not reach. What is left after taking away the remainder divides evenly, up to rounding.
+    # Zeros get their sign, and divisions by zero their infinity, from the division itself.
+    if not is_tensor(x1):
+        x1 = constant(cast("Tensor", x2), x1)
+    size1 = ABS.unary(x1)
+    size2 = ABS.unary(x2) if is_tensor(x2) else math.fabs(x2)
+    rest = REM.apply(size1, size2)
+    size = DIV.apply(SUB.apply(size1, rest), size2)
+    below = negative(ADD.apply(size, astype(not_equal(rest, 0), rest.dtype)))
+    if is_tensor(x2):
+        quotient = _nearest(where(not_equal(less(x1, 0), less(x2, 0)), below, size))
+        return where(logical_or(equal(x1, 0), equal(x2, 0)), DIV.apply(x1, x2), quotient)
+    if x2 == 0:
+        return DIV.apply(x1, x2)
+    quotient = _nearest(where(less(x1, 0) if x2 > 0 else greater(x1, 0), below, size))
+    return where(equal(x1, 0), DIV.apply(x1, x2), quotient)
+
+
+def _nearest(x: Tensor) -> Tensor:
+    """Return the nearest whole numbers, of two the lower one, as ``npy_divmod`` does."""
+    lower = FLOOR.unary(x)
+    return where(greater(SUB.apply(x, lower), 0.5), ADD.apply(lower, 1), lower)
 
 
 def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
