@@ -1,10 +1,9 @@
-"""What is a device to a program: how is it opened, named, asked and closed?"""
+"""Devices: how a program opens, names, queries and closes them."""
 
 from __future__ import annotations
 
 import os
 import ssl
-import threading
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from types import TracebackType
@@ -23,6 +22,7 @@ from burn_remote.arguments.numbers import real_number, whole_number
 from burn_remote.credentials import checked_token, trusted_context
 from burn_remote.diagnostics.foreign_names import device_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.open_sessions import OpenSessions
 from burn_remote.runner import RunnerClient
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
@@ -51,7 +51,7 @@ NOT_FOUND: Final = 404
 
 
 class Device:
-    """Where tensors live and operations run. Use it as a context manager, or ``close()`` it.
+    """A place where tensors live and operations run. Use it in a ``with`` block, or ``close()`` it.
 
     Two devices are equal when they are the same session.
     """
@@ -157,14 +157,16 @@ class RemoteDevice(Device):
     one, native is tried first. Devices of the same address, token, ``tls`` (the same context or the
     same path) and dialect share one session.
 
+    Each device counts as one use of its session: a ``with`` block or ``close()`` ends that use, and
+    the last one ends the session.
+
     Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
     ``VersionMismatch``.
     """
 
     transfer_domain = "servers"
 
-    _open: ClassVar[dict[tuple[object, ...], NativeSession | BurnSession]] = {}
-    _opening: ClassVar[threading.Lock] = threading.Lock()
+    _sessions: ClassVar[OpenSessions[NativeSession | BurnSession]] = OpenSessions()
 
     @explained
     def __init__(
@@ -184,60 +186,20 @@ class RemoteDevice(Device):
         # A path's context is a new one each time: the path says which trust it is.
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
         key = self.address, token, trusted, dialect
-        with self._opening:
-            session = self._open.get(key)
-            if session is None or session.closed:
-                session = self._connect(dialect, token, context, timeout_seconds)
-                self._open[key] = session
-            self._adopt(session)
+        self._use = self._sessions.use(
+            key,
+            lambda: _connect(self.address, dialect, token, context, timeout_seconds),
+            timeout_seconds,
+        )
+        self._adopt(self._use.session)
 
-    def _connect(
-        self,
-        dialect: str | None,
-        token: str | None,
-        tls: ssl.SSLContext | None,
-        timeout_seconds: float,
-    ) -> NativeSession | BurnSession:
-        if dialect == BURN:
-            return self._connect_burn(token, tls, timeout_seconds)
+    def close(self) -> None:
+        """End this device's use of its session; the last use sends what waits and ends the session.
 
-        def dial(timeout_seconds: float) -> BlockingLink:
-            return blocking_link.connect(
-                self.address,
-                "/session",
-                timeout_seconds=timeout_seconds,
-                tls=tls,
-                max_message_bytes=MAX_MESSAGE_BYTES,
-            )
-
-        try:
-            return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
-        except ConnectionFailed as error:
-            # A server built with Burn has no such route; whatever else has none fails again. It
-            # knows no tokens: one in its path would be a secret told to a stranger, and a 404.
-            if dialect is not None or error.http_status != NOT_FOUND:
-                raise
-            return self._connect_burn(None, tls, timeout_seconds)
-
-    def _connect_burn(
-        self, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
-    ) -> BurnSession:
-        # A server of ours finds the token in the path; Burn's own asks for none.
-        address = self.address if token is None else with_token(self.address, token)
-
-        def dial(route: str) -> BlockingWebSocket:
-            return blocking_link.connect(
-                address,
-                route,
-                timeout_seconds=timeout_seconds,
-                tls=tls,
-                max_message_bytes=MAX_BURN_MESSAGE_BYTES,
-                fragment_bytes=FRAGMENT_BYTES,
-                # Its server never answers the end of a connection.
-                close_timeout_seconds=0,
-            )
-
-        return BurnSession(dial, address=address, timeout_seconds=timeout_seconds)
+        A session ends when each of its devices is closed, and so frees its tensors. Until then
+        tensors that this device made stay usable. A second call does nothing.
+        """
+        self._use.end()
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:
@@ -257,6 +219,57 @@ class RemoteDevice(Device):
 
     def __str__(self) -> str:
         return self.address
+
+
+def _connect(
+    address: str,
+    dialect: str | None,
+    token: str | None,
+    tls: ssl.SSLContext | None,
+    timeout_seconds: float,
+) -> NativeSession | BurnSession:
+    """Open a session in this dialect; without one, in the one that the server speaks."""
+    if dialect == BURN:
+        return _connect_burn(address, token, tls, timeout_seconds)
+
+    def dial(timeout_seconds: float) -> BlockingLink:
+        return blocking_link.connect(
+            address,
+            "/session",
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    try:
+        return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
+    except ConnectionFailed as error:
+        # A server built with Burn has no such route and answers 404. It knows no tokens either:
+        # one in the path would tell a stranger a secret.
+        if dialect is not None or error.http_status != NOT_FOUND:
+            raise
+        return _connect_burn(address, None, tls, timeout_seconds)
+
+
+def _connect_burn(
+    address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+) -> BurnSession:
+    # Our server finds the token in the path; Burn's own asks for none.
+    called = address if token is None else with_token(address, token)
+
+    def dial(route: str) -> BlockingWebSocket:
+        return blocking_link.connect(
+            called,
+            route,
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            max_message_bytes=MAX_BURN_MESSAGE_BYTES,
+            fragment_bytes=FRAGMENT_BYTES,
+            # Burn's server never answers a close frame.
+            close_timeout_seconds=0,
+        )
+
+    return BurnSession(dial, address=called, timeout_seconds=timeout_seconds)
 
 
 class LocalDevice(Device):

@@ -1,13 +1,19 @@
-"""Which session serves which device, and how does a tensor get from one to the other?"""
+"""Moves of tensors between devices.
+
+A move exposes the tensor in the source's session and then has the target's session fetch it. Both
+are asynchronous, and moves take no lock of their own: a frozen server delays no move between
+others. Sessions that wait for each other's tensors cannot deadlock. A session waits only in an
+operation behind a fetch; the expose for that fetch was issued before the fetch was. If that expose
+is itself behind another fetch in its session, then that fetch was issued earlier still. Around a
+circle of waiting sessions the times of the fetches would decrease for ever.
+"""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.chosen_device import checked_device
 from burn_remote.runner import TensorHandle
-from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
@@ -17,21 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["move"]
 
-# An exposed tensor that nobody fetched is freed after this time. Larger: a target that died leaves
-# tensors on the source longer. Smaller: a target with a long queue comes too late.
+# When an exposed tensor that nobody fetched is freed. Larger: the source holds tensors longer for a
+# target that died. Smaller: a target with a long queue comes too late.
 EXPIRES_SECONDS: Final = 300.0
-
-# Expose and fetch of one move go out together: two sessions that wait for each other's tensors then
-# wait for exposes that were sent before, never in a circle.
-_moving = threading.Lock()
 
 
 def move(handle: TensorHandle, target: Device) -> TensorHandle:
-    """Return a handle of the same tensor on another device; nothing waits between servers, but
-    where the source speaks Burn's dialect until the tensor is there.
+    """Return a handle of the same tensor on another device.
 
-    Both devices on servers: the target's server fetches from the source's, and this process sees
-    none of the elements. One of them local: the elements pass through this process, which waits.
+    Between servers the target's server fetches the elements from the source's, and this process
+    waits for nothing, except for the expose where the source speaks Burn's dialect. To or from a
+    local device the elements pass through this process, which waits for them.
     """
     source, target = handle.client.device, checked_device(target)
     if source is target or handle.client is target.client:
@@ -46,10 +48,7 @@ def move(handle: TensorHandle, target: Device) -> TensorHandle:
         target_session, NativeSession
     )
     transfer = new_transfer_id() if both_native else new_transfer_number()
-    if isinstance(source_session, BurnSession):
-        # The tensor is there when this returns: the fetch waits for nobody, in whatever order.
-        source_session.expose(handle, transfer, EXPIRES_SECONDS)
-        return target_session.fetch(transfer, address, handle.spec)
-    with _moving:
-        source_session.expose(handle, transfer, EXPIRES_SECONDS)
-        return target_session.fetch(transfer, address, handle.spec)
+    # Returns when the expose was sent, in Burn's dialect when it was executed: the fetch, which is
+    # issued now, never waits for an expose that comes behind it.
+    source_session.expose(handle, transfer, EXPIRES_SECONDS)
+    return target_session.fetch(transfer, address, handle.spec)

@@ -158,6 +158,21 @@ def test_a_closed_device_says_so(first_server: RunningServer) -> None:
         tensor.numpy()
 
 
+def test_a_block_in_a_function_leaves_the_session_of_others_open(
+    first_server: RunningServer,
+) -> None:
+    def total(address: str) -> float:
+        with br.RemoteDevice(address) as device:
+            return float(br.ones((3,), device=device).sum())
+
+    with br.RemoteDevice(first_server.address) as device:
+        x = br.ones((2,), device=device)
+        assert total(first_server.address) == 3
+        assert x.tolist() == [1, 1]
+    with pytest.raises(br.ClosedDevice):
+        x.numpy()
+
+
 def test_a_forked_child_gets_an_error_and_the_parent_keeps_its_session(
     first_server: RunningServer,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -53,6 +55,22 @@ def test_sessions_that_wait_for_each_other_do_not_deadlock(remote_pair: Pair) ->
     expected = 2.0**50
     assert x.numpy()[0, 0] == pytest.approx(expected)
     assert y.numpy()[0, 0] == pytest.approx(expected)
+
+
+def test_threads_that_move_both_ways_at_once_do_not_deadlock(remote_pair: Pair) -> None:
+    together = threading.Barrier(4)
+
+    def swap(first: br.Device, second: br.Device) -> list[float]:
+        x = br.ones((8,), device=first)
+        together.wait(5)
+        for _ in range(100):
+            x = ((x.to(second) + 1).to(first)) + 1
+        return [float(element) for element in x.numpy()]
+
+    a, b = remote_pair
+    with ThreadPoolExecutor(4) as pool:
+        swaps = [pool.submit(swap, *pair) for pair in 2 * [(a, b), (b, a)]]
+        assert [done.result(60) for done in swaps] == 4 * [8 * [201]]
 
 
 def test_a_tensor_moves_between_devices_of_one_server() -> None:

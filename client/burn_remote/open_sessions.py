@@ -1,0 +1,139 @@
+"""Registry of this process's shared sessions: one thread opens each, the last use closes it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Final, Generic, Protocol, TypeVar
+
+from burn_remote.sessions.connection import fresh
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed
+
+__all__ = ["OpenSessions", "Use"]
+
+
+class Closable(Protocol):
+    """A session, as far as the registry knows it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+S = TypeVar("S", bound=Closable)
+
+
+class _Shared(Generic[S]):
+    """A session that is open or being opened, and who uses it or waits for it."""
+
+    def __init__(self, key: Hashable) -> None:
+        self.key: Final = key
+        self.opening: Final[Future[S]] = Future()
+        # A use whose device is garbage counts no longer, and closes nothing.
+        self.uses: Final[weakref.WeakSet[Use[S]]] = weakref.WeakSet()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the session is being opened, or open."""
+        opening = self.opening
+        return not opening.done() or (opening.exception() is None and not opening.result().closed)
+
+
+class Use(Generic[S]):
+    """One device's use of a session."""
+
+    def __init__(self, sessions: OpenSessions[S], shared: _Shared[S]) -> None:
+        self._sessions: Final = sessions
+        self.shared: Final = shared
+
+    @property
+    def session(self) -> S:
+        """The session, which is open."""
+        return self.shared.opening.result(0)
+
+    def end(self) -> None:
+        """Close the session if nobody else uses it. A second call does nothing."""
+        if self._sessions.give_back(self):
+            self.session.close()
+
+
+class OpenSessions(Generic[S]):
+    """Sessions by key. Thread-safe; no lock is held while a session is opened or closed.
+
+    Threads that want the same session wait for the thread that opens it, and for no other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[Hashable, _Shared[S]] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def use(self, key: Hashable, open_session: Callable[[], S], timeout_seconds: float) -> Use[S]:
+        """Return a use of the session with this key, which is opened if there is none.
+
+        Raises what ``open_session`` raises, also in the threads that wait for it, and
+        ``ConnectionFailed`` if another thread takes longer than ``timeout_seconds``.
+        """
+        while True:
+            use, is_opener = self._join(key)
+            opening = use.shared.opening
+            if is_opener:
+                self._open(use.shared, open_session)
+            try:
+                error = opening.exception(timeout_seconds)
+            except concurrent.futures.TimeoutError:
+                raise ConnectionFailed(
+                    f"another thread has been opening this device for {timeout_seconds:g} seconds"
+                ) from None
+            if error is None:
+                return use
+            if isinstance(error, BurnRemoteError):
+                raise fresh(error)
+            # The other thread was interrupted: the server may well answer this one.
+
+    def give_back(self, use: Use[S]) -> bool:
+        """End a use; return whether it was the last one."""
+        shared = use.shared
+        with self._lock:
+            if use not in shared.uses:
+                return False
+            shared.uses.discard(use)
+            if shared.uses:
+                return False
+            if self._shared.get(shared.key) is shared:
+                del self._shared[shared.key]
+            return True
+
+    def _join(self, key: Hashable) -> tuple[Use[S], bool]:
+        """Return a use of the session with this key, and whether it must be opened first."""
+        with self._lock:
+            shared = self._shared.get(key)
+            is_opener = shared is None or not shared.is_usable
+            if shared is None or is_opener:
+                shared = self._shared[key] = _Shared(key)
+            use = Use(self, shared)
+            shared.uses.add(use)
+            return use, is_opener
+
+    def _open(self, shared: _Shared[S], open_session: Callable[[], S]) -> None:
+        try:
+            session = open_session()
+        except BaseException as error:
+            shared.opening.set_exception(error)
+            raise
+        shared.opening.set_result(session)
+
+    def _forget(self) -> None:
+        # In a forked child: a thread of the parent may hold the lock, or be opening a session.
+        self._lock = threading.Lock()
+        self._shared = {}

@@ -1,0 +1,168 @@
+"""Devices of one address share a session; nobody waits for another's, and the last use ends it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from burn_remote.open_sessions import OpenSessions, Use
+from burn_remote_protocol.errors import ConnectionFailed
+
+PATIENCE_SECONDS = 5.0
+
+
+class FakeSession:
+    """A session that knows only whether it is open."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Sessions = OpenSessions[FakeSession]
+
+
+def use(
+    sessions: Sessions, key: str = "a", open_session: Callable[[], FakeSession] = FakeSession
+) -> Use[FakeSession]:
+    return sessions.use(key, open_session, PATIENCE_SECONDS)
+
+
+class SlowOpening:
+    """Opens a session when it is told to, or fails."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.started = threading.Event()
+        self.may_finish = threading.Event()
+        self.error = error
+
+    def __call__(self) -> FakeSession:
+        self.started.set()
+        assert self.may_finish.wait(PATIENCE_SECONDS)
+        if self.error is not None:
+            raise self.error
+        return FakeSession()
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return OpenSessions()
+
+
+def test_a_host_that_does_not_answer_delays_no_other(sessions: Sessions) -> None:
+    slow = SlowOpening()
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(use, sessions, "silent", slow)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        assert not use(sessions, "healthy").session.closed
+        slow.may_finish.set()
+        assert not opening.result(PATIENCE_SECONDS).session.closed
+
+
+def test_threads_that_want_one_session_open_it_once(sessions: Sessions) -> None:
+    slow = SlowOpening()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(use, sessions, "a", slow)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        second = pool.submit(use, sessions, "a", slow)
+        slow.may_finish.set()
+        assert first.result(PATIENCE_SECONDS).session is second.result(PATIENCE_SECONDS).session
+
+
+def test_who_waits_for_another_thread_gets_its_error(sessions: Sessions) -> None:
+    slow = SlowOpening(ConnectionFailed("nothing listens"))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(use, sessions, "a", slow)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        second = pool.submit(use, sessions, "a", slow)
+        slow.may_finish.set()
+        for attempt in (first, second):
+            with pytest.raises(ConnectionFailed, match="nothing listens"):
+                attempt.result(PATIENCE_SECONDS)
+    assert not use(sessions).session.closed
+
+
+def test_who_waits_for_an_interrupted_thread_opens_the_session_itself(sessions: Sessions) -> None:
+    slow = SlowOpening(KeyboardInterrupt())
+    joined = threading.Event()
+
+    def interrupted() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            use(sessions, "a", slow)
+
+    def waiting() -> Use[FakeSession]:
+        joined.set()
+        return use(sessions, "a")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(interrupted)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        second = pool.submit(waiting)
+        assert joined.wait(PATIENCE_SECONDS)
+        slow.may_finish.set()
+        first.result(PATIENCE_SECONDS)
+        assert not second.result(PATIENCE_SECONDS).session.closed
+
+
+def test_waiting_for_another_thread_is_bounded(sessions: Sessions) -> None:
+    slow = SlowOpening()
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(use, sessions, "a", slow)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        with pytest.raises(ConnectionFailed, match="another thread"):
+            sessions.use("a", FakeSession, 0.01)
+        slow.may_finish.set()
+        opening.result(PATIENCE_SECONDS)
+
+
+def test_a_session_ends_with_its_last_use(sessions: Sessions) -> None:
+    first, second = use(sessions), use(sessions)
+    session = first.session
+    first.end()
+    first.end()
+    assert not session.closed
+    second.end()
+    assert session.closed
+
+
+def test_a_use_that_was_forgotten_keeps_nothing_open_and_closes_nothing(sessions: Sessions) -> None:
+    kept, forgotten = use(sessions), use(sessions)
+    session = kept.session
+    del forgotten
+    gc.collect()
+    assert not session.closed
+    kept.end()
+    assert session.closed
+
+
+def test_after_the_last_use_another_session_is_opened(sessions: Sessions) -> None:
+    first = use(sessions)
+    session = first.session
+    first.end()
+    assert use(sessions).session is not session
+
+
+def test_a_session_that_ended_by_itself_is_opened_again(sessions: Sessions) -> None:
+    first = use(sessions)
+    first.session.close()
+    assert not use(sessions).session.closed
+
+
+def test_a_child_that_is_forked_while_a_session_is_opened_opens_its_own(sessions: Sessions) -> None:
+    slow = SlowOpening()
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(use, sessions, "a", slow)
+        assert slow.started.wait(PATIENCE_SECONDS)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if not use(sessions, "a").session.closed else 1)
+        slow.may_finish.set()
+        opening.result(PATIENCE_SECONDS)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
