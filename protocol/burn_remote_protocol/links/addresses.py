@@ -1,20 +1,39 @@
-"""What does the address mean that somebody typed?"""
+"""Addresses of servers: parsing, writing, and the token that a path may hold."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from burn_remote_protocol.errors import ConnectionFailed
 
-__all__ = ["DEFAULT_PORT", "Address", "parse_address"]
+__all__ = [
+    "DEFAULT_PORT",
+    "Address",
+    "decoded_token",
+    "parse_address",
+    "parse_device_path",
+    "without_token",
+]
 
 # The port of Burn's own servers, so that one address means the same to both.
 DEFAULT_PORT: Final = 3000
 
 _SECURE: Final = {"ws": False, "wss": True}
+# A host name has at most 253 characters and a token 512, each of them up to three in a path.
+MAX_ADDRESS_CHARACTERS: Final = 2048
+
+# What RFC 6750 allows in a bearer token.
+TOKEN_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+MAX_TOKEN_CHARACTERS: Final = 512
+_DEVICE_PATH: Final = re.compile(
+    r"(?:/token/(?P<token>[A-Za-z0-9._~+%=-]+))?(?:/(?P<device>[0-9]{1,4}))?"
+)
+_SECRETS: Final = re.compile(r"(/token/|[?&]token=)[^/?#&\s'\"]*")
+
 _MEANT: Final = {"http": "ws", "https": "wss", "tcp": "ws", "grpc": "ws"}
 
 
@@ -23,6 +42,8 @@ class Address:
     """Where a server listens: ``ws://host:port/prefix``, ``secure`` for ``wss``.
 
     ``host`` has no brackets; ``path`` is ``""`` or begins with a slash and does not end with one.
+    As text, for messages and logs, an address does not show the token that its path may hold;
+    ``uri`` is the whole address.
     """
 
     secure: bool
@@ -31,6 +52,14 @@ class Address:
     path: str = ""
 
     def __str__(self) -> str:
+        return without_token(self.uri)
+
+    def __repr__(self) -> str:
+        return f"<Address {self}>"
+
+    @property
+    def uri(self) -> str:
+        """The address as it is dialled, with the token that its path may hold."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'wss' if self.secure else 'ws'}://{host}:{self.port}{self.path}"
 
@@ -44,6 +73,10 @@ def parse_address(text: str) -> Address:
 
     Raises ``ConnectionFailed`` that says what to write instead.
     """
+    if len(text) > MAX_ADDRESS_CHARACTERS:
+        raise ConnectionFailed(
+            f"an address has at most {MAX_ADDRESS_CHARACTERS:,} characters, not {len(text):,}"
+        )
     text = text.strip()
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
@@ -113,4 +146,40 @@ def _suggestion(text: str) -> str:
 
 
 def _malformed(text: str, problem: str, suggestion: str) -> ConnectionFailed:
-    return ConnectionFailed(f"{text!r} is no address, {problem}; write {suggestion}")
+    return ConnectionFailed(without_token(f"{text!r} is no address, {problem}; write {suggestion}"))
+
+
+def without_token(text: str) -> str:
+    """Return a text with the tokens of all addresses in it replaced by ``…``."""
+    return _SECRETS.sub(r"\1…", text)
+
+
+def parse_device_path(path: str) -> tuple[str | None, int] | None:
+    """Return the token and the device number of ``[/token/TOKEN][/1]``, or ``None``.
+
+    Any other path is no server's: in particular one that a proxy could normalize to a path outside
+    ``/token/``, such as ``/token/..%2f..%2fadmin``.
+    """
+    match = _DEVICE_PATH.fullmatch(path)
+    if match is None:
+        return None
+    token = match["token"]
+    if token is not None:
+        token = decoded_token(token)
+        if token is None:
+            return None
+    return token, int(match["device"] or 0)
+
+
+def decoded_token(segment: str) -> str | None:
+    """Return the token that a segment of a path stands for, or ``None`` where it can be none.
+
+    Percent-encoding is decoded once. A slash in a token separates names as it does in a path; none
+    may be empty, ``.`` or ``..``.
+    """
+    token = unquote(segment, errors="replace")
+    if len(token) > MAX_TOKEN_CHARACTERS or not TOKEN_CHARACTERS.fullmatch(token):
+        return None
+    if any(name in ("", ".", "..") for name in token.split("/")):
+        return None
+    return token

@@ -1,11 +1,11 @@
-"""What is made of the addresses that people type?"""
+"""Addresses that people type: how they are read, refused and shown."""
 
 from __future__ import annotations
 
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.addresses import Address, parse_address
+from burn_remote_protocol.links.addresses import Address, parse_address, without_token
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,37 @@ def test_a_password_in_an_address_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConnectionFailed, match="token=") as caught:
         parse_address("ws://me:secret@gpu-box")
     assert "secret" not in str(caught.value)
+
+
+def test_an_address_that_is_too_long_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConnectionFailed, match=r"at most 2,048 characters, not 5,005"):
+        parse_address("ws://" + "a" * 5000)
+
+
+def test_an_address_shows_its_token_only_as_the_uri_that_is_dialled() -> None:
+    address = parse_address("ws://gpu-box:3000/token/my-secret%3D/1").joined("/data")
+    assert str(address) == "ws://gpu-box:3000/token/…/1/data"
+    assert "secret" not in repr(address)
+    assert address.uri == "ws://gpu-box:3000/token/my-secret%3D/1/data"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://gpu-box/token/my-secret",
+        "ws://gpu-box/token/my-secret?x=1",
+        "ws://gpu-box/?token=my-secret",
+        "ws://gpu-box/1?a=b&token=my-secret#x",
+        "gpu-box/token/my-secret/1",
+    ],
+)
+def test_the_error_for_a_malformed_address_repeats_no_token(text: str) -> None:
+    with pytest.raises(ConnectionFailed) as caught:
+        parse_address(text)
+    assert "my-secret" not in str(caught.value)
+
+
+def test_tokens_are_taken_out_of_every_address_in_a_text() -> None:
+    text = "from ws://a:1/token/one/data to 'ws://b:2/token/two', see ws://c/?token=three."
+    shown = "from ws://a:1/token/…/data to 'ws://b:2/token/…', see ws://c/?token=…"
+    assert without_token(text) == shown

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from websockets.asyncio.client import connect as open_connection
+from websockets.asyncio.client import connect as websocket_connect
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
@@ -44,6 +44,16 @@ CLOSE_TIMEOUT_SECONDS: Final = 1.0
 WRITE_LIMIT_BYTES: Final = 2**20
 
 
+class _DirectConnect(websocket_connect):
+    """``websockets``' way to connect, without following redirects.
+
+    A redirect would lead to a path, or with its own name to a host, that nobody checked.
+    """
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 async def connect(
     address: str,
     route: str = "",
@@ -64,8 +74,8 @@ async def connect(
         raise ConnectionFailed(f"tls was given, but {target} is not encrypted; write wss://")
     try:
         async with asyncio.timeout(timeout_seconds):
-            connection = await open_connection(
-                str(target),
+            connection = await _DirectConnect(
+                target.uri,
                 **_destination(target, connect_to),
                 ssl=tls or (True if target.secure else None),
                 additional_headers=dict(headers or {}),

@@ -66,7 +66,7 @@ def upgrade(
     The state gives no messages: it answers control frames and knows about closing. Raises
     ``ConnectionFailed``.
     """
-    protocol = ClientProtocol(parse_uri(str(address)), max_size=None)
+    protocol = ClientProtocol(parse_uri(address.uri), max_size=None)
     request = protocol.connect()
     request.headers.update(Headers(headers))
     protocol.send_request(request)

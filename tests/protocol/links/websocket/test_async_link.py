@@ -301,3 +301,32 @@ async def test_a_server_that_says_nothing_is_given_up_on() -> None:
         with pytest.raises(ConnectionFailed, match="did not answer in time"):
             await connect(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
         await asyncio.sleep(0)  # the loop closes the socket, for which the raw server waits
+
+
+@pytest.mark.parametrize(
+    "location", ["/admin/delete-all", "ws://127.0.0.1:{other}/session", "http://169.254.169.254/"]
+)
+async def test_a_redirect_is_an_error_and_nothing_is_asked_of_where_it_leads(location: str) -> None:
+    asked: list[str] = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append("elsewhere")
+        writer.close()
+
+    async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as other:
+        target = location.format(other=other.sockets[0].getsockname()[1])
+
+        async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            asked.append(head.split()[1].decode())
+            writer.write(
+                f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
+            )
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(redirect, "127.0.0.1", 0) as server:
+            address = f"ws://gpu-box:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(ConnectionFailed, match="answered HTTP 302"):
+                await connect(address, "/session", connect_to="127.0.0.1")
+    assert asked == ["/session"]
