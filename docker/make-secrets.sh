@@ -32,6 +32,5 @@ done
 
 [ -s client.token ] || secret >client.token
 [ -s tokens ] || echo "demo $(cat client.token)" >tokens
-[ -s server.toml ] || printf 'token_file = "%s/tokens"\npeer_token = "%s"\npeer_ca = "%s/ca.pem"\n' \
-    "$PWD" "$(secret)" "$PWD" >server.toml
+[ -s server.toml ] || printf 'token_file = "%s/tokens"\npeer_token = "%s"\n' "$PWD" "$(secret)" >server.toml
 echo "certificates of $* and tokens are in $PWD"

@@ -179,7 +179,7 @@ class Host:
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)
-        self.peer_rules: Final = PeerRules(settings.peer)
+        self.peer_rules: Final = PeerRules(settings.peer, needs_tls=settings.peer_ca is not None)
         self.peers: Final = Peers(
             settings,
             self.peer_rules,

@@ -1,8 +1,8 @@
-"""Which servers may this one connect to, when a client says to fetch a tensor from there?
+"""Rules for the servers that this one may connect to when a client asks it to fetch a tensor.
 
-A client that could name any address would reach through the server into networks that it cannot see
-itself. So a name is looked up once, the addresses found are checked, and the connection goes to one
-that passed: a name that means something else the second time gains nothing.
+A client that could name any address would reach through the server into networks that it cannot
+reach itself. So a name is looked up once, the addresses found are checked, and the connection goes
+to one that passed: a name that resolves differently the second time gains nothing.
 """
 
 from __future__ import annotations
@@ -12,53 +12,90 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed, UsageError
-from burn_remote_protocol.links.addresses import Address, parse_address
+from burn_remote_protocol.links.addresses import Address, parse_address, parse_device_path
 
-__all__ = ["PeerRules", "is_forbidden", "is_own_address"]
+__all__ = ["PeerRules", "is_forbidden", "is_own_address", "token_of"]
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Where clouds answer questions about a machine and hand out its credentials, beside
-# 169.254.169.254, which is link-local.
-METADATA: Final = frozenset(
-    ipaddress.ip_address(text)
-    for text in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+# Networks in which clouds hand out a machine's credentials, besides the link-local 169.254.169.254.
+METADATA: Final = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "fd00:ec2::/32",
+        "fd20:ce::254/128",
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+        "192.0.0.192/32",
+    )
 )
 
-# The prefixes of a server's routes: another path could ask something of a program that is no
-# burn-remote-server.
-_PATH: Final = re.compile(r"(?:/token/[A-Za-z0-9._~+%=-]{1,512})?(?:/\d{1,4})?")
+# IPv6 networks whose addresses end in the IPv4 address that they stand for (RFC 6052, RFC 8215).
+_NAT64: Final = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48"))
+
+_ALL_PORTS: Final = range(1, 65_536)
+_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_PORTS: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of ``--peer``: a host's name or a network, and the ports allowed there."""
+
+    host: str | Network
+    ports: range
+
+    def allows(self, name: str, found: Ip) -> bool:
+        """Whether this rule names a host, whatever the port."""
+        if isinstance(self.host, str):
+            return name.lower() == self.host
+        return found in self.host
 
 
 class PeerRules:
-    """What ``peer`` in the settings allows."""
+    """The servers that the settings allow.
 
-    def __init__(self, peers: Iterable[str], is_own: Callable[[Ip], bool] | None = None) -> None:
-        """Read names, addresses and networks. Raises ``UsageError`` for what is none of them."""
+    Without rules, those are the servers of this machine, on any port. With rules, they are what the
+    rules name and nothing else.
+    """
+
+    def __init__(
+        self,
+        peers: Iterable[str],
+        is_own: Callable[[Ip], bool] | None = None,
+        *,
+        needs_tls: bool = False,
+    ) -> None:
+        """Read the rules; ``needs_tls`` refuses addresses without TLS.
+
+        Raises ``UsageError`` for a text that is no rule.
+        """
         self._is_own: Final = is_own or is_own_address
-        self._names: set[str] = set()
-        self._networks: list[Network] = []
-        for peer in peers:
-            try:
-                self._networks.append(ipaddress.ip_network(peer.strip("[]"), strict=False))
-            except ValueError:
-                self._names.add(_checked_name(peer))
+        self._rules: Final = tuple(_parsed_rule(peer) for peer in peers)
+        self._needs_tls: Final = needs_tls
 
-    def allows(self, name: str, found: Ip) -> bool:
-        """Whether a host of this name, which is this address, may be connected to."""
+    def allows(self, name: str, found: Ip, port: int | None = None) -> bool:
+        """Whether a host of this name and address may be connected to, at a port or at any."""
         found = embedded(found)
         if is_forbidden(found):
             return False
-        if name.lower() in self._names or any(found in network for network in self._networks):
-            return True
-        return self._is_own(found)
+        if not self._rules:
+            return self._is_own(found)
+        return any(
+            rule.allows(name, found) and (port is None or port in rule.ports)
+            for rule in self._rules
+        )
 
     def allows_address(self, text: str) -> bool:
-        """Whether a connection from ``192.0.2.7``, or ``192.0.2.7:51034``, is an allowed peer's."""
+        """Whether a connection from ``192.0.2.7``, or ``192.0.2.7:51034``, is an allowed peer's.
+
+        The port from which a peer connects is arbitrary, so ports in rules do not matter here.
+        """
         if text.startswith("["):
             text = text[1:].partition("]")[0]
         elif text.count(":") == 1:
@@ -71,11 +108,16 @@ class PeerRules:
     async def resolve(self, address: str) -> tuple[Address, str]:
         """Return a parsed address, and the numeric one to connect to.
 
-        Raises ``ConnectionFailed`` for no address, ``TransferFailed`` for one that is not allowed.
+        Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for one that is not
+        allowed.
         """
         target = parse_address(address)
-        if not _PATH.fullmatch(target.path):
-            raise TransferFailed(f"{target} is no server's device: only /1, /2 … may follow")
+        token = token_of(target)
+        if self._needs_tls and not target.secure:
+            raise TransferFailed(
+                f"this server fetches over TLS only, since it has --peer-ca, and {target} is "
+                "without TLS; give the source a certificate and a wss:// --advertise-address"
+            )
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -84,11 +126,40 @@ class PeerRules:
         for *_, found in answers:
             numeric = str(found[0])
             # A zone (fe80::1%eth0) makes an address link-local in any case.
-            if "%" not in numeric and self.allows(target.host, ipaddress.ip_address(numeric)):
+            if "%" in numeric:
+                continue
+            ip = ipaddress.ip_address(numeric)
+            if self.allows(target.host, ip, target.port):
+                _check_token_stays_private(target, token, ip)
                 return target, numeric
+        host = f"[{target.host}]" if ":" in target.host else target.host
         raise TransferFailed(
-            f"this server may not fetch from {target.host!r}; its operator can allow that "
-            f"with --peer {target.host}"
+            f"this server may not fetch from {target.host!r} at port {target.port}; its operator "
+            f"can allow that with --peer {host}:{target.port}"
+        )
+
+
+def token_of(target: Address) -> str | None:
+    """Return the token in an address, or ``None``.
+
+    Raises ``TransferFailed`` for a path that is no device's, of which another program could be
+    asked.
+    """
+    parts = parse_device_path(target.path)
+    if parts is None:
+        raise TransferFailed(
+            f"{target} is no server's device: its path may be /1, /2 … or empty, behind "
+            "/token/TOKEN where the server needs a token"
+        )
+    return parts[0]
+
+
+def _check_token_stays_private(target: Address, token: str | None, found: Ip) -> None:
+    """Refuse to send a client's token over a network without TLS."""
+    if token is not None and not target.secure and not embedded(found).is_loopback:
+        raise TransferFailed(
+            f"this server does not send the token in {target} over a network without TLS; "
+            "give the source a certificate and name it with wss://"
         )
 
 
@@ -100,7 +171,7 @@ def is_forbidden(address: Ip) -> bool:
         or address.is_multicast
         or address.is_unspecified
         or (address.is_reserved and not address.is_loopback)
-        or address in METADATA
+        or any(address in network for network in METADATA)
     )
 
 
@@ -111,12 +182,11 @@ def embedded(address: Ip) -> Ip:
             return address.ipv4_mapped
         if address.sixtofour is not None:
             return address.sixtofour
-        if address in _NAT64:
+        if address.teredo is not None:
+            return address.teredo[1]
+        if any(address in network for network in _NAT64):
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
-
-
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_own_address(address: Ip) -> bool:
@@ -132,10 +202,46 @@ def is_own_address(address: Ip) -> bool:
     return True
 
 
-def _checked_name(peer: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", peer):
-        raise UsageError(
-            f"--peer is {peer!r}; expected a host's name, address or network, "
-            "such as node-b or 10.1.0.0/16, without a scheme or port"
-        )
-    return peer.lower()
+def _parsed_rule(peer: str) -> Rule:
+    """Read ``HOST``, ``HOST:PORT`` or ``HOST:PORT-PORT``, with a name, an address or a network."""
+    host, ports = _split_ports(peer)
+    try:
+        return Rule(ipaddress.ip_network(host, strict=False), _parsed_ports(peer, ports))
+    except ValueError:
+        pass
+    if not _NAME.fullmatch(host):
+        raise _malformed(peer)
+    return Rule(host.lower(), _parsed_ports(peer, ports))
+
+
+def _split_ports(peer: str) -> tuple[str, str | None]:
+    if peer.startswith("["):
+        host, bracket, rest = peer[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _malformed(peer)
+        return host, rest[1:] if rest else None
+    if peer.count(":") == 1:
+        host, _, ports = peer.partition(":")
+        return host, ports
+    return peer, None
+
+
+def _parsed_ports(peer: str, text: str | None) -> range:
+    if text is None:
+        return _ALL_PORTS
+    match = _PORTS.fullmatch(text)
+    if match is None:
+        raise _malformed(peer)
+    first = int(match[1])
+    last = int(match[2] or first)
+    if not 1 <= first <= last <= 65_535:
+        raise _malformed(peer)
+    return range(first, last + 1)
+
+
+def _malformed(peer: str) -> UsageError:
+    return UsageError(
+        f"--peer is {peer!r}; expected a host's name, address or network, and the ports where only "
+        "some are allowed, such as node-b, node-b:3000, 10.1.0.0/16:3000-3010 or [fd00::7]:3000, "
+        "without a scheme"
+    )

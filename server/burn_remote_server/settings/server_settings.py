@@ -110,18 +110,20 @@ class Settings(BaseModel):
     peer: Names = Field(
         (),
         description="A server whose tensors may be fetched: its name, address, or network such as "
-        "10.1.0.0/16. May be given several times. This machine's own addresses always may be, "
-        "link-local ones never.",
+        "10.1.0.0/16, and the ports if not all, such as node-b:3000 or 10.1.0.0/16:3000-3010. May "
+        "be given several times. Unset: the servers of this machine, on any port. Link-local "
+        "addresses are never allowed.",
     )
     peer_token: SecretStr | None = Field(
         None,
-        description="Token that servers show each other to fetch tensors; the same on all. No "
-        "flag, like the tokens. Unset: peers show none.",
+        description="Token that servers prove to each other to fetch tensors; the same on all. It "
+        "is never sent. No flag, like the tokens. Unset: this server fetches only from servers "
+        "that need no token.",
     )
     peer_ca: Path | None = Field(
         None,
-        description="PEM file of the authority that signed the certificates of wss:// peers. "
-        "Unset: those that the system trusts.",
+        description="PEM file of the authority that signed the certificates of wss:// peers. With "
+        "it, ws:// peers are refused. Unset: the authorities that the system trusts.",
     )
 
     # -- what it computes on ------------------------------------------------------------------

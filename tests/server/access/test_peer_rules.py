@@ -28,6 +28,8 @@ def elsewhere(_: object) -> bool:
         "fd00:ec2::254",
         "100.100.100.200",
         "168.63.129.16",
+        "fd00:ec2::23",
+        "fd20:ce::254",
         "192.0.0.192",
         "0.0.0.0",
         "::",
@@ -36,6 +38,9 @@ def elsewhere(_: object) -> bool:
         "255.255.255.255",
         "::ffff:169.254.169.254",
         "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::a9fe:a9fe",
+        "2001:0:4136:e378:8000:63bf:5601:5601",
+        "::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
     ],
 )
@@ -65,10 +70,82 @@ def test_only_addresses_that_can_be_bound_to_are_this_machines() -> None:
     assert not is_own_address(ip("2001:db8::1"))
 
 
-@pytest.mark.parametrize("peer", ["ws://node-b", "node-b:3000", "a/b", "", "node b", "300.1.1.1/8"])
+def test_with_peers_named_this_machine_is_allowed_only_where_it_is_named() -> None:
+    assert not PeerRules(["node-b"]).allows("localhost", ip("127.0.0.1"))
+    assert PeerRules(["node-b", "127.0.0.1"]).allows("localhost", ip("127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        "node-b:3000-3010",
+        "192.0.2.7:3000-3010",
+        "192.0.2.0/24:3000-3010",
+        "[2001:db8::/32]:3000-3010",
+    ],
+)
+def test_a_rule_with_ports_allows_no_other_port(peer: str) -> None:
+    rules = PeerRules([peer])
+    host = ip("2001:db8::7" if "[" in peer else "192.0.2.7")
+    allowed = [port for port in (1, 2999, 3000, 3010, 3011) if rules.allows("node-b", host, port)]
+    assert allowed == [3000, 3010]
+
+
+@pytest.mark.parametrize("peer", ["2001:db8::7", "[2001:db8::7]", "[2001:db8::7]:3000"])
+def test_an_ipv6_address_may_have_brackets_and_a_port(peer: str) -> None:
+    assert PeerRules([peer]).allows("anything", ip("2001:db8::7"), 3000)
+
+
+def test_a_rule_with_one_port_allows_that_one() -> None:
+    rules = PeerRules(["node-b:3000"])
+    assert rules.allows("node-b", ip("192.0.2.7"), 3000)
+    assert not rules.allows("node-b", ip("192.0.2.7"), 3001)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        "ws://node-b",
+        "node-b:",
+        "node-b:0",
+        "node-b:65536",
+        "node-b:10-9",
+        "node-b:http",
+        "node-b:1-2-3",
+        "node-b:\u0661",
+        "[fd00::7",
+        "[fd00::7]3000",
+        "a/b",
+        "",
+        "node b",
+        "300.1.1.1/8",
+    ],
+)
 def test_a_peer_that_is_no_host_or_network_is_refused(peer: str) -> None:
     with pytest.raises(UsageError, match="expected a host's name, address or network"):
         PeerRules([peer])
+
+
+async def test_with_an_authority_for_peers_addresses_without_tls_are_refused() -> None:
+    rules = PeerRules((), needs_tls=True)
+    with pytest.raises(TransferFailed, match=r"over TLS only, since it has --peer-ca"):
+        await rules.resolve("ws://127.0.0.1:3000")
+    _, numeric = await rules.resolve("wss://127.0.0.1:3000")
+    assert numeric == "127.0.0.1"
+
+
+async def test_a_port_that_no_rule_names_is_refused_with_the_rule_that_would() -> None:
+    rules = PeerRules(["127.0.0.1:3000"])
+    with pytest.raises(TransferFailed, match=r"with --peer 127\.0\.0\.1:22$"):
+        await rules.resolve("ws://127.0.0.1:22")
+
+
+async def test_a_token_in_an_address_leaves_this_machine_by_tls_only() -> None:
+    rules = PeerRules(["192.0.2.7"])
+    with pytest.raises(TransferFailed, match="over a network without TLS") as caught:
+        await rules.resolve("ws://192.0.2.7:3000/token/abc")
+    assert "abc" not in str(caught.value)
+    assert (await rules.resolve("wss://192.0.2.7:3000/token/abc"))[1] == "192.0.2.7"
 
 
 def test_where_a_connection_came_from_is_checked_by_the_same_rules() -> None:
@@ -109,7 +186,9 @@ async def test_a_name_that_leads_to_metadata_is_refused_although_it_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules = PeerRules(["node-b"], elsewhere)
-    with pytest.raises(TransferFailed, match=r"may not fetch from 'node-b'.*--peer node-b"):
+    with pytest.raises(
+        TransferFailed, match=r"may not fetch from 'node-b' at port 3000.*--peer node-b:3000"
+    ):
         await resolving(monkeypatch, rules, "ws://node-b:3000", "169.254.169.254", "fe80::1%eth0")
     found = await resolving(monkeypatch, rules, "ws://node-b", "169.254.169.254", "192.0.2.7")
     assert found == "192.0.2.7"
@@ -120,7 +199,20 @@ async def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPat
         await resolving(monkeypatch, PeerRules(["node-b"]), "ws://node-b")
 
 
-@pytest.mark.parametrize("path", ["/admin", "/1/admin", "/12345", "/../1", "/token/a/b/c"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin",
+        "/1/admin",
+        "/12345",
+        "/../1",
+        "//1",
+        "/token/a/b/c",
+        "/token/..%2f..%2fadmin",
+        "/token/%2e%2e/1",
+        "/token/../1",
+    ],
+)
 async def test_paths_of_other_programs_are_refused(path: str) -> None:
     with pytest.raises(TransferFailed, match="no server's device"):
         await PeerRules(()).resolve(f"ws://127.0.0.1:3000{path}")
