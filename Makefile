@@ -40,7 +40,7 @@ types: $(READY)  ## Check types, strictly
 FUZZ_SECONDS ?= 60
 fuzz: $(READY)   ## Fuzz the decoders and live sessions, FUZZ_SECONDS each (installs atheris)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
-	@for target in native_frame operation session burn_frame burn_session; do \
+	@for target in native_frame operation session peer_handshake burn_frame burn_session; do \
 		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
 	done
 

@@ -26,6 +26,9 @@ __all__ = [
     "FetchRequest",
     "Hello",
     "Lent",
+    "PeerChallenge",
+    "PeerConfirmation",
+    "PeerProof",
     "QueryDType",
     "Read",
     "Refused",
@@ -48,7 +51,7 @@ class Resume:
     client has."""
 
     session: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     received: int
 
 
@@ -58,7 +61,7 @@ class Hello:
     hints that a server may ignore."""
 
     versions: tuple[int, ...]
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     resume: Resume | None = None
     client: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class Welcome:
 
     version: int
     session: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     lease_seconds: float
     device: Mapping[str, Any]
     limits: Mapping[str, int]
@@ -253,12 +256,42 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerChallenge:
+    """The source's answer to a target that offers to prove its peer token: the version that the
+    source chose, and the nonce that the proof must cover. ``peer_proofs`` has the whole exchange.
+    """
+
+    version: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProof:
+    """The target's proof of its peer token, over both nonces and the address that it dialled."""
+
+    nonce: bytes
+    address: str
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfirmation:
+    """The source's proof of its peer token; ``Welcome`` follows."""
+
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """What one server asks another: the tensor exposed as ``transfer``, from byte ``offset``."""
+    """One server's request to another: the tensor exposed as ``transfer``, from byte ``offset``.
+
+    ``tag`` signs the request on a connection whose ends proved a peer token; else it is empty.
+    """
 
     request: int
     transfer: bytes
     offset: int = 0
+    tag: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

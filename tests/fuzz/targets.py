@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import struct
 from collections.abc import Callable, Iterator
@@ -39,10 +40,12 @@ from burn_remote_protocol.dialects.native import (
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    HandshakeRefused,
     OperationFailed,
     ProtocolViolation,
     TransferFailed,
 )
+from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -56,6 +59,9 @@ from burn_remote_protocol.messages import (
     FetchRequest,
     Hello,
     Lent,
+    PeerChallenge,
+    PeerConfirmation,
+    PeerProof,
     QueryDType,
     Read,
     Refused,
@@ -68,7 +74,9 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.peer_proofs import PROOF, PROOF_SETTING
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.peer_authentication import admit_target, prove_to_source
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.engine import Engine
@@ -78,6 +86,7 @@ from burn_remote_server.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.exposed import Transfers
 from support.recorded import golden
+from support.scripted import ScriptedLink
 
 __all__ = ["SEEDS", "TARGETS"]
 
@@ -169,6 +178,41 @@ def session(data: bytes) -> None:
     assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
 
 
+def peer_handshake(data: bytes) -> None:
+    """Send frames to both sides of the peers' handshake, which end it or wait for more.
+
+    Neither ever succeeds: the input does not know the key.
+    """
+    asyncio.run(_refused_by_both([*split(data)]))
+
+
+async def _refused_by_both(frames: list[bytes]) -> None:
+    await _refused_by_source(frames)
+    await _refused_by_target(frames)
+
+
+async def _refused_by_source(frames: list[bytes]) -> None:
+    try:
+        hello = decode_frame(frames[0]) if frames else None
+        if isinstance(hello, Hello):
+            link = ScriptedLink(frames[1:])
+            link.end()
+            await admit_target(link, hello, 1, [_KEY], ["ws://a:1"], timeout_seconds=1)
+            raise AssertionError("admitted without the key")
+    except BurnRemoteError:
+        pass
+
+
+async def _refused_by_target(frames: list[bytes]) -> None:
+    link = ScriptedLink(frames)
+    link.end()
+    try:
+        await prove_to_source(link, Address(False, "a", 1), Hello((1,)), _KEY)
+        raise AssertionError("admitted without the key")
+    except BurnRemoteError:
+        pass
+
+
 def split(data: bytes) -> Iterator[bytes]:
     """Cut an input into frames, each behind its length; the last may be shorter than it says."""
     position = 0
@@ -190,6 +234,7 @@ def _backend() -> Backend:
 
 
 HELLO: Final = encode_frame(Hello((1,)))
+_KEY: Final = bytes(range(32))
 _SPEC: Final = TensorSpec((2, 3), F32)
 _DATA: Final = TensorData(bytes(range(24)), (2, 3), F32)
 
@@ -205,11 +250,31 @@ def _frames() -> Iterator[bytes]:
         Reply(1, _SPEC),
         Reply(1, refusal),
         FetchRequest(1, bytes(32), 5),
+        FetchRequest(1, bytes(32), 5, bytes(16)),
         Lent(1, bytes(64)),
+        PeerChallenge(1, bytes(32)),
+        PeerProof(bytes(32), "ws://a:1", bytes(32)),
+        PeerConfirmation(bytes(32)),
         Closing(refusal),
     ):
         yield encode_frame(message)
     yield from (encode_batch(0, [encode_task(task)]) for task in _tasks())
+
+
+def _peer_handshakes() -> Iterator[bytes]:
+    offer = encode_frame(Hello((1,), settings={PROOF_SETTING: PROOF}))
+    challenge = encode_frame(PeerChallenge(1, bytes(32)))
+    proof = encode_frame(PeerProof(bytes(32), "ws://a:1", bytes(32)))
+    confirmation = encode_frame(PeerConfirmation(bytes(32)))
+    welcome = encode_frame(Welcome(1, 2, b"", 60.0, {}, {}, "ws://a:1"))
+    refused = encode_frame(Refused(HandshakeRefused("no")))
+    yield joined(offer, proof)
+    yield joined(encode_frame(Hello((1,), "token")))
+    yield joined(encode_frame(Hello((1,))))
+    yield joined(challenge, confirmation, welcome)
+    yield joined(challenge, welcome)
+    yield joined(welcome)
+    yield joined(refused)
 
 
 def _tasks() -> Iterator[Any]:
@@ -276,6 +341,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "native_frame": native_frame,
     "operation": operation,
     "session": session,
+    "peer_handshake": peer_handshake,
     "burn_frame": burn_frame,
     "burn_session": burn_session,
 }
@@ -285,6 +351,7 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "native_frame": _frames,
     "operation": lambda: (value.payload for value in golden("OperationIr")),
     "session": _sessions,
+    "peer_handshake": _peer_handshakes,
     "burn_frame": _burn_frames,
     "burn_session": _burn_sessions,
 }

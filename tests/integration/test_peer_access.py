@@ -1,15 +1,23 @@
-"""What one real server fetches from another, and what no client can make it fetch."""
+"""What one real server fetches from another, and what no client can make it fetch or say."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
 import trustme
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
 
 import burn_remote as br
+from burn_remote_protocol.dialects.native import encode_frame
+from burn_remote_protocol.messages import PeerChallenge
+from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
 from support.access import ALICE, PEERS, certificate
 from support.servers import RunningServer, server
@@ -73,6 +81,80 @@ def test_a_peer_whose_certificate_is_not_trusted_is_not_fetched_from(
         br.ones((2,), device=a).to(b).numpy()
 
 
+def refusal(address: str, device: br.RemoteDevice) -> str:
+    """Have a device's server fetch from an address; return why it did not."""
+    handle = device.session.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
+    with pytest.raises(br.TransferFailed) as caught:
+        device.session.read_tensor_async(handle).result(10)
+    return str(caught.value)
+
+
+def test_a_server_says_its_peer_token_to_no_stranger_that_a_client_names() -> None:
+    heard: list[bytes] = []
+
+    def listen(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        heard.append(f"{connection.request.path} {connection.request.headers}".encode())
+        with contextlib.suppress(ConnectionClosed):
+            heard.append(connection.recv(5, decode=False))
+            connection.send(encode_frame(PeerChallenge(1, bytes(32))))
+            heard.append(connection.recv(5, decode=False))
+            connection.recv(5)
+
+    variables = {"BURN_REMOTE_TOKENS": f"alice:{ALICE}", "BURN_REMOTE_PEER_TOKEN": PEERS}
+    with (
+        serve(listen, "127.0.0.1", 0) as stranger,
+        server("--handshake-timeout-seconds", "1", **variables) as target,
+        br.RemoteDevice(target.address, token=ALICE) as device,
+    ):
+        thread = threading.Thread(target=stranger.serve_forever)
+        thread.start()
+        try:
+            refusal(f"ws://127.0.0.1:{stranger.socket.getsockname()[1]}", device)
+        finally:
+            stranger.shutdown()
+            thread.join(10)
+    said = b"".join(heard)
+    assert len(heard) == 3
+    for secret in (PEERS, ALICE, b"t" * 32, peer_key(PEERS)):
+        assert (secret.encode() if isinstance(secret, str) else secret) not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--peer", "node-b", "--peer", "127.0.0.1:1-2"), "may not fetch from"),
+        (("--peer-ca",), "over TLS only"),
+    ],
+)
+def test_a_server_dials_no_port_that_its_operator_did_not_name_and_none_without_tls(
+    flags: tuple[str, ...], says: str, tmp_path: Path, authority: trustme.CA
+) -> None:
+    if flags == ("--peer-ca",):
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        flags = ("--peer-ca", str(tmp_path / "ca.pem"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as stranger,
+        server(*flags) as target,
+        br.RemoteDevice(target.address) as device,
+    ):
+        stranger.setblocking(False)
+        assert says in refusal(f"ws://127.0.0.1:{stranger.getsockname()[1]}", device)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()  # nobody came
+
+
+@pytest.mark.parametrize(
+    "path", ["/token/..%2f..%2fadmin/transfer", "/token/%2e%2e/transfer", "/token//transfer"]
+)
+def test_a_server_answers_no_path_that_a_proxy_could_normalize(
+    path: str, first_server: RunningServer
+) -> None:
+    with pytest.raises(InvalidStatus) as caught, connect(first_server.address + path):
+        pass
+    assert caught.value.response.status_code == 404
+
+
 @pytest.mark.parametrize(
     "address",
     ["ws://169.254.169.254", "ws://[fe80::1]:80", "ws://192.0.2.7:3000", "ws://[::ffff:a9fe:a9fe]"],
@@ -81,12 +163,14 @@ def test_a_client_cannot_make_a_server_connect_to_what_its_operator_did_not_allo
     address: str, guarded: RunningServer
 ) -> None:
     with br.RemoteDevice(guarded.address, token=ALICE) as device:
-        handle = device.session.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
-        with pytest.raises(br.TransferFailed, match="may not fetch from"):
-            device.session.read_tensor_async(handle).result(5)
+        assert "may not fetch from" in refusal(address, device)
 
 
+@pytest.mark.parametrize(
+    "path", ["/admin/delete-all", "/token/..%2f..%2fadmin", "/1/../admin", "/token/a/%2e%2e/b"]
+)
 def test_a_client_cannot_make_a_server_ask_other_programs_for_their_pages(
+    path: str,
     guarded: RunningServer,
 ) -> None:
     with (
@@ -94,9 +178,7 @@ def test_a_client_cannot_make_a_server_ask_other_programs_for_their_pages(
         br.RemoteDevice(guarded.address, token=ALICE) as device,
     ):
         other.setblocking(False)
-        address = f"ws://127.0.0.1:{other.getsockname()[1]}/admin/delete-all"
-        handle = device.session.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
-        with pytest.raises(br.TransferFailed, match="no server's device"):
-            device.session.read_tensor_async(handle).result(5)
+        address = f"ws://127.0.0.1:{other.getsockname()[1]}{path}"
+        assert "no server's device" in refusal(address, device)
         with pytest.raises(BlockingIOError):
             other.accept()  # nobody came

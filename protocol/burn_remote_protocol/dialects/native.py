@@ -28,6 +28,7 @@ from burn_remote_protocol.dialects.native_messages import (
     CHUNK,
     MESSAGE_FROM_WIRE,
     MESSAGE_TO_WIRE,
+    SECRET_KINDS,
 )
 from burn_remote_protocol.dialects.native_tasks import (
     DEFINE_TASK,
@@ -158,7 +159,8 @@ def decode_frame(frame: bytes) -> Any:
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise ProtocolViolation(f"not a body of frame kind {kind}: {shown(wire)}") from None
+        seen = "its body is not repeated here" if kind in SECRET_KINDS else shown(wire)
+        raise ProtocolViolation(f"not a body of frame kind {kind}: {seen}") from None
 
 
 def _decode_batch(frame: bytes) -> Batch:

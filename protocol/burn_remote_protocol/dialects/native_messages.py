@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.dialects.native_values import (
     count,
+    exactly,
     memory_handle,
     seconds,
     spec_from_wire,
@@ -32,20 +33,31 @@ from burn_remote_protocol.messages import (
     FetchRequest,
     Hello,
     Lent,
+    PeerChallenge,
+    PeerConfirmation,
+    PeerProof,
     Refused,
     Reply,
     Resume,
     Welcome,
 )
+from burn_remote_protocol.peer_proofs import NONCE_BYTES, PROOF_BYTES, TAG_BYTES
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE"]
+__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KINDS"]
 
 # What the first byte of a frame says.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
-    _LENT,
-) = range(1, 12)  # fmt: skip
+    _LENT, _CHALLENGE, _PROOF, _CONFIRMATION,
+) = range(1, 15)  # fmt: skip
+
+# Longer than any token that a server accepts.
+MAX_TOKEN_CHARACTERS: Final = 1024
+
+# Frames whose bodies hold tokens or secrets: error messages, which end up in logs, do not quote
+# them.
+SECRET_KINDS: Final = frozenset({_HELLO, _WELCOME, _PROOF, _CONFIRMATION})
 
 
 def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
@@ -56,7 +68,7 @@ def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
 
 def _secret(value: Any) -> bytes:
     if type(value) is not bytes or len(value) > 64:
-        raise ProtocolViolation(f"a session's secret is at most 64 bytes, not {shown(value)}")
+        raise ProtocolViolation("a session's secret is at most 64 bytes")
     return value
 
 
@@ -67,6 +79,13 @@ def _resume_from_wire(wire: Any) -> Resume | None:
     return Resume(count(session), _secret(secret), count(received))
 
 
+def _token(value: Any) -> str:
+    """Read a token. The error does not repeat it."""
+    if type(value) is not str or len(value) > MAX_TOKEN_CHARACTERS:
+        raise ProtocolViolation(f"a token is a text of at most {MAX_TOKEN_CHARACTERS} characters")
+    return value
+
+
 def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
     if not 1 <= len(versions) <= 64:
         raise ProtocolViolation("Hello names between 1 and 64 versions")
@@ -74,7 +93,7 @@ def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settin
         raise ProtocolViolation("Hello's settings are a map")
     return Hello(
         tuple(count(version, 65_535) for version in versions),
-        None if token is None else text(token),
+        None if token is None else _token(token),
         _resume_from_wire(resume),
         text(client),
         settings,
@@ -136,6 +155,11 @@ def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     return Failed(tuple(count(tensor) for tensor in tensors), failure)
 
 
+def _fetch_tag(*tag: Any) -> bytes:
+    """Read what follows a fetch's offset: nothing, or the fetch's signature."""
+    return exactly(TAG_BYTES, "a fetch's tag", *tag) if tag else b""
+
+
 # The kind of each message's frame, and its body.
 MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Hello: (
@@ -156,8 +180,13 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Acknowledged: (_ACKNOWLEDGED, lambda m: [m.received]),
     Failed: (_FAILED, lambda m: [list(m.tensors), error_to_wire(m.error)]),
     Closing: (_CLOSING, lambda m: error_to_wire(m.error)),
-    FetchRequest: (_FETCH, lambda m: [m.request, m.transfer, m.offset]),
+    FetchRequest: (
+        _FETCH, lambda m: [m.request, m.transfer, m.offset, *([m.tag] if m.tag else ())]
+    ),
     Lent: (_LENT, lambda m: [m.request, m.handle]),
+    PeerChallenge: (_CHALLENGE, lambda m: [m.version, m.nonce]),
+    PeerProof: (_PROOF, lambda m: [m.nonce, m.address, m.proof]),
+    PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
 }  # fmt: skip
 
 # By the kind of a frame: the message that its body holds.
@@ -169,8 +198,17 @@ MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
     _ACKNOWLEDGED: lambda received: Acknowledged(count(received)),
     _FAILED: _failed_from_wire,
     _CLOSING: lambda *error: Closing(error_from_wire(error)),
-    _FETCH: lambda request, transfer, offset: FetchRequest(
-        count(request), transfer_id(transfer), count(offset)
+    _FETCH: lambda request, transfer, offset, *tag: FetchRequest(
+        count(request), transfer_id(transfer), count(offset), _fetch_tag(*tag)
     ),
     _LENT: lambda request, handle: Lent(count(request), memory_handle(handle)),
+    _CHALLENGE: lambda version, nonce: PeerChallenge(
+        count(version, 65_535), exactly(NONCE_BYTES, "a nonce", nonce)
+    ),
+    _PROOF: lambda nonce, address, proof: PeerProof(
+        exactly(NONCE_BYTES, "a nonce", nonce),
+        text(address),
+        exactly(PROOF_BYTES, "a proof", proof),
+    ),
+    _CONFIRMATION: lambda proof: PeerConfirmation(exactly(PROOF_BYTES, "a proof", proof)),
 }

@@ -11,6 +11,7 @@ from burn_remote_protocol.tensors import TensorSpec, checked_shape
 
 __all__ = [
     "count",
+    "exactly",
     "memory_handle",
     "seconds",
     "spec_from_wire",
@@ -41,6 +42,14 @@ def count(value: Any, maximum: int = MAX_ID) -> int:
 def transfer_id(value: Any) -> bytes:
     if type(value) is not bytes or len(value) != TRANSFER_ID_BYTES:
         raise ProtocolViolation(f"a transfer id is {TRANSFER_ID_BYTES} bytes, not {shown(value)}")
+    return value
+
+
+def exactly(byte_count: int, what: str, value: Any) -> bytes:
+    """Return bytes of one length. The error does not repeat them: they may be secret."""
+    if type(value) is not bytes or len(value) != byte_count:
+        seen = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
+        raise ProtocolViolation(f"{what} has {byte_count} bytes, not {seen}")
     return value
 
 

@@ -1,17 +1,18 @@
-"""Who may connect, as whom, and within which limits?"""
+"""Admission of clients and peers by their tokens, with the limits of each token."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from burn_remote_protocol.errors import HandshakeRefused, UsageError
+from burn_remote_protocol.links.addresses import decoded_token
+from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_server.access.tokens import InvalidTokens, Token, checked_secret, read_tokens
 from burn_remote_server.settings.listen_address import is_wildcard, unknown_host
 from burn_remote_server.settings.server_settings import Settings
@@ -57,11 +58,11 @@ class Access:
             raise OpenToNetwork(_exposure(settings.host))
         peer: bytes | None = None
         if settings.peer_token is not None:
-            peer = _digest(
+            peer = peer_key(
                 checked_secret("BURN_REMOTE_PEER_TOKEN", settings.peer_token.get_secret_value())
             )
         self._tokens = tuple(
-            (_digest(token.secret), Grant(token.name, token.limits)) for token in _unique(tokens)
+            (peer_key(token.secret), Grant(token.name, token.limits)) for token in _unique(tokens)
         )
         self._peer = peer
 
@@ -74,39 +75,30 @@ class Access:
             raise HandshakeRefused(_refusal(token))
         return grant
 
-    def admit_peer(self, token: str | None) -> None:
-        """Let another server fetch by transfer id. Raises ``HandshakeRefused``.
+    def peer_keys(self) -> tuple[bytes, ...]:
+        """Return the keys of which another server must prove one; none where it need not.
 
-        With a peer token that one is asked for; a client's opens this door too, since the tensors
-        of clients are all there is behind it.
+        A peer may prove the peer token or a client's token: transfers give access to nothing but
+        the tensors of clients.
         """
-        if self._peer is None and not self._tokens:
-            return
-        if not self._knows(token):
-            raise HandshakeRefused(
-                (
-                    "this server needs a peer token; "
-                    if token is None
-                    else "this server does not know this peer token; "
-                )
-                + "set the same BURN_REMOTE_PEER_TOKEN on both servers"
-            )
+        keys = tuple(digest for digest, _ in self._tokens)
+        return keys if self._peer is None else (self._peer, *keys)
 
     def serves_small_ids(self, token: str | None, is_allowed_peer: bool) -> bool:
-        """Whether whoever connects may fetch by one of Burn's small, guessable transfer ids.
+        """Whether a peer may fetch by one of Burn's small, guessable transfer ids.
 
-        That takes a token, or an address that ``peer`` allows.
+        It must show a token, or connect from an address that ``--peer`` allows.
         """
         return is_allowed_peer or self._knows(token)
 
     def _knows(self, token: str | None) -> bool:
-        is_peer = self._peer is not None and hmac.compare_digest(_digest(token or ""), self._peer)
+        is_peer = self._peer is not None and hmac.compare_digest(peer_key(token or ""), self._peer)
         return is_peer or self._find(token) is not None
 
     def _find(self, token: str | None) -> Grant | None:
         # Every token is compared, whole and by its digest: neither how much of a guess is right nor
         # whose it resembles shows in the time.
-        presented = _digest(token or "")
+        presented = peer_key(token or "")
         found: Grant | None = None
         for digest, grant in self._tokens:
             if hmac.compare_digest(presented, digest):
@@ -119,11 +111,13 @@ def token_in_path(target: str) -> tuple[str, str | None]:
 
     Burn's client cannot send a token otherwise: ``ws://host:3000/token/TOKEN`` is an address that
     it takes, and it appends its route. ``?token=TOKEN`` works too where a client keeps the query.
+    A path whose segment can be no token stays as it is, and so names no route.
     """
     path, _, query = target.partition("?")
     if path.startswith("/token/"):
-        token, slash, rest = path.removeprefix("/token/").partition("/")
-        return slash + rest or "/", unquote(token)
+        segment, slash, rest = path.removeprefix("/token/").partition("/")
+        token = decoded_token(segment)
+        return (path, None) if token is None else (slash + rest or "/", token)
     return path, dict(parse_qsl(query)).get("token")
 
 
@@ -172,7 +166,3 @@ def _unique(tokens: Iterable[Token]) -> Iterable[Token]:
             raise InvalidTokens(f"{token.name!r} has the token of another; each needs its own")
         seen.add(token.secret)
         yield token
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

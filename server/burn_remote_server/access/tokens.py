@@ -1,4 +1,4 @@
-"""Where are the tokens written down that open a session, and with which limits for each?
+"""Tokens that open a session, and the limits of each: reading them from files and variables.
 
 A file of lines has ``name token`` in each, ``#`` begins a comment. A file whose name ends with
 ``.toml`` has ``name = "token"``, or a table of a token and limits that replace the server's.
@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.links.addresses import MAX_TOKEN_CHARACTERS, TOKEN_CHARACTERS
 from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["LIMITS", "InvalidTokens", "Token", "read_tokens"]
@@ -33,11 +34,8 @@ LIMITS: Final = frozenset(
     }
 )
 
-# Shorter: worth guessing. Sixteen letters and digits at random are 95 bits.
+# Sixteen random letters and digits are 95 bits, too many to guess.
 MIN_CHARACTERS: Final = 16
-MAX_CHARACTERS: Final = 512
-# What RFC 6750 allows in a bearer token.
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -72,13 +70,13 @@ def read_tokens(settings: Settings) -> tuple[Token, ...]:
 
 def checked_secret(where: str, secret: object) -> str:
     """Return a token that is long enough and can be sent. Raises ``InvalidTokens``."""
-    if not isinstance(secret, str) or not _TOKEN.fullmatch(secret):
+    if not isinstance(secret, str) or not TOKEN_CHARACTERS.fullmatch(secret):
         raise InvalidTokens(f"{where}: a token has letters, digits and ._~+/-= only")
-    if not MIN_CHARACTERS <= len(secret) <= MAX_CHARACTERS:
+    if not MIN_CHARACTERS <= len(secret) <= MAX_TOKEN_CHARACTERS:
         raise InvalidTokens(
-            f"{where}: a token has from {MIN_CHARACTERS} to {MAX_CHARACTERS} characters, this one "
-            f'has {len(secret)}; python -c "import secrets; print(secrets.token_urlsafe(32))" '
-            "makes a good one"
+            f"{where}: a token has from {MIN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, "
+            f"this one has {len(secret)}; "
+            'python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one'
         )
     return secret
 

@@ -1,4 +1,4 @@
-"""How is another server served, that fetches tensors which sessions here expose?"""
+"""The source's side of a connection over which another server fetches exposed tensors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SE
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access.peer_authentication import admit_target
 from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES, FrameWriter
 from burn_remote_server.connections.greetings import greeting, name_of, refuse, say_goodbye
 from burn_remote_server.execution.outbox import NativeOutbox
@@ -26,11 +27,18 @@ from burn_remote_server.transfers.sending import Sending
 __all__ = ["serve_peer"]
 
 
-async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> None:
-    """Serve another server: answer its fetches until it goes."""
+async def serve_peer(link: AsyncLink, host: Host) -> None:
+    """Answer the fetches of another server until it disconnects."""
     try:
         hello, version = await greeting(link, host)
-        host.access.admit_peer(token if hello.token is None else hello.token)
+        signer = await admit_target(
+            link,
+            hello,
+            version,
+            host.access.peer_keys(),
+            [device.peer_address for device in host.devices],
+            host.settings.handshake_timeout_seconds,
+        )
     except BurnRemoteError as error:
         await refuse(link, error)
         return
@@ -62,6 +70,10 @@ async def serve_peer(link: AsyncLink, host: Host, token: str | None = None) -> N
                 message = decode_frame(await link.receive())
                 if not isinstance(message, FetchRequest):
                     raise ProtocolViolation(f"a peer does not send {name_of(message)}")
+                if signer is not None and not signer.accepts(
+                    message.tag, message.request, message.transfer, message.offset
+                ):
+                    raise ProtocolViolation("the signature of a fetch is wrong")
                 if sending.arrived(message):
                     outbox.abandon(message.request)
                     continue

@@ -42,7 +42,7 @@ SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
 # Burn appends its route to the address as it stands: a trailing slash becomes a second one.
 _PATH: Final = re.compile(
-    r"^(?:/(?P<device>\d{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
+    r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
 Serve = Callable[[WebSocketLink, Device, str | None, str], Awaitable[None]]
@@ -63,11 +63,11 @@ def _serve_session(
 
 
 def _serve_transfer(
-    link: WebSocketLink, device: Device, token: str | None, _: str
+    link: WebSocketLink, device: Device, _token: str | None, _: str
 ) -> Awaitable[None]:
     # A peer that went silent while it fetched would hold the tensor.
     link.keep_alive(device.host.settings.heartbeat_seconds)
-    return serve_peer(link, device.host, token)
+    return serve_peer(link, device.host)
 
 
 def _serve_request(

@@ -1,10 +1,11 @@
-"""How does one connection carry all fetches from one peer, interleaved chunk by chunk?"""
+"""The target's side of a connection: all fetches from one peer, interleaved chunk by chunk."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import decode_frame, encode_frame
@@ -18,6 +19,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.messages import Chunk, FetchRequest, Lent, Reply
+from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
@@ -28,8 +30,8 @@ __all__ = ["PeerConnection"]
 
 logger = get_logger(__name__)
 
-# Fetches that were given up and whose answer a peer still owes. Larger: a peer that never answers
-# has more of them remembered. Smaller: one that answers late sends tensors in vain.
+# Fetches that were given up and that the peer has not answered yet. The bound limits the memory for
+# a peer that never answers; for forgotten fetches, a late peer sends tensors in vain.
 MAX_LEFT: Final = 1024
 
 
@@ -37,9 +39,16 @@ class PeerConnection:
     """The connection to one peer. Belongs to the event loop's thread."""
 
     def __init__(
-        self, link: WebSocketLink, counters: Counters, stall_seconds: float, *, may_borrow: bool
+        self,
+        link: WebSocketLink,
+        counters: Counters,
+        stall_seconds: float,
+        *,
+        may_borrow: bool,
+        signer: FetchSigner | None = None,
     ) -> None:
         self.link = link
+        self._signer = signer
         self._stall_seconds = stall_seconds
         self._may_borrow = may_borrow
         self._counters = counters
@@ -98,7 +107,14 @@ class PeerConnection:
         # One that does not listen keeps it for as long as a fetch may take to begin.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._stall_seconds):
-                await self.link.send(encode_frame(FetchRequest(request, transfer, exposed_bytes)))
+                await self._send(FetchRequest(request, transfer, exposed_bytes))
+
+    async def _send(self, wanted: FetchRequest) -> None:
+        """Send a fetch, signed where the handshake agreed on a key."""
+        if self._signer is not None:
+            tag = self._signer.tag(wanted.request, wanted.transfer, wanted.offset)
+            wanted = replace(wanted, tag=tag)
+        await self.link.send(encode_frame(wanted))
 
     def _leave(self, request: int, transfer: bytes) -> None:
         """Remember a fetch that was given up, to tell the peer so when it answers."""
@@ -112,7 +128,7 @@ class PeerConnection:
             raise self.error
         try:
             async with asyncio.timeout(self._stall_seconds):
-                await self.link.send(encode_frame(wanted))
+                await self._send(wanted)
         except TimeoutError:
             raise TransferFailed(f"{self.link.peer} takes no requests") from None
         turns = Turns()

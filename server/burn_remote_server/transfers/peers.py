@@ -1,4 +1,4 @@
-"""How does a server fetch a tensor that another server exposes?
+"""Fetches of tensors that other servers expose.
 
 One connection per peer address carries all fetches from it, interleaved chunk by chunk.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.dialects.native import VERSIONS
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING, accepted
-from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
+from burn_remote_protocol.links.addresses import Address, parse_address, without_token
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
 from burn_remote_protocol.messages import Fetch, Hello
-from burn_remote_server.access.peer_rules import PeerRules
+from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
+from burn_remote_server.access.peer_authentication import prove_to_source
+from burn_remote_server.access.peer_rules import PeerRules, token_of
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.burn.peers import BurnPeers
@@ -29,13 +31,15 @@ from burn_remote_server.transfers.peer_connection import PeerConnection
 
 __all__ = ["Peers"]
 
-# Connections to other servers, each of which a client named. Larger: more sockets. Smaller: a
-# cluster of more servers than this cannot move tensors between all of them.
+# Connections to other servers, each of which a client named. In a larger cluster, servers cannot
+# move tensors between all of them at once.
 MAX_PEERS: Final = 256
 
-# Connections over which one tensor may come; each goes on where the one before broke. Larger: a
-# network that breaks every time is tried for longer. Smaller: fewer breaks are survived.
+# Connections over which one tensor may come; each continues where the one before broke.
 TRIES: Final = 5
+
+# Bytes of one message before a peer has proved its token: a frame of the handshake is small.
+OPENING_BYTES: Final = 64 * 1024
 
 
 class Peers:
@@ -59,7 +63,7 @@ class Peers:
         self._rules: Final = rules
         self._tls: Final = peer_context(settings)
         token = settings.peer_token
-        self._token: Final = None if token is None else token.get_secret_value()
+        self._key: Final = None if token is None else peer_key(token.get_secret_value())
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[PeerConnection]] = {}
@@ -108,18 +112,25 @@ class Peers:
 
     async def _connect(self, address: str) -> PeerConnection:
         try:
-            link = await self._open(address)
+            link, signer = await self._open(address)
         except TransferFailed:
             raise
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
-            raise TransferFailed(f"cannot reach the source {address}: {text}") from error
-        may_borrow = self._borrows_from is not None
-        peer = PeerConnection(link, self._counters, self._stall_seconds, may_borrow=may_borrow)
+            source = without_token(address)
+            raise TransferFailed(f"cannot reach the source {source}: {text}") from error
+        peer = PeerConnection(
+            link,
+            self._counters,
+            self._stall_seconds,
+            may_borrow=self._borrows_from is not None,
+            signer=signer,
+        )
         self._tasks.create_task(peer.receive())
         return peer
 
     async def _dial(self, address: str, route: str, max_message_bytes: int) -> WebSocketLink:
+        """Connect to a route below an address, if the rules allow the address."""
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
@@ -132,26 +143,32 @@ class Peers:
             max_message_bytes=max_message_bytes,
         )
 
-    async def _open(self, address: str) -> WebSocketLink:
-        seconds = self._settings.handshake_timeout_seconds
-        link = await self._dial(address, "/transfer", self._settings.max_message_bytes)
+    async def _open(self, address: str) -> tuple[WebSocketLink, FetchSigner | None]:
+        """Connect to a native peer and exchange proofs of the peer token."""
+        target = parse_address(address)
+        if token_of(target) is not None:
+            # The proof names the address, in the clear where there is no TLS.
+            raise TransferFailed(
+                f"{target} has a token in its path; the address of a native peer has none, since "
+                "servers prove the peer token instead"
+            )
+        link = await self._dial(address, "/transfer", OPENING_BYTES)
+        hello = Hello(VERSIONS, client="burn-remote-server", settings=self._hints(target))
         try:
-            hints = self._hints(address)
-            hello = Hello(VERSIONS, self._token, client="burn-remote-server", settings=hints)
-            await link.send(encode_frame(hello))
-            async with asyncio.timeout(seconds):
-                accepted(decode_frame(await link.receive()), VERSIONS)
+            async with asyncio.timeout(self._settings.handshake_timeout_seconds):
+                signer = await prove_to_source(link, target, hello, self._key)
         except BaseException:
             await link.close()
             raise
-        return link
+        link.limit_messages(self._settings.max_message_bytes)
+        return link, signer
 
-    def _hints(self, address: str) -> dict[str, str]:
-        """Return what a peer is told of this server."""
-        # What was garbled on the way does not come through TLS at all.
-        is_open = not parse_address(address).secure
+    def _hints(self, target: Address) -> dict[str, str]:
+        """Return the hints for a peer about this server."""
+        # TLS finds garbled bytes itself.
+        needs_checksum = not target.secure and self._settings.transfer_checksum
         hints = {
-            CHECKSUM_SETTING: CHECKSUM if is_open and self._settings.transfer_checksum else None,
+            CHECKSUM_SETTING: CHECKSUM if needs_checksum else None,
             MEMORY_SETTING: self._borrows_from,
         }
         return {name: hint for name, hint in hints.items() if hint is not None}

@@ -36,6 +36,9 @@ from burn_remote_protocol.messages import (
     FetchRequest,
     Hello,
     Lent,
+    PeerChallenge,
+    PeerConfirmation,
+    PeerProof,
     QueryDType,
     Read,
     Refused,
@@ -82,7 +85,11 @@ FRAMES = [
     Reply(2, 3),
     Acknowledged(17),
     FetchRequest(1, TRANSFER, 2),
+    FetchRequest(1, TRANSFER, 2, b"t" * 16),
     Lent(1, b"handle"),
+    PeerChallenge(1, b"n" * 32),
+    PeerProof(b"n" * 32, "ws://node-b:3000", b"p" * 32),
+    PeerConfirmation(b"p" * 32),
 ]
 
 
@@ -163,11 +170,51 @@ def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
         (b"\x0b" + msgpack.packb([1, bytes(257)]), "1 to 256 bytes"),
         (b"\x0b" + msgpack.packb([1, "text"]), "1 to 256 bytes"),
         (b"\x0b" + msgpack.packb([1]), "not a body"),
+        (b"\x0a" + msgpack.packb([1, TRANSFER, 0, b"short"]), "a fetch's tag has 16 bytes"),
+        (b"\x0a" + msgpack.packb([1, TRANSFER, 0, b"t" * 16, 1]), "not a body"),
+        (b"\x0c" + msgpack.packb([1, bytes(31)]), "a nonce has 32 bytes, not 31 bytes"),
+        (b"\x0c" + msgpack.packb([65_536, bytes(32)]), "from 0 to 65535"),
+        (b"\x0d" + msgpack.packb([bytes(32), "ws://a", "text"]), "32 bytes, not str"),
+        (b"\x0d" + msgpack.packb([bytes(32), "a" * 1025, bytes(32)]), "at most 1024"),
+        (b"\x0e" + msgpack.packb([bytes(33)]), "a proof has 32 bytes, not 33 bytes"),
     ],
 )
 def test_a_frame_that_is_none_is_refused_with_what_is_wrong(frame: bytes, says: str) -> None:
     with pytest.raises(ProtocolViolation, match=says):
         native.decode_frame(frame)
+
+
+SECRET = "a-secret-token"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x01" + msgpack.packb([[1], SECRET, None, ""]),
+        b"\x01" + msgpack.packb([[1], SECRET * 100, None, "", {}]),
+        b"\x01" + msgpack.packb([[1], {SECRET: 1}, None, "", {}]),
+        b"\x01" + msgpack.packb([[1], None, [1, SECRET, 0], "", {}]),
+        b"\x04" + msgpack.packb([1, 1, SECRET.encode()]),
+        b"\x0d" + msgpack.packb([SECRET, SECRET]),
+        b"\x0e" + msgpack.packb([SECRET, SECRET]),
+    ],
+)
+def test_the_error_for_a_malformed_frame_repeats_no_secret(frame: bytes) -> None:
+    with pytest.raises(ProtocolViolation) as caught:
+        native.decode_frame(frame)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello((1,), SECRET),
+        Resume(1, SECRET.encode(), 0),
+        Welcome(1, 2, SECRET.encode(), 0.0, {}, {}, "ws://a:1"),
+    ],
+)
+def test_a_message_does_not_show_its_secrets(message: object) -> None:
+    assert SECRET not in repr(message)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +253,7 @@ def test_bytes_that_disagree_with_shape_and_dtype_are_refused() -> None:
 
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_but_a_violation(body: bytes) -> None:
-    for kind in range(12):
+    for kind in range(16):
         try:
             message = native.decode_frame(bytes((kind,)) + body)
             if isinstance(message, native.Batch):

@@ -6,12 +6,17 @@ import asyncio
 from typing import Any
 
 import numpy as np
+from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import DeviceLost
-from burn_remote_protocol.messages import FetchRequest, Hello, Reply
+from burn_remote_protocol.errors import BurnRemoteError, DeviceLost
+from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.links.memory import async_memory_pair
+from burn_remote_protocol.messages import Closing, FetchRequest, Hello, Reply
+from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
@@ -20,6 +25,8 @@ from burn_remote_server.transfers.exposed import Exposed
 from support.scripted import ScriptedLink
 
 ID = b"t" * 32
+OTHER_ID = b"u" * 32
+TOKEN = "what-servers-show-each-other"
 SPEC = TensorSpec((4,), F32)
 
 
@@ -47,3 +54,32 @@ async def test_a_tensor_of_a_lost_device_is_refused_and_holds_up_no_stop() -> No
         host.deserted.set()
         await serving
         assert len(host.transfers) == 0
+
+
+async def test_a_fetch_that_whoever_relays_the_connection_adds_ends_it() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings = Settings(peer_token=SecretStr(TOKEN))
+        host = Host(settings, [NumpyBackend()], tasks)
+        exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
+        for transfer in (ID, OTHER_ID):
+            host.transfers.expose(
+                ("native", transfer), exposed, owner=host, count=1, expires_seconds=60
+            )
+        near, far = async_memory_pair()
+        serving = asyncio.create_task(serve_peer(far, host))
+        address = parse_address(host.devices[0].peer_address)
+        signer = await prove_to_source(near, address, Hello(VERSIONS), peer_key(TOKEN))
+        assert signer is not None
+
+        tag = signer.tag(1, ID, 0)
+        await near.send(encode_frame(FetchRequest(1, ID, 0, tag)))
+        answer = decode_frame(await near.receive())
+        assert isinstance(answer, Reply)
+        assert not isinstance(answer.value, BurnRemoteError)
+
+        await near.send(encode_frame(FetchRequest(2, OTHER_ID, 0, tag)))
+        while not isinstance(answer := decode_frame(await near.receive()), Closing):
+            pass
+        assert "signature" in str(answer.error)
+        await serving
+        host.deserted.set()

@@ -10,13 +10,23 @@ from pathlib import Path
 
 import pytest
 import trustme
+from pydantic import SecretStr
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import HandshakeRefused, TransferFailed
-from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Refused, Reply, Welcome
+from burn_remote_protocol.messages import (
+    Fetch,
+    FetchRequest,
+    Hello,
+    PeerChallenge,
+    Refused,
+    Reply,
+    Welcome,
+)
+from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
@@ -175,6 +185,59 @@ async def test_a_peer_that_refuses_is_named_with_its_reason(peers: Peers) -> Non
     refusal = encode_frame(Refused(HandshakeRefused("this server needs a peer token")))
     with pytest.raises(TransferFailed, match=r"cannot reach .*127\.0\.0\.1.*needs a peer token"):
         await fetched(peers, Source(whole, refusal))
+
+
+async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_nor_its_key() -> (
+    None
+):
+    heard: list[bytes] = []
+
+    async def listen(connection: ServerConnection) -> None:
+        heard.append(str(connection.request).encode())
+        heard.append(await connection.recv(decode=False))
+        await connection.send(encode_frame(PeerChallenge(1, bytes(32))))
+        heard.append(await connection.recv(decode=False))
+        await connection.send(WELCOME)
+        await connection.wait_closed()
+
+    token = "what-servers-show-each-other"
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings = Settings(peer_token=SecretStr(token))
+        peers = Peers(settings, PeerRules(()), tasks, Counters())
+        stranger = Source(whole)
+        stranger.handle = listen  # type: ignore[method-assign]
+        with pytest.raises(TransferFailed, match="skipped its own proof"):
+            await fetched(peers, stranger)
+        await peers.close()
+    said = b"".join(heard)
+    assert len(heard) == 3
+    assert token.encode() not in said
+    assert peer_key(token) not in said
+
+
+async def test_what_comes_before_the_proof_may_be_a_small_frame_only() -> None:
+    async def flood(connection: ServerConnection) -> None:
+        await connection.recv()
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(b"\x0c" + bytes(module.OPENING_BYTES))
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        settings = Settings(peer_token=SecretStr("what-servers-show-each-other"))
+        peers = Peers(settings, PeerRules(()), tasks, Counters())
+        stranger = Source(whole)
+        stranger.handle = flood  # type: ignore[method-assign]
+        with pytest.raises(TransferFailed, match=r"seen 65,537, allowed 65,536"):
+            await fetched(peers, stranger)
+        await peers.close()
+
+
+async def test_the_address_of_a_native_peer_has_no_token_that_could_be_sent_in_clear(
+    peers: Peers,
+) -> None:
+    task = Fetch(b"t" * 32, "ws://127.0.0.1:1/token/my-secret", 1, SPEC)
+    with pytest.raises(TransferFailed, match="has a token in its path") as caught:
+        await peers.fetch("native", open_backends("numpy", 1)[0], task)
+    assert "my-secret" not in str(caught.value)
 
 
 async def test_addresses_that_lead_nowhere_do_not_pile_up(
