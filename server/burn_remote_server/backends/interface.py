@@ -1,7 +1,7 @@
-"""What must an array library offer so that sessions can compute on it?
+"""The interface between sessions and array libraries.
 
-The surface is that of Burn's ``Backend`` trait; what are Burn's ``*TensorOps`` for each kind of
-tensor is here one kernel per row of the table of operations.
+It follows Burn's ``Backend`` trait. In place of Burn's ``*TensorOps`` traits, one per kind of
+tensor, a backend has one kernel per row of the table of operations.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = [
 # input field: an array, None for an absent one, a list for a list.
 Kernel = Callable[..., Any]
 
-# run(*tensors) -> array or tuple of arrays: a kernel whose parameters and outputs are settled.
+# run(*tensors) -> array or tuple of arrays: a kernel bound to its parameters and outputs.
 Run = Callable[..., Any]
 
-# Takes the elements of a read, nothing for a sync, or the reason why they will not come. Any thread
-# may call it, once.
+# Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,
+# from any thread.
 Deliver = Callable[[memoryview | Exception | None], None]
 
 
 def array_shape(spec: TensorSpec) -> Shape:
-    """Return the shape of the array that holds a tensor: of a quantized one, that of its bytes."""
+    """Return the shape of the array that stores a tensor. A quantized tensor is stored as bytes."""
     return spec.shape if spec.dtype.scheme is None else (spec.nbytes,)
 
 
 class Memory(NamedTuple):
-    """Bytes of a device: what it has, what arrays take now, and what is kept to be used again."""
+    """Memory of a device in bytes: in total, used by arrays, and cached for reuse."""
 
     total: int
     used: int
@@ -54,101 +54,102 @@ class Memory(NamedTuple):
 
 
 class Loan(Protocol):
-    """A copy of a tensor's elements that another process may read while somebody keeps this."""
+    """A copy of a tensor's elements that another process may read as long as this object lives."""
 
     handle: bytes
 
 
 class BackendSession(ABC):
-    """What one session has of a backend: kernels bound to its own random numbers.
+    """One session's part of a backend: its kernels and its random numbers.
 
-    A device may work on several sessions at once, each in its own order. Between them, and between
-    a session and a transfer, arrays therefore pass *shared*: in a form of the backend's that knows
-    when they can be used. ``share`` makes it, ``adopt`` ends it.
+    A device may execute several sessions concurrently, each in its own order. Arrays that pass
+    between sessions, or between a session and a transfer, are therefore *shared*: wrapped with the
+    information when they can be used. ``share`` wraps an array and ``adopt`` unwraps it.
     """
 
-    # Whether binding may take so long that nobody but the session itself should wait for it.
+    # Whether binding can be slow, so that it must not run on the event loop.
     binds_slowly: bool = False
 
     def activate(self) -> None:
-        """Let the calling thread, from now on, work for this session."""
+        """Make this session current in the calling thread."""
         return None
 
     def share(self, array: Any) -> Any:
-        """Return an array of this session for others to use."""
+        """Return an array of this session in shared form."""
         return array
 
     def adopt(self, shared: Any) -> Any:
-        """Return as an array of this session what another session shared, or an upload made."""
+        """Return a shared array, from another session or an upload, as an array of this session."""
         return shared
 
     @abstractmethod
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
-        """Return the elements as they cross the wire, or ``None`` where that takes a while.
+        """Return the elements in wire order, or ``None`` if they are not available yet.
 
-        Then what ``later`` returned gets them. Raises ``MemoryError``.
+        In that case the function that ``later()`` returns receives them. Raises ``MemoryError``.
         """
 
     @abstractmethod
     def synced(self, later: Callable[[], Deliver]) -> bool:
-        """Whether everything asked of the session is done; if not, what ``later`` returned is
-        called when it is."""
+        """Return whether all work of the session is done. If not, the function that ``later()``
+        returns is called when it is."""
 
     def close(self) -> None:
-        """Give back what the session has of the device, its arrays aside."""
+        """Release the session's resources of the device, other than its arrays."""
         return None
 
     @abstractmethod
     def bind(self, signature: Signature) -> Run:
-        """Return the implementation of an operation for its parameters and its outputs.
+        """Return the implementation of an operation for its parameters and outputs.
 
-        What does not change between calls is decided here, once; what is returned may be a function
-        of the array library itself. Raises ``Unsupported``.
+        All decisions that do not depend on the arrays are made here, once per plan. The result may
+        be a function of the array library itself. Raises ``Unsupported``.
         """
 
     def bind_into(self, signature: Signature) -> Run | None:
-        """Return ``run(*tensors, out=array)``, which leaves the result in an array that may be one
-        of the tensors, or ``None`` where the implementation cannot do so."""
+        """Return ``run(*tensors, out=array)``, where ``out`` may be one of the tensors, or ``None`` if
+        the operation cannot write over an input."""
         return None
 
     @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:
-        """Return the array library's dtype in which tensors of ``dtype`` are held."""
+        """Return the array library's dtype that stores tensors of ``dtype``."""
 
     @abstractmethod
     def seed(self, seed: int) -> None:
-        """Start the session's random numbers anew; the same seed gives the same tensors."""
+        """Restart the session's random numbers. The same seed gives the same tensors."""
 
 
 class Backend(ABC):
-    """One device: its arrays and what can be done with them.
+    """One device and its arrays.
 
-    Arrays are never changed once a kernel or an upload has made them, so they may be shared. One
-    that its session alone refers to, and drops, may become the result of the operation it dies in.
+    Arrays are immutable once a kernel or an upload has written them, so sessions may share them. The
+    one exception: an operation may write its result over an input that only its session refers to
+    and that the operation drops.
     """
 
     name: ClassVar[str]
-    # Gradients are the client's: it sends the operations that compute them.
+    # Differentiation happens on the client, which sends the operations that compute gradients.
     ad_enabled: ClassVar[bool] = False
 
     @property
     def device_count(self) -> int:
-        """How many devices of this library the machine has."""
+        """The number of devices that the array library finds on this machine."""
         return 1
 
     @property
     def failure(self) -> str | None:
-        """Why the device can do nothing any more, and what to do; ``None``: it works. What is said
-        once stays, until the process is started anew."""
+        """The reason why the device is lost, and what to do, or ``None`` if it works. A loss lasts
+        until the process restarts."""
         return None
 
     def examine(self) -> None:
-        """Find out what may have happened to the device. Called every second or so; any thread may
-        ask, and the device is not waited for."""
+        """Update ``failure`` without waiting for the device. Called about once a second; any thread
+        may call it."""
         return None
 
     def explained(self, error: Exception) -> Exception:
-        """Return ``DeviceLost`` for what was raised because the device is lost, or the error."""
+        """Return ``DeviceLost`` if the device is lost, else the error itself."""
         if isinstance(error, BurnRemoteError):
             return error
         self.examine()
@@ -156,63 +157,60 @@ class Backend(ABC):
 
     @abstractmethod
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> BackendSession:
-        """Return a session with random numbers of its own, and an operator's operations."""
+        """Return a new session with its own random numbers and the operator's custom operations."""
 
     @abstractmethod
     def to_device(self, data: TensorData) -> Any:
-        """Return a shared array with the elements of ``data``, which may change afterwards.
+        """Copy ``data`` to the device and return a shared array.
 
         Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
         """
 
     @abstractmethod
     def empty(self, spec: TensorSpec) -> Any:
-        """Return what an upload fills. Raises ``MemoryError`` and ``Unsupported``."""
+        """Return the buffer of an upload. Raises ``MemoryError`` and ``Unsupported``."""
 
     @abstractmethod
     def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
-        """Put bytes in wire order into their place; they come from the first to the last.
-
-        Raises ``MemoryError``.
-        """
+        """Write bytes at an offset of an upload, in increasing order. Raises ``MemoryError``."""
 
     @abstractmethod
     def finished(self, upload: Any, dtype: DType) -> Any:
-        """Return the shared array of an upload of which everything is written."""
+        """Return the shared array of a completed upload."""
 
     @abstractmethod
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        """Return the elements, of a shared array or of the thread's own, as they cross the wire.
+        """Return the elements of an array, shared or not, in wire order. Waits for the device.
 
-        No copy where they are so in memory. Waits for the device.
+        No copy is made if the memory layout is already that of the wire.
         """
 
     def brought(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
-        """Return as a shared array of this device what a session of another device shared."""
+        """Copy a shared array from another device and return it as a shared array of this one."""
         data = source.to_bytes(shared, spec.dtype)
         return self.to_device(TensorData(data, spec.shape, spec.dtype))
 
-    # -- memory that processes of a host lend each other --------------------------------------
+    # -- memory lent between processes of a host ----------------------------------------------
 
     @property
     def lends_to(self) -> str | None:
-        """Name those who can copy what this device lends, and from whom it can copy: other
-        processes whose devices say the same. ``None``: nobody."""
+        """The lending domain: devices with the same value can copy from each other's loans.
+        ``None`` if this device does not lend."""
         return None
 
     def lend(self, shared: Any, dtype: DType) -> Loan | None:
-        """Return a loan of a shared array's elements as they cross the wire. Waits for the device.
+        """Return a loan of a shared array's elements in wire order. Waits for the device.
 
-        ``None`` where there is no room for it.
+        ``None`` if there is no memory for the copy.
         """
         return None
 
     def borrow(self, upload: Any, handle: bytes) -> None:
-        """Write all of an upload from what another process lends; return when it is written.
+        """Fill an upload from another process's loan. Waits until it is written.
 
-        Raises ``TransferFailed`` where that cannot be done, for a false handle too.
+        Raises ``TransferFailed`` if that is impossible, also for an invalid handle.
         """
-        raise TransferFailed(f"the backend {self.name} copies from no other process")
+        raise TransferFailed(f"the backend {self.name} cannot copy from other processes")
 
     @abstractmethod
     def nbytes(self, array: Any) -> int:
@@ -221,56 +219,55 @@ class Backend(ABC):
     @property
     @abstractmethod
     def device_name(self) -> str:
-        """What the device is called."""
+        """The name of the device."""
 
     def owns_memory(self, array: Any) -> bool:
-        """Whether an array that nothing else refers to may be written over: it is no view, nor a
-        window on somebody else's bytes. A library whose pool gives freed memory to the next result
-        need not look."""
+        """Return whether the array owns its memory, so that it may be overwritten once nothing else
+        refers to it. ``False`` for libraries whose memory pool makes overwriting pointless."""
         return False
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Return the memory of the device that arrays may take."""
+        """Return the bytes of the device that arrays may use."""
 
     @abstractmethod
     def memory(self) -> Memory:
-        """Return how the device's memory is used now. Any thread may ask."""
+        """Return the current memory use. Any thread may call it."""
 
     @abstractmethod
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
-        """Return what the device can do with a dtype."""
+        """Return what the device supports for a dtype."""
 
     def supports_dtype(self, dtype: DType) -> bool:
-        """Whether tensors of a dtype can be stored and computed with."""
+        """Return whether the device can store a dtype and compute with it."""
         general = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
         return self.dtype_usage(dtype) & general == general
 
     @abstractmethod
     def prepare_thread(self) -> None:
-        """Make the calling thread, or the running task, ready to run kernels."""
+        """Prepare the calling thread, or the running task, for kernels."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait until the device has done everything asked of it."""
+        """Wait until the device has finished all work."""
 
     @abstractmethod
     def memory_cleanup(self) -> None:
         """Return cached memory to the system."""
 
     def begin_recycling(self) -> None:
-        """From now on keep memory of tensors that are gone for those that arrive, where that is
-        faster. Who asks for it calls ``expire_memory`` every second or so."""
+        """Start to reuse the memory of freed tensors for arriving ones, where that is faster. The
+        caller must then call ``expire_memory`` about once a second."""
         return None
 
     def expire_memory(self) -> None:
-        """Return to the system what was kept to be used again and was not."""
+        """Return cached memory that was not reused to the system."""
         return None
 
     @abstractmethod
     def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which arrays are made that will stay, such as a model's weights."""
+        """Return a context for allocating long-lived arrays, such as a model's weights."""
 
     @abstractmethod
     def staging(self, data: Iterable[TensorData]) -> None:
-        """Prepare data that will soon be uploaded, where the device is faster for it."""
+        """Prepare the upload of data, where that makes it faster."""

@@ -1,4 +1,4 @@
-"""Which array libraries are there, and how is one opened?"""
+"""Opening of backends by name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _open_cupy(count: int, memory_limit: int | None) -> list[Backend]:
         raise UsageError(
             "the backend 'cupy' needs CuPy: install burn-remote[cuda13] or burn-remote[cuda12]"
         ) from error
-    except Exception as error:  # whatever the driver says: CuPy's errors cannot be imported here
+    except Exception as error:  # CuPy's own error classes cannot be imported here
         raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error
     if count > first.device_count:
         raise UsageError(f"{count} devices were asked for; this machine has {first.device_count}")
     return [first, *(CupyBackend(index, memory_limit) for index in range(1, count))]
 
 
-# Imported only when asked for: a server needs no library that it does not compute with.
+# Imported on demand: a server needs only the array library that it computes with.
 _OPENERS: Final[dict[str, Callable[[int, int | None], list[Backend]]]] = {
     "cupy": _open_cupy,
     "numpy": _open_numpy,
@@ -41,10 +41,9 @@ _OPENERS: Final[dict[str, Callable[[int, int | None], list[Backend]]]] = {
 
 
 def open_backends(name: str, device_count: int, memory_limit: int | None = None) -> list[Backend]:
-    """Return the backends of a process, one per device, whose arrays may take ``memory_limit``
-    bytes of each.
+    """Return one backend per device, whose arrays may use ``memory_limit`` bytes of it.
 
-    Raises ``UsageError`` for a library that is not known.
+    Raises ``UsageError`` for an unknown library.
     """
     opener = _OPENERS.get(name)
     if opener is None:

@@ -1,4 +1,4 @@
-"""What is particular to NumPy as the array library?"""
+"""The NumPy backend: the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes, r
 
 __all__ = ["NumpyBackend"]
 
-# Of the memory that arrays may take. Larger: less is left for the rest of the machine while it is
-# kept. Smaller: large tensors arrive slower.
+# The share of usable memory that may be cached for arriving tensors. Fresh pages make uploads of
+# large tensors slower; cached ones are not available to the rest of the machine.
 RECYCLED_SHARE: Final = 1 / 8
 
 
 class NumpyBackend(ArrayBackend):
-    """The CPU of this machine."""
+    """The CPU of this machine, as one device."""
 
     name: ClassVar[str] = "numpy"
 
@@ -41,12 +41,12 @@ class NumpyBackend(ArrayBackend):
         return min(host_memory_bytes(), self._memory_limit or host_memory_bytes())
 
     def memory(self) -> Memory:
-        # Arrays are not told apart from the rest of the process.
+        # NumPy does not report its arrays separately from the rest of the process.
         return Memory(self.memory_bytes(), resident_bytes(), self._recycling.kept_bytes)
 
     def prepare_thread(self) -> None:
-        # Infinities and NaN are results like others. NumPy keeps this setting per thread and, in a
-        # task, per task; asking for it around each call would cost a microsecond.
+        # Infinities and NaN are ordinary results. NumPy keeps this setting per context (thread or
+        # asyncio task); setting it around each call would cost a microsecond.
         np.seterr(all="ignore")
 
     def owns_memory(self, array: Any) -> bool:
@@ -61,7 +61,7 @@ class NumpyBackend(ArrayBackend):
     def expire_memory(self) -> None:
         self._recycling.expire()
 
-    # NumPy has done its work when a kernel returns.
+    # A NumPy kernel has finished when it returns.
 
     def sync(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""How much memory may this process use? What the machine has, or less where a container says so."""
+"""The memory that this process may use: the machine's, or a container's limit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def host_memory_bytes() -> int:
-    """Return the bytes of memory that this process may use at most."""
+    """Return the bytes of memory that this process may use."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *filter(None, map(_read_limit, _limit_files()))])
 
 
 def resident_bytes() -> int:
-    """Return the bytes of memory that this process holds now; 0 where the system does not say."""
+    """Return the resident bytes of this process, or 0 if the system does not report them."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:
@@ -29,10 +29,10 @@ def resident_bytes() -> int:
 
 
 def _limit_files() -> Iterator[Path]:
-    """Yield the files with the limits of the Linux control groups that this process is in.
+    """Yield the limit files of the Linux control groups that contain this process.
 
-    A container's own group looks like the root; a service of systemd is in a group below it. The
-    limits of all groups above hold too. Version 1 has a tree for memory alone.
+    Inside a container, its own group appears as the root. A systemd service is in a group below the
+    root, and the limits of all its ancestors apply too. Version 1 has a separate memory tree.
     """
     try:
         lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines()
@@ -53,7 +53,7 @@ def _limit_files() -> Iterator[Path]:
 
 
 def _read_limit(path: Path) -> int | None:
-    """Return the limit in a control group's file; ``None`` for no file and for ``max``."""
+    """Return the limit in a control group's file; ``None`` if there is no file or no limit."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
