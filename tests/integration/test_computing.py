@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions import native_session
+from burn_remote.sessions.runtime import Flusher
 from support.servers import RunningServer
 
 
@@ -38,7 +38,7 @@ def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no millisecond pass: operations leave when a batch is full or somebody waits."""
-    monkeypatch.setattr(native_session, "schedule_flush", lambda session: None)
+    monkeypatch.setattr(Flusher, "schedule", lambda flusher, session: None)
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -12,7 +12,7 @@ from typing import Final
 
 from burn_remote.sessions.burn_connection import BurnConnection
 from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote.sessions.runtime import Flushable, schedule_flush
+from burn_remote.sessions.runtime import Flushable, Flusher
 from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
 from burn_remote_protocol.errors import BurnRemoteError
 
@@ -22,9 +22,16 @@ __all__ = ["Departures"]
 class Departures:
     """Sends what a session's queue holds. ``lock`` guards both, and the order of what is issued."""
 
-    def __init__(self, session: Flushable, outgoing: Outgoing, connection: BurnConnection) -> None:
+    def __init__(
+        self,
+        session: Flushable,
+        outgoing: Outgoing,
+        connection: BurnConnection,
+        flusher: Flusher,
+    ) -> None:
         self.lock = threading.Lock()
         self._session: Final = session
+        self._flusher: Final = flusher
         self._outgoing: Final = outgoing
         self._connection: Final = connection
         self._undropped_bytes = 0
@@ -49,7 +56,7 @@ class Departures:
         """Have what waits sent within a millisecond. Lock-free: it is called by ``__del__``."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            schedule_flush(self._session)
+            self._flusher.schedule(self._session)
 
     def flush(self) -> None:
         """Send what waits, now. Raises what ended the session while sending."""

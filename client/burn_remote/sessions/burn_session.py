@@ -20,7 +20,7 @@ from burn_remote.sessions.burn_outgoing import Outgoing
 from burn_remote.sessions.burn_replies import BurnReplies
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.pending import Pending
-from burn_remote.sessions.runtime import watch
+from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_answers import decode_answer
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
@@ -68,9 +68,14 @@ class BurnSession:
         self._last_operation: tuple[Signature, int] | None = None
         self._replies: Final = BurnReplies(self._locations)
         self._connection: Final = BurnConnection(
-            dial, self._handle, self._replies.fail, self._explain
+            dial, weakly(self._handle), self._replies.fail, weakly(self._explain)
         )
-        self._departures: Final = Departures(self, self._outgoing, self._connection)
+        outgoing, connection = (
+            self._outgoing,
+            self._connection,
+        )  # the thread holds no more than that
+        self._flusher: Final = Flusher(lambda: connection.close(outgoing.take_drops()))
+        self._departures: Final = Departures(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
             store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
@@ -78,6 +83,7 @@ class BurnSession:
         except BaseException:
             self._connection.end(ClosedDevice(f"{address} did not open a session"))
             raise
+        self._flusher.start(self)
         watch(self)
 
     @property
@@ -269,6 +275,7 @@ class BurnSession:
         with self._departures.lock, contextlib.suppress(BurnRemoteError):
             self._departures.leave()
         self._connection.close(self._outgoing.take_drops())
+        self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child a clear error; the parent keeps the sockets."""

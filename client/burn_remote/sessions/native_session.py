@@ -20,7 +20,7 @@ from burn_remote.sessions.connection import Connection, Dial, fresh
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.numbering import IN_FULL, Numbered, Numbering
 from burn_remote.sessions.pending import Pending
-from burn_remote.sessions.runtime import schedule_flush, watch
+from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
 from burn_remote_protocol.dialects.native import (
@@ -87,8 +87,10 @@ class NativeSession:
         self._flush_scheduled = False
         self._answers: Final = Answers(self._locations)
         self._connection: Final = Connection(
-            dial, token, timeout_seconds, self._handle, self._answers.fail
+            dial, token, timeout_seconds, weakly(self._handle), self._answers.fail
         )
+        self._flusher: Final = Flusher(self._connection.close)
+        self._flusher.start(self)
         self._connection.receiver.start()
         watch(self)
 
@@ -171,7 +173,7 @@ class NativeSession:
         self._dropped.append(identifier)
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            schedule_flush(self)
+            self._flusher.schedule(self)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -252,7 +254,7 @@ class NativeSession:
             self._flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
-            schedule_flush(self)
+            self._flusher.schedule(self)
 
     def _append_drops(self) -> None:
         self._undropped_bytes = 0
@@ -314,7 +316,7 @@ class NativeSession:
         self._answers.take(message)
         if self._connection.acknowledgement_due and not self._flush_scheduled:
             self._flush_scheduled = True
-            schedule_flush(self)
+            self._flusher.schedule(self)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -333,6 +335,7 @@ class NativeSession:
         with contextlib.suppress(BurnRemoteError):
             self.flush()
         self._connection.close()
+        self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child a clear error; the parent keeps the connection."""

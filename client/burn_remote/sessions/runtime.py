@@ -1,4 +1,4 @@
-"""What does a process do for all its sessions: flush them, forget them in a fork, end them well?"""
+"""What happens to a session without its program's asking: timed flushes, exit, fork, garbage."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import queue
 import threading
 import time
 import weakref
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
-__all__ = ["FLUSH_SECONDS", "Flushable", "schedule_flush", "watch"]
+__all__ = ["FLUSH_SECONDS", "Flushable", "Flusher", "watch", "weakly"]
 
-# How long an operation may wait for company. Larger: a server idles longer while a program thinks.
-# Smaller: more frames with fewer operations.
+# How long an operation may wait for others to be sent with it. Larger: a server idles longer while
+# a program thinks. Smaller: more frames with fewer operations.
 FLUSH_SECONDS: Final = 0.001
 
 
 class Flushable(Protocol):
-    """A session, as far as the process-wide services know it."""
+    """A session, as far as this module knows it."""
 
     def flush_waiting(self) -> None:
-        """Send what waits. Called once for each ``schedule_flush``."""
+        """Send what waits. Called once for each ``Flusher.schedule``."""
         ...
 
     def close(self) -> None:
-        """End it in order."""
+        """End the session in order."""
         ...
 
     def abandon_after_fork(self) -> None:
@@ -34,51 +35,73 @@ class Flushable(Protocol):
         ...
 
 
-# SimpleQueue.put may be called from __del__, even in a thread that is inside it: nothing else here
-# may.
-_waiting: queue.SimpleQueue[Flushable | None] = queue.SimpleQueue()
-_watched: weakref.WeakSet[Flushable] = weakref.WeakSet()
-_start: threading.Lock = threading.Lock()
-_thread: threading.Thread | None = None
+class Flusher:
+    """A thread that flushes one session ``FLUSH_SECONDS`` after it asks, and ends its connection.
+
+    Each session has its own: a flush may block on a socket that nobody reads, and on a local device
+    it executes the operations. Between flushes the thread does not keep the session alive.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        """Prepare the thread; ``end`` closes the connection when the session is closed or gone."""
+        # SimpleQueue.put may be called from __del__, even in a thread that is inside it.
+        self._asked: Final[queue.SimpleQueue[Flushable | None]] = queue.SimpleQueue()
+        self._thread: Final = threading.Thread(
+            target=_flush_when_asked, args=(self._asked, end), name="burn-remote-flush", daemon=True
+        )
+
+    def start(self, session: Flushable) -> None:
+        """Start the thread; it ends with the session."""
+        self._thread.start()
+        # Not at exit: sessions that are alive then are closed in order.
+        weakref.finalize(session, self.stop).atexit = False
+
+    def schedule(self, session: Flushable) -> None:
+        """Have the session flushed in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
+        self._asked.put(session)
+
+    def stop(self) -> None:
+        """Have the connection ended, by the thread, which ends too. Never blocks."""
+        self._asked.put(None)
+
+
+def _flush_when_asked(asked: queue.SimpleQueue[Flushable | None], end: Callable[[], None]) -> None:
+    while (session := asked.get()) is not None:
+        time.sleep(FLUSH_SECONDS)
+        session.flush_waiting()
+        session = None  # or the session would stay alive until it asks again
+    end()
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a bound method while its object lives, and does nothing after.
+
+    Threads hold such functions of a session that they must not keep alive.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        bound = reference()
+        return None if bound is None else bound(*arguments)
+
+    return call
+
+
+_watched: Final[weakref.WeakSet[Flushable]] = weakref.WeakSet()
 
 
 def watch(session: Flushable) -> None:
-    """Flush this session when it asks, close it at exit, abandon it in forked children."""
-    global _thread
-    with _start:
-        _watched.add(session)
-        if _thread is None:
-            _thread = threading.Thread(target=_flush_waiting, name="burn-remote-flush", daemon=True)
-            _thread.start()
-
-
-def schedule_flush(session: Flushable) -> None:
-    """Have a session flushed ``FLUSH_SECONDS`` from now. Never blocks; safe in ``__del__``."""
-    _waiting.put(session)
-
-
-def _flush_waiting() -> None:
-    while (session := _waiting.get()) is not None:
-        time.sleep(FLUSH_SECONDS)
-        session.flush_waiting()
-        # Those that asked meanwhile go now: each sleeping in turn would add up.
-        for _ in range(_waiting.qsize()):
-            if (session := _waiting.get()) is None:
-                return
-            session.flush_waiting()
-        session = None  # or the last session would stay alive until the next one asks
+    """Close this session when the process exits, and abandon it in forked children."""
+    _watched.add(session)
 
 
 def _close_all() -> None:
     for session in [*_watched]:
         with contextlib.suppress(Exception):  # the interpreter is ending; nobody can act on it
             session.close()
-    _waiting.put(None)
 
 
 def _after_fork() -> None:
-    global _thread, _waiting, _start
-    _thread, _waiting, _start = None, queue.SimpleQueue(), threading.Lock()
     for session in [*_watched]:
         session.abandon_after_fork()
     _watched.clear()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from burn_remote.sessions import burn_departures
 from burn_remote.sessions.burn_departures import Departures
 from burn_remote.sessions.burn_outgoing import Outgoing
 from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
@@ -28,12 +27,17 @@ class Connection:
         self.sent.append(len(frames))
 
 
+class NeverFlushing:
+    """Stands for the thread that flushes a session: the millisecond never passes."""
+
+    def __init__(self, asked: list[object]) -> None:
+        self.schedule = asked.append
+
+
 @pytest.fixture
-def scheduled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Sessions that asked to be flushed in a millisecond, which never passes."""
-    asked: list[object] = []
-    monkeypatch.setattr(burn_departures, "schedule_flush", asked.append)
-    return asked
+def scheduled() -> list[object]:
+    """Sessions that asked to be flushed in a millisecond."""
+    return []
 
 
 @pytest.fixture
@@ -49,7 +53,8 @@ def outgoing() -> Outgoing:
 @pytest.fixture
 def departures(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> Departures:
     session: Any = "session"
-    return Departures(session, outgoing, connection)
+    flusher: Any = NeverFlushing(scheduled)
+    return Departures(session, outgoing, connection, flusher)
 
 
 def add(departures: Departures, outgoing: Outgoing, made_bytes: int = 0) -> None:

@@ -15,9 +15,9 @@ from websockets.frames import Opcode
 
 import burn_remote as br
 from burn_remote.runner import TensorHandle
-from burn_remote.sessions import burn_departures
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES, MAX_MESSAGE_BYTES
 from burn_remote.sessions.burn_session import BurnSession
+from burn_remote.sessions.runtime import Flusher
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_tasks
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, DTypeUsage
 from burn_remote_protocol.errors import (
@@ -107,7 +107,7 @@ def test_a_tensor_that_is_dropped_early_leaves_with_its_last_use_marked(
     session: BurnSession, end: BurnEnd, x: TensorHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing leaves meanwhile, as in a program that is quick.
-    monkeypatch.setattr(burn_departures, "schedule_flush", lambda _: None)
+    monkeypatch.setattr(Flusher, "schedule", lambda flusher, session: None)
     first = add(session, x, x)
     last = add(session, first, x)
     del first
