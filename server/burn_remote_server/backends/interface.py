@@ -107,8 +107,10 @@ class BackendSession(ABC):
         """
 
     def bind_into(self, signature: Signature) -> Run | None:
-        """Return ``run(*tensors, out=array)``, where ``out`` may be one of the tensors, or ``None`` if
-        the operation cannot write over an input."""
+        """Return ``run(*tensors, out=array)``, where ``out`` may be one of the tensors.
+
+        Returns ``None`` if the operation cannot write over an input.
+        """
         return None
 
     @abstractmethod
@@ -123,9 +125,9 @@ class BackendSession(ABC):
 class Backend(ABC):
     """One device and its arrays.
 
-    Arrays are immutable once a kernel or an upload has written them, so sessions may share them. The
-    one exception: an operation may write its result over an input that only its session refers to
-    and that the operation drops.
+    Arrays are immutable once a kernel or an upload has written them, so sessions may share them.
+    The one exception: an operation may write its result over an input that only its session refers
+    to and that the operation drops.
     """
 
     name: ClassVar[str]
