@@ -18,6 +18,7 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
 from burn_remote_server.burn.peers import is_expected
 from burn_remote_server.burn.sessions import BurnSessions
 from burn_remote_server.connections.attachments import Attachments
@@ -58,8 +59,12 @@ def new_interpreter(
     outbox: Outbox,
     pool: Pool | None = None,
     custom: CustomOperations = NO_OPERATIONS,
+    answers: Pool | None = None,
 ) -> Interpreter:
-    """Return an interpreter within the quota that the settings give a session."""
+    """Return an interpreter within the quota that the settings give a session.
+
+    ``answers`` is the pool of host memory for what is read from a device with memory of its own.
+    """
     memory = backend.memory_bytes()
     quota = Quota(
         settings.session_bytes(memory),
@@ -75,6 +80,7 @@ def new_interpreter(
         max_operation_seconds=settings.max_operation_seconds,
         max_fetches=settings.max_session_transfers,
         custom=custom,
+        answers=None if answers is None else Quota(quota.max_bytes, 0, None, answers),
     )
 
 
@@ -107,6 +113,7 @@ class Device:
         self.backend: Final = backend
         self.host: Final = host
         self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
+        self._answers: Final = None if backend.reads_in_place else host.answers
 
     @property
     def peer_address(self) -> str:
@@ -128,7 +135,9 @@ class Device:
         if self.backend.failure is not None:
             raise HandshakeRefused(self.backend.failure)
         settings = self.host.settings.limited(grant.limits)
-        interpreter = new_interpreter(self.backend, settings, outbox, self.pool, self.host.custom)
+        interpreter = new_interpreter(
+            self.backend, settings, outbox, self.pool, self.host.custom, self._answers
+        )
         if settings.seed is not None:
             interpreter.seed(settings.seed)
         engine = Engine(
@@ -188,6 +197,8 @@ class Host:
             # All devices of a process are of one library.
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
         )
+        # Host memory for what is read from devices with memory of their own.
+        self.answers: Final = Pool(settings.total_bytes(host_memory_bytes()))
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]

@@ -1,4 +1,11 @@
-"""How much may one session hold, and all together, and how much do they hold now?"""
+"""Memory and tensor limits of one session and of all sessions of a device.
+
+A session's bytes are counted in two parts. ``Quota.bytes`` has what its tensors show; the thread
+that executes the session changes it for every operation, without a lock. ``Quota.held`` has memory
+that is alive beyond that: a dropped tensor of which a view remains, that is exposed, or that waits
+in an answer. It may end in any thread, so a lock guards it. Both parts count against the session's
+limit and against the pool of the device.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,17 @@ from typing import Final
 
 from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
 
-__all__ = ["Pool", "Quota"]
+__all__ = ["FrameAccount", "Pool", "Quota"]
 
-# Sessions take bytes out of the pool in shares of the whole of this size, so that the lock is not
-# asked per operation. Larger shares: more of the pool lies with sessions that do not use it.
-# Smaller: the lock is taken more often.
+# Sessions take bytes out of the pool in shares of 1/4096 of it, at most 16 MiB, so that operations
+# rarely need the pool's lock. Larger shares: more of the pool lies unused with idle sessions.
+# Smaller shares: the lock is taken more often.
 SHARES: Final = 4096
 LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
+
+# Frames of a session that count in no quota, so that a session whose tensors fill its quota can
+# still be answered. Times ``max_sessions``, this is a small part of any server's memory.
+FREE_FRAME_BYTES: Final = 2**20
 
 
 class Pool:
@@ -23,7 +34,8 @@ class Pool:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes: Final = max_bytes
         self.share: Final = min(LARGEST_SHARE_BYTES, max_bytes // SHARES)
-        self._lock: Final = threading.Lock()
+        # Memory ends wherever its last reference ends, also inside ``take`` of the same thread.
+        self._lock: Final = threading.RLock()
         self._taken = 0
 
     @property
@@ -44,17 +56,24 @@ class Pool:
         with self._lock:
             self._taken -= size
 
+    def refusal(self, size: int) -> QuotaExceeded:
+        """Return the error for ``size`` bytes that did not fit."""
+        return QuotaExceeded(
+            f"bytes of all sessions: {self._taken + size:,} would be held, {self.max_bytes:,} are "
+            "allowed; wait until others need less, or raise max_total_bytes on the server"
+        )
+
 
 class Quota:
-    """Count the bytes and tensors of a session against their limits.
+    """Counts of the bytes and tensors of a session against their limits.
 
-    Bytes are logical: a view counts as what it shows, so the figure never depends on which results
-    happen to share memory.
+    ``release`` may be called in any thread; all other methods belong to the thread that executes
+    the session.
     """
 
     __slots__ = (
-        "_floor", "_pool", "_taken", "bytes", "max_bytes", "max_tensor_bytes", "max_tensors",
-        "tensors",
+        "_floor", "_held_lock", "_pool", "_taken", "bytes", "held", "max_bytes",
+        "max_tensor_bytes", "max_tensors", "tensors",
     )  # fmt: skip
 
     def __init__(
@@ -69,10 +88,18 @@ class Quota:
         self.max_tensor_bytes = max_bytes if max_tensor_bytes is None else max_tensor_bytes
         self.bytes = 0
         self.tensors = 0
-        self._pool = pool
-        # What was taken out of the pool, and below which use some of it goes back.
-        self._taken = max_bytes if pool is None else 0
+        self.held = 0
+        self._held_lock = threading.RLock()
+        self._pool = Pool(max_bytes) if pool is None else pool
+        # Taken out of the pool for ``bytes``: at least so many, and ``_taken + held`` never exceeds
+        # ``max_bytes``. Below ``_floor`` bytes in use, some of it goes back.
+        self._taken = 0
         self._floor = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All bytes that count against the session's limit."""
+        return self.bytes + self.held
 
     def take(self, size: int, count: int) -> None:
         """Count what is about to be stored. Raises ``QuotaExceeded`` and counts nothing."""
@@ -94,6 +121,34 @@ class Quota:
         if self.bytes < self._floor:
             self._put_back()
 
+    def retain(self, size: int) -> None:
+        """Count bytes as held that ``give_back`` would count as freed: their tensors are dropped,
+        but something else keeps their memory alive. ``give_back`` follows."""
+        with self._held_lock:
+            self.held += size
+        self._taken -= size
+        self._floor -= size
+
+    def hold(self, size: int) -> None:
+        """Count memory outside the tensors. Raises ``QuotaExceeded`` and counts nothing."""
+        if self.bytes + self.held + size > self.max_bytes:
+            raise self._refusal(self.bytes + self.held + size)
+        over = self._taken + self.held + size - self.max_bytes
+        if over > 0:  # part of the share that was taken ahead
+            self._pool.give_back(over)
+            self._taken -= over
+            self._floor -= over
+        if not self._pool.take(size):
+            raise self._pool.refusal(size)
+        with self._held_lock:
+            self.held += size
+
+    def release(self, size: int) -> None:
+        """Count held memory as freed, in any thread, also after the session has ended."""
+        with self._held_lock:
+            self.held -= size
+        self._pool.give_back(size)
+
     def refusal(self, sizes: Iterable[int]) -> QuotaExceeded | None:
         """Return why tensors of these sizes could never be held, or ``None``."""
         for size in sizes:
@@ -107,8 +162,8 @@ class Quota:
     def take_slot(self, slots: int) -> None:
         """Check how many tensors are failed or on their way.
 
-        Raises ``LimitExceeded``, which ends the session: refusing a failure its place would lose
-        it.
+        Raises ``LimitExceeded``, which ends the session: a failure that is refused its place would
+        be lost.
         """
         if slots >= self.max_tensors:
             raise LimitExceeded(
@@ -116,37 +171,74 @@ class Quota:
             )
 
     def end(self) -> None:
-        """Put everything back into the pool: the session has ended."""
-        if self._pool is not None:
-            self._pool.give_back(self._taken)
-            # Late drops and results must not reach the pool any more.
-            self._taken = self.max_bytes = 0
-            self._floor = -(2**62)
+        """Put back into the pool what the tensors took: the session has ended.
+
+        What is held stays counted in the pool until ``release``.
+        """
+        self._pool.give_back(self._taken)
+        # Late drops and results must not reach the pool any more.
+        self._taken = self.max_bytes = 0
+        self._floor = -(2**62)
 
     def _take_more(self, total: int) -> None:
-        if total > self.max_bytes:
-            raise QuotaExceeded(
-                f"session bytes: {total:,} would be held, {self.max_bytes:,} are allowed; "
-                "drop tensors, or raise max_session_bytes on the server"
-            )
+        allowed = self.max_bytes - self.held
+        if total > allowed:
+            raise self._refusal(total + self.held)
         pool = self._pool
-        assert pool is not None  # without one, all that is allowed was taken at the start
-        wanted = min(self.max_bytes, total + pool.share)
+        wanted = min(allowed, total + pool.share)
         for target in (wanted, total):
             if pool.take(target - self._taken):
                 self._taken = target
                 self._floor = target - 2 * pool.share
                 return
-        seen = pool.taken + total - self._taken
-        raise QuotaExceeded(
-            f"bytes of all sessions: {seen:,} would be held, {pool.max_bytes:,} are allowed; "
-            "wait until others need less, or raise max_total_bytes on the server"
-        )
+        raise pool.refusal(total - self._taken)
 
     def _put_back(self) -> None:
         pool = self._pool
-        assert pool is not None  # without one, the floor is 0
         target = max(0, self.bytes) + pool.share
         pool.give_back(self._taken - target)
         self._taken = target
         self._floor = target - 2 * pool.share
+
+    def _refusal(self, total: int) -> QuotaExceeded:
+        held = self.held
+        kept = (
+            f", {held:,} of them kept by views, exposed tensors and answers in transit"
+            if held
+            else ""
+        )
+        return QuotaExceeded(
+            f"session bytes: {total:,} would be held{kept}, {self.max_bytes:,} are allowed; "
+            "drop tensors, or raise max_session_bytes on the server"
+        )
+
+
+class FrameAccount:
+    """The bytes of the frames that wait to be sent, or sent again, to one client. Thread-safe.
+
+    Those beyond ``FREE_FRAME_BYTES`` count as held in the session's quota.
+    """
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota: Final = quota
+        self._lock: Final = threading.RLock()
+        self._bytes = 0
+        self._charged = 0
+
+    def add(self, size: int) -> None:
+        """Count a frame. Raises ``QuotaExceeded`` and counts nothing. In the session's thread."""
+        with self._lock:
+            charge = max(0, self._bytes + size - FREE_FRAME_BYTES) - self._charged
+            if charge > 0:
+                self._quota.hold(charge)
+                self._charged += charge
+            self._bytes += size
+
+    def remove(self, size: int) -> None:
+        """Count a frame as gone. In any thread."""
+        with self._lock:
+            self._bytes -= size
+            freed = self._charged - max(0, self._bytes - FREE_FRAME_BYTES)
+            if freed > 0:
+                self._charged -= freed
+                self._quota.release(freed)

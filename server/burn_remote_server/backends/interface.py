@@ -218,6 +218,19 @@ class Backend(ABC):
     def nbytes(self, array: Any) -> int:
         """Return the logical size of an array in bytes."""
 
+    @abstractmethod
+    def root(self, array: Any) -> Any:
+        """Return the array that has the memory which this one shows, itself if it is no view.
+
+        An array of its own memory has ``None`` as its attribute ``base``.
+        """
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether what ``BackendSession.read`` returns lies in the memory of this device, possibly
+        in that of the tensor; else it is a copy in the memory of the host."""
+        return True
+
     @property
     @abstractmethod
     def device_name(self) -> str:

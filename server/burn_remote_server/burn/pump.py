@@ -39,8 +39,9 @@ logger = get_logger(__name__)
 # Frames handed to the worker together. Larger: a batch holds the worker longer before its answers
 # leave. Smaller: the hand-over, about 40 µs, is shared by fewer operations.
 FRAMES_TOGETHER: Final = 256
-# The Rust client takes frames of up to 512 MiB; larger messages leave in fragments of this size.
-WHOLE_BYTES: Final = 256 * 2**20
+# Larger messages leave in fragments of this size. asyncio copies what the socket does not take at
+# once, so this bounds what a slow reader makes the server copy. The Rust client takes fragments.
+WHOLE_BYTES: Final = 4 * 2**20
 # Requests of one peer that wait for the one before. A Burn server sends one and waits. Larger: a
 # peer makes this one hold more. Smaller: nothing gained.
 MAX_WAITING_REQUESTS: Final = 64
@@ -189,9 +190,11 @@ async def _answer(link: WebSocketLink, session: BurnSession) -> None:
     frames = session.outbox.frames
     while True:
         while frames:
-            size = await _send(link, frames.popleft())
-            session.session.counters.client_sent_bytes += size
-            session.outbox.taken_bytes += size
+            frame = frames.popleft()
+            session.session.counters.client_sent_bytes += await _send(link, frame)
+            session.outbox.taken(frame)
+            # The elements' memory must not wait for the next frame to be freed.
+            del frame
             session.progress.set()
         if session.ended.is_set():
             return

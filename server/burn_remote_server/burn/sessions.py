@@ -1,4 +1,4 @@
-"""How do the two sockets of a Burn 0.21 client become one session?
+"""Sessions of Burn 0.21 clients, each of which has two sockets.
 
 A client opens ``/request`` and ``/response`` in any order, and names the session it drew on both.
 The session opens with the first; when the other does not come in time, it ends.
@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
+from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     HandshakeRefused,
@@ -24,8 +25,10 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
+from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.burn.quirks import AnswerDTypes
 from burn_remote_server.burn.running import BurnTask, TaskRunner
+from burn_remote_server.execution.outbox import FRAME_OVERHEAD_BYTES
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.transfers.exposed import burn_domain
@@ -43,7 +46,7 @@ MAX_UNREPORTED: Final = 64
 
 
 class BurnOutbox:
-    """What an engine says, as frames of Burn's dialect. The engine appends, the pump takes."""
+    """Frames of Burn's dialect for what an engine says. The engine appends, the pump takes."""
 
     def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
@@ -54,24 +57,57 @@ class BurnOutbox:
         self.frames: deque[list[bytes | memoryview]] = deque()
         self.failures: Counter[str] = Counter()  # so far, by the error's code
         self._unreported: list[OperationFailed] = []
+        self._account: FrameAccount | None = None
+
+    def count_in(self, account: FrameAccount) -> None:
+        """Count the bytes of frames in an account from now on."""
+        self._account = account
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        """Answer a request."""
+        """Answer a request.
+
+        Raises ``LimitExceeded``, which ends the session, where not even a refusal has room.
+        """
         if isinstance(value, OperationFailed):
             self._unreported = [each for each in self._unreported if each.tensor != value.tensor]
         frame = self._encoded(request, value)
         size = sum(map(len, frame))
         waiting = self._added_bytes - self.taken_bytes
         if waiting and waiting + size > self._max_waiting_bytes:
-            # Arrays whose elements wait here are alive although the session may have dropped them.
             refusal = QuotaExceeded(
                 f"bytes of answers that wait to be sent: {waiting + size:,} would, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
             )
             frame = encode_answer(Answer(request, refusal))
             size = sum(map(len, frame))
+        elif size <= INLINE_BYTES:
+            frame = [b"".join(frame)]  # else a small view would keep a large tensor's memory
+        try:
+            self._count(frame)
+        except QuotaExceeded as error:
+            frame = encode_answer(Answer(request, error))
+            size = sum(map(len, frame))
+            try:
+                self._count(frame)
+            except QuotaExceeded:
+                waiting = len(self.frames)
+                raise LimitExceeded(
+                    f"answers that wait to be sent ({error.reason})",
+                    seen=waiting + 1,
+                    allowed=waiting,
+                ) from error
         self._added_bytes += size
         self.frames.append(frame)
+
+    def taken(self, frame: Sequence[bytes | memoryview]) -> None:
+        """Count a frame as sent."""
+        self.taken_bytes += sum(map(len, frame))
+        if self._account is not None:
+            self._account.remove(_own_bytes(frame))
+
+    def _count(self, frame: Sequence[bytes | memoryview]) -> None:
+        if self._account is not None:
+            self._account.add(_own_bytes(frame))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Keep a failure: the read of a tensor tells it, and the next sync if none does."""
@@ -93,6 +129,13 @@ class BurnOutbox:
     def fetch(self, task: Fetch, slot: InFlight) -> None:
         """Start a download."""
         self._device.host.start_fetch(self, self._device.backend, task, slot)
+
+
+def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
+    """Return what a frame takes without elements that lie in a tensor's memory, which count there
+    (``TensorTable.hold_answer``)."""
+    own = sum(len(piece) for piece in frame if isinstance(piece, bytes))
+    return own + FRAME_OVERHEAD_BYTES
 
 
 class BurnSession:
@@ -157,6 +200,7 @@ class BurnSessions:
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, burn_domain(called), grant
             )
+            outbox.count_in(FrameAccount(session.interpreter.answers))
             session.counters.failures = outbox.failures
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:

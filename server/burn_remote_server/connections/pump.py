@@ -29,6 +29,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_server.access.admission import Grant
+from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.connections.attachments import Attachment
 from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES, FrameWriter
 from burn_remote_server.connections.greetings import greeting, name_of, refuse, say_goodbye
@@ -136,6 +137,7 @@ def _open(device: Device, grant: Grant) -> Attachment:
     allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
     outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
     session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
+    outbox.count_in(FrameAccount(session.interpreter.answers))
     attachment = Attachment(session, outbox)
     attachment.session.counters.failures = outbox.failures
     host.attachments.add(attachment)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from burn_remote_protocol.dialects.native import Batch, decode_task, dropped_next
+from burn_remote_protocol.dialects.native import INLINE_BYTES, Batch, decode_task, dropped_next
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -45,6 +45,10 @@ from burn_remote_server.execution.slots import InFlight, Uploading
 from burn_remote_server.transfers.exposed import Exposed, ExposeLimits, Transfers, transfer_key
 
 __all__ = ["Engine", "Outbox"]
+
+
+# Elements of a read up to this size leave in the bytes of the reply, which the outbox counts.
+COUNTED_ANSWER_BYTES: Final = INLINE_BYTES
 
 
 class Outbox(Protocol):
@@ -221,6 +225,13 @@ class Engine:
             value = None
         if isinstance(value, memoryview):
             assert isinstance(task, Read)  # a sync has no elements
+            if value.nbytes > COUNTED_ANSWER_BYTES:
+                try:
+                    self._tensors.hold_answer(task.tensor, value)
+                except QuotaExceeded as error:
+                    refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(task.spec))
+                    self._outbox.reply(task.request, refusal)
+                    return
             reply = TensorData(value, task.spec.shape, task.spec.dtype)
             self._outbox.reply(task.request, reply)
         else:
@@ -234,6 +245,7 @@ class Engine:
         try:
             array = self._tensors.read(task.tensor, task.spec)
             exposed = Exposed(self._interpreter.session.share(array), task.spec, backend)
+            self._tensors.expose(task.tensor, exposed)
         except OperationFailed as error:
             # The failure travels in the tensor's place: who fetches learns why it never was.
             exposed = Exposed(None, task.spec, backend, error)

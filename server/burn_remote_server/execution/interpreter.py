@@ -1,14 +1,14 @@
-"""What does an operation do to a session's tensors?
+"""Execution of a session's operations on its tensors.
 
-No asyncio and no bytes here: signatures, arrays, failures. An operation that fails marks its
-outputs as failed; one that uses a failed tensor passes the first failure on; only a read raises
-it.
+Signatures, arrays and failures; no asyncio and no bytes. An operation that fails marks its outputs
+as failed; one that uses a failed tensor passes the first failure on; only a read raises it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from sys import getrefcount
 from typing import Any, Final
 
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.execution.ownership import held_once
+from burn_remote_server.execution.ownership import HELD_HERE, held_once
 from burn_remote_server.execution.plans import (
     Plan,
     as_failure,
@@ -56,22 +56,26 @@ class Interpreter:
         max_operation_seconds: float | None = None,
         max_fetches: int | None = None,
         custom: CustomOperations = NO_OPERATIONS,
+        answers: Quota | None = None,
     ) -> None:
         self.backend = backend
         self._max_operation_cost = max_operation_cost
         self._max_operation_seconds = max_operation_seconds
         self.quota = quota
+        # What elements count in that wait to be read: host memory, which for a GPU is another.
+        self.answers = quota if answers is None else answers
         self.session: BackendSession = backend.open_session(custom)
-        self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches)
-        # At hand: an operation looks at all of them.
+        self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches, answers)
+        # Bound here because every operation uses them.
         self._arrays: Final = self.tensors.arrays
         self._slots: Final = self.tensors.slots
         self._forget: Final = self.tensors.forget
+        self._record: Final = self.tensors.record
         self._report = report
         self.numbered: dict[int, Plan] = {}
         self._is_cleared = False
-        # By identity: the decoder returns the same object for the same signature, and the plan that
-        # stands here keeps that object alive.
+        # Keys are identities: the decoder returns the same object for the same signature, and the
+        # plan keeps that object alive.
         self._plans: dict[int, Plan] = {}
         self.executed = 0
 
@@ -140,8 +144,8 @@ class Interpreter:
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]
     ) -> Callable[..., Any]:
-        """Return the plan's kernel, with its result in the memory of an input that dies with the
-        operation where there is one that nothing else refers to."""
+        """Return the plan's kernel; it writes into an input that dies with the operation, if there
+        is one to which nothing else refers."""
         for position in plan.reusable:
             if (
                 (position in plan.last_uses or tensors[position] in dying)
@@ -152,7 +156,7 @@ class Interpreter:
         return plan.run
 
     def _invoke_waiting(self, plan: Plan, tensors: tuple[int, ...]) -> None:
-        """Run an operation some of whose inputs are no plain arrays yet, or never will be."""
+        """Run an operation of which some inputs are failed or still arriving."""
         try:
             inputs = [self.tensors.array(tensor) for tensor in tensors[: plan.input_count]]
         except OperationFailed as failure:
@@ -181,6 +185,9 @@ class Interpreter:
                 results = run(*inputs)
             except BaseException as error:
                 results = self._run_again(plan, run, inputs, error)
+            # Nearly every result has memory of its own and needs no record.
+            if not plan.gives_one or results.base is not None or getrefcount(results) > HELD_HERE:
+                results = self._recorded(plan, results, inputs)
         except Exception as error:  # whatever a kernel raises becomes the outputs' failure
             self._fail(plan, tensors, error)
             return
@@ -191,12 +198,20 @@ class Interpreter:
                 self._forget(tensor)
             arrays[tensor] = results
         else:
-            present = (result for result in results if result is not None)
-            for tensor, result in zip(tensors[plan.input_count :], present, strict=True):
-                self._forget(tensor)
-                arrays[tensor] = result
+            self._store_all(tensors[plan.input_count :], results)
         for position in plan.last_uses:
             self._forget(tensors[position])
+
+    def _store_all(self, tensors: tuple[int, ...], results: list[Any]) -> None:
+        for tensor, result in zip(tensors, results, strict=True):
+            self._forget(tensor)
+            self._arrays[tensor] = result
+
+    def _recorded(self, plan: Plan, results: Any, inputs: list[Any]) -> Any:
+        """Record which memory results share; return the arrays to store."""
+        if plan.gives_one:
+            return self._record(results, inputs)
+        return [self._record(result, inputs) for result in results if result is not None]
 
     def _run_again(
         self, plan: Plan, run: Callable[..., Any], inputs: list[Any], error: BaseException

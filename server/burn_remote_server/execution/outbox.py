@@ -1,6 +1,6 @@
-"""Which frames leave a native session next?
+"""The queue of frames that leave a native session.
 
-Replies go first and whole; the chunks of large answers take turns, so that no download holds up a
+Replies go first and whole; the chunks of large answers take turns, so that no download delays a
 small reply or another download.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -16,16 +17,38 @@ from burn_remote_protocol.dialects.native import (
     chunk_head,
     encode_frame,
 )
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, QuotaExceeded
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    LimitExceeded,
+    OperationFailed,
+    QuotaExceeded,
+)
 from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply
 from burn_remote_protocol.replay import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.execution.slots import InFlight
 
-__all__ = ["Frame", "NativeOutbox"]
+__all__ = ["FRAME_OVERHEAD_BYTES", "Frame", "NativeOutbox"]
 
 # A whole frame, or a header and the payload that follows it in the same frame.
 Frame = bytes | tuple[bytes, memoryview]
+
+# Frames below this size are counted only where more than so many wait: counting takes a
+# microsecond, and that many take less than ``FREE_FRAME_BYTES``.
+COUNTED_BYTES: Final = 1024
+UNCOUNTED_FRAMES: Final = 256
+# What a frame takes beside its bytes: the object, and its place in the queue and the window.
+FRAME_OVERHEAD_BYTES: Final = 128
+
+
+class _CountedFrame(bytes):
+    """A frame that counts in an account for as long as anything refers to it."""
+
+    account: FrameAccount
+
+    def __del__(self) -> None:
+        self.account.remove(len(self) + FRAME_OVERHEAD_BYTES)
 
 
 @dataclass(slots=True, eq=False)  # compared by identity: == would compare all of the data
@@ -36,7 +59,7 @@ class _Download:
 
 
 class NativeOutbox:
-    """Turn what an engine says into frames, and keep each until the client has it.
+    """Frames for what an engine says, each kept until the client has it.
 
     The engine's thread appends, the pump takes; ``deque`` makes each step atomic.
     """
@@ -49,7 +72,7 @@ class NativeOutbox:
         is_resumable: bool = True,
         has_checksums: bool = False,
     ) -> None:
-        """Prepare to send.
+        """Create an empty queue.
 
         ``max_waiting_bytes`` bounds large answers that were not sent. ``is_resumable``: what was
         sent is kept until it is acknowledged. ``has_checksums``: chunks carry them.
@@ -66,6 +89,11 @@ class NativeOutbox:
         self._downloads: deque[_Download] = deque()
         self.failures: Counter[str] = Counter()  # reported so far, by the error's code
         self._fetch = fetch
+        self._account: FrameAccount | None = None
+
+    def count_in(self, account: FrameAccount) -> None:
+        """Count the bytes of frames in an account from now on."""
+        self._account = account
 
     def __len__(self) -> int:
         return len(self._again) + len(self._frames) + len(self._downloads)
@@ -86,36 +114,42 @@ class NativeOutbox:
         self._again = deque(self.window.frames())
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        """Answer a request; large elements follow in chunks."""
+        """Answer a request; large elements follow in chunks.
+
+        Raises ``LimitExceeded``, which ends the session, where not even a refusal has room.
+        """
         if not isinstance(value, TensorData):
-            self._frames.append(encode_frame(Reply(request, value)))
+            self._append(encode_frame(Reply(request, value)))
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
-            self._frames.append(encode_frame(Reply(request, bytes(data))))
+            try:
+                self._append_within_quota(encode_frame(Reply(request, bytes(data))))
+            except QuotaExceeded as error:
+                refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(value.spec))
+                self._append(encode_frame(Reply(request, refusal)))
             return
         waiting = self._added_bytes - self._taken_bytes
         if waiting and waiting + len(data) > self._max_waiting_bytes:
-            # Arrays whose elements wait here are alive although the session may have dropped them.
             refusal = QuotaExceeded(
                 f"bytes of answers that wait to be sent: {waiting + len(data):,} would, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once",
                 operation="Read",
             )
-            self._frames.append(encode_frame(Reply(request, refusal)))
+            self._append(encode_frame(Reply(request, refusal)))
             return
         self.follow(request, value)
 
     def follow(self, request: int, value: TensorData, start: int = 0) -> None:
         """Answer with a tensor's shape and dtype, and its bytes from ``start`` on in chunks."""
         data = memoryview(value.bytes).cast("B")
-        self._frames.append(encode_frame(Reply(request, value.spec)))
+        self._append(encode_frame(Reply(request, value.spec)))
         if start < len(data) or not start:
             self._added_bytes += len(data) - start
             self._downloads.append(_Download(request, data, start))
 
     def abandon(self, request: int) -> None:
-        """Send no more of a tensor: whoever wanted it has enough. In the thread that takes."""
+        """Send no more of a tensor: its reader has enough. In the thread that takes."""
         for download in [*self._downloads]:
             if download.payload == request:
                 self._downloads.remove(download)
@@ -123,17 +157,36 @@ class NativeOutbox:
 
     def lend(self, request: int, spec: TensorSpec, handle: bytes) -> None:
         """Answer with a tensor's shape and dtype, and what opens the memory that has its bytes."""
-        self._frames.append(encode_frame(Reply(request, spec)))
-        self._frames.append(encode_frame(Lent(request, handle)))
+        self._append(encode_frame(Reply(request, spec)))
+        self._append(encode_frame(Lent(request, handle)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report an operation that failed by itself."""
+        """Report an operation that failed by itself. Raises ``LimitExceeded`` like ``reply``."""
         self.failures[error.code] += 1
-        self._frames.append(encode_frame(Failed(tensors, error)))
+        self._append(encode_frame(Failed(tensors, error)))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
-        """Pass a download on to whoever does them."""
+        """Start a download."""
         self._fetch(task, slot)
+
+    def _append(self, frame: bytes) -> None:
+        try:
+            self._append_within_quota(frame)
+        except QuotaExceeded as error:
+            raise LimitExceeded(
+                f"frames that wait to be sent ({error.reason})",
+                seen=len(self._frames) + 1,
+                allowed=len(self._frames),
+            ) from error
+
+    def _append_within_quota(self, frame: bytes) -> None:
+        if self._account is not None and (
+            len(frame) >= COUNTED_BYTES or len(self._frames) >= UNCOUNTED_FRAMES
+        ):
+            self._account.add(len(frame) + FRAME_OVERHEAD_BYTES)
+            frame = _CountedFrame(frame)
+            frame.account = self._account
+        self._frames.append(frame)
 
     def _next(self) -> Frame | None:
         if self._frames:

@@ -128,7 +128,7 @@ class Session:
         quota = self.interpreter.quota
         self.counters.operations = self.interpreter.executed
         self.counters.tensors = quota.tensors
-        self.counters.tensor_bytes = quota.bytes
+        self.counters.tensor_bytes = quota.total_bytes
 
     def end(self) -> None:
         """Free everything, after what is running now; what is queued behind it is skipped."""

@@ -1,8 +1,8 @@
-"""Which tensors does a session have: computed, arriving, or failed?"""
+"""The tensors of one session: computed, arriving, or failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -15,6 +15,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
+from burn_remote_server.execution.allocations import Allocations, hold_while_alive
 from burn_remote_server.execution.fetches import Fetches
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Slot, Uploading
@@ -23,9 +24,10 @@ __all__ = ["TensorTable"]
 
 
 class TensorTable:
-    """What stands in the place of each of a session's tensors, counted against its quota.
+    """A session's tensors by their ids, counted against its quota.
 
-    Not thread-safe: like the interpreter's, its only caller is the session's worker.
+    ``answers`` is the quota for elements that were copied to the host's memory to be read; without
+    it, they count in the session's own. Not thread-safe: the session's worker is the only caller.
     """
 
     def __init__(
@@ -34,17 +36,21 @@ class TensorTable:
         session: BackendSession,
         quota: Quota,
         max_fetches: int | None = None,
+        answers: Quota | None = None,
     ) -> None:
         self._backend: Final = backend
         self._session: Final = session
         self._quota: Final = quota
+        self._answers: Final = quota if answers is None else answers
+        self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
+        self._records: Final = self._allocations.records  # looked at for every drop
         self._fetches: Final = Fetches(quota, max_fetches)
-        # Ready arrays and everything else are kept apart, so that the usual case is one lookup that
-        # cannot hand a kernel something that is no array. The same two dictionaries for good: the
-        # interpreter holds on to them.
+        # Ready arrays are kept apart from everything else, so that the usual case is one lookup
+        # whose result is always an array. The interpreter refers to both dictionaries; they are
+        # never replaced.
         self.arrays: Final[dict[int, Any]] = {}
         self.slots: Final[dict[int, Slot]] = {}
-        # Why none of them can be read any more.
+        # Why no tensor can be read any more.
         self.lost: DeviceLost | None = None
 
     def __len__(self) -> int:
@@ -73,7 +79,7 @@ class TensorTable:
         return array
 
     def store(self, tensor: int, value: Any) -> None:
-        """Put an array or a slot in a tensor's place, freeing what was there.
+        """Store an array or a slot under a tensor's id and free what was there.
 
         Raises ``QuotaExceeded`` for an array that the session may not have.
         """
@@ -83,17 +89,41 @@ class TensorTable:
             self.slots[tensor] = value
         else:
             self._quota.take(self._backend.nbytes(value), 1)
-            self.arrays[tensor] = value
+            self.arrays[tensor] = self._allocations.add(value)
+
+    def record(self, array: Any, inputs: Sequence[Any]) -> Any:
+        """Record a result that may share memory with tensors, ``inputs`` among them.
+
+        Its bytes were taken. Returns the array to store, which may be a copy.
+        """
+        return self._allocations.add(array, inputs)
+
+    def expose(self, tensor: int, exposed: object) -> None:
+        """Count a tensor's memory until ``exposed``, which refers to it, is gone."""
+        self._allocations.lend(self.arrays[tensor], exposed)
+
+    def hold_answer(self, tensor: int, elements: memoryview) -> None:
+        """Count elements that wait to be sent until nothing refers to them.
+
+        Raises ``QuotaExceeded`` where they are a copy for which there is no room.
+        """
+        owner = elements.obj
+        if self._backend.reads_in_place and tensor in self.arrays:
+            array = self.arrays[tensor]
+            if self._allocations.shares(array, owner):
+                self._allocations.lend(array, owner)
+                return
+        hold_while_alive(self._answers, owner, elements.nbytes)
 
     def store_shared(self, tensor: int, shared: Any) -> None:
-        """Put what was uploaded, or another session shared, in a tensor's place.
+        """Store what was uploaded, or what another session shared, under a tensor's id.
 
         Raises ``QuotaExceeded``.
         """
         self.store(tensor, self._session.adopt(shared))
 
     def begin_upload(self, tensor: int, spec: TensorSpec, byte_count: int) -> Uploading:
-        """Make room for a tensor that arrives in chunks.
+        """Reserve memory for a tensor that arrives in chunks.
 
         Raises ``QuotaExceeded`` and ``OutOfMemory``, and ``ProtocolViolation`` where the byte count
         is not that of the shape and dtype.
@@ -116,7 +146,7 @@ class TensorTable:
         return slot
 
     def begin_fetch(self, tensor: int, slot: InFlight) -> None:
-        """Put a tensor that comes from another server in its place, with room for it reserved.
+        """Reserve room for a tensor that comes from another session or server.
 
         Raises ``QuotaExceeded``.
         """
@@ -132,9 +162,9 @@ class TensorTable:
         self._quota.take(size, 1)
 
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
-        """Put the array that has arrived whole in its tensor's place.
+        """Replace a complete upload by its array.
 
-        Raises ``MemoryError`` and ``DeviceLost``; then the upload stands there as before.
+        Raises ``MemoryError`` and ``DeviceLost``; then the upload stays.
         """
         shared = self._backend.finished(slot.upload, slot.spec.dtype)
         array = self._session.adopt(shared)
@@ -142,12 +172,12 @@ class TensorTable:
         self.arrays[tensor] = array
 
     def refused_upload(self, tensor: int) -> bool:
-        """Whether chunks of this tensor may still come although it is no upload (any more): it was
-        refused, or dropped while they were on their way."""
+        """Whether chunks of this tensor may still come although it is no upload: it was refused, or
+        dropped while they were on their way."""
         return tensor not in self.arrays
 
     def slot(self, tensor: int) -> Slot | None:
-        """Return what stands in a tensor's place, ``None`` for an array or nothing."""
+        """Return the slot under a tensor's id, ``None`` for an array or nothing."""
         return self.slots.get(tensor)
 
     def read(self, tensor: int, spec: TensorSpec) -> Any:
@@ -162,7 +192,7 @@ class TensorTable:
         return array
 
     def settle(self) -> None:
-        """Wait for every tensor that is on its way; failures stay in their places.
+        """Wait for every tensor that is on its way; failures stay.
 
         Raises ``DeviceLost``.
         """
@@ -193,7 +223,10 @@ class TensorTable:
         """Free a tensor if the session has it."""
         array = self.arrays.pop(tensor, None)
         if array is not None:
-            self._quota.give_back(self._backend.nbytes(array), 1)
+            if self._records:
+                self._allocations.forget(array)
+            else:
+                self._quota.give_back(self._backend.nbytes(array), 1)
         elif self.slots:
             slot = self.slots.pop(tensor, None)
             if isinstance(slot, Uploading):

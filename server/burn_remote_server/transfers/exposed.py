@@ -36,7 +36,8 @@ WITHDRAWN_AT_ONCE: Final = 256
 EXPIRED_AT_ONCE: Final = 512
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: == of arrays is no bool
+# Compared by identity: ``==`` of arrays is no bool. Weak references tell when one is gone.
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Exposed:
     """A tensor that may be fetched: the shared array, its device, and what it is; or why it
     failed."""

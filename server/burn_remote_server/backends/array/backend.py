@@ -79,6 +79,22 @@ class ArrayBackend(Backend):
     def nbytes(self, array: Any) -> int:
         return int(array.nbytes)
 
+    def root(self, array: Any) -> Any:
+        base = array.base
+        if base is None:
+            return array
+        kind = type(array)
+        if type(base) is kind and base.base is None:
+            return base
+        root = array
+        while base is not None:
+            # Others are in between: NumPy's ``as_strided`` puts an object of its own there. What
+            # ends the chain may be bytes or memory that is recycled: then the last array counts.
+            if type(base) is kind:
+                root = base
+            base = getattr(base, "base", None)
+        return root
+
     # -- what it can do -----------------------------------------------------------------------
 
     def dtype_usage(self, dtype: DType) -> DTypeUsage:

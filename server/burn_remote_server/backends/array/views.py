@@ -1,4 +1,4 @@
-"""When is part of a tensor copied, so that it does not keep all of the tensor in memory?"""
+"""Copies of small parts of a tensor, which would keep all of its memory alive as views."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from burn_remote_server.backends.array.kernels import Array
 
 __all__ = ["without_much_more"]
 
-# A view keeps all of its tensor's memory alive, of which the session's quota knows nothing once the
-# tensor is dropped. Larger: a session can hold so many times its quota. Smaller: more parts are
-# copied; the thirds of a joint projection in attention should not be.
+# A view keeps all of its tensor's memory alive, and the session's quota counts that once the tensor
+# is dropped. Larger: programs that keep small parts of large tensors need more memory. Smaller:
+# more parts are copied; the thirds of a joint projection in attention should not be.
 MAX_MEMORY_PER_VIEW: Final = 4
 
 

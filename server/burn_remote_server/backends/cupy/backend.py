@@ -142,6 +142,10 @@ class CupyBackend(ArrayBackend):
             table = {**self._shared, **kernel_table(random_families(CUPY, numbers))}
             return CupySession(self, self._gpu, stream, table, numbers.seed, custom)
 
+    @property
+    def reads_in_place(self) -> bool:
+        return False
+
     # -- tensors in and out -------------------------------------------------------------------
 
     def to_device(self, data: TensorData) -> Shared:

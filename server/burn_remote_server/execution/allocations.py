@@ -1,0 +1,180 @@
+"""Which memory a session's tensors share, and what keeps it alive when they are dropped.
+
+A tensor counts with the bytes that it shows. That is too little where a small view outlives the
+tensor that it was taken from, and where something outside the session's table refers to the memory:
+an exposed tensor that nobody fetched yet, an answer that a slow client did not read. So an
+allocation counts with the larger of two numbers: what its tensors show, and its size, as long as
+anything refers to it. What goes beyond the tensors counts as held (``Quota.held``).
+
+The count of a new tensor is at most the bytes that it shows, whatever memory it shares. So whether
+an operation fits follows from the shapes and from what is held before it, not from whether a kernel
+returns a view or a copy.
+
+Most tensors have memory of their own and never appear here. The invariant: an allocation has a
+record where two tensors of the table share it, where it is larger than its only tensor, and where
+something outside the table refers to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_server.access.quota import Quota
+
+__all__ = ["Allocations", "hold_while_alive"]
+
+
+class _Record:
+    """An allocation: its size, the sum that its tensors show, and how many refer to it."""
+
+    __slots__ = ("outside", "root", "shown", "size", "tensors", "was_lent")
+
+    def __init__(self, root: Any, size: int, shown: int, tensors: int) -> None:
+        self.root = root  # keeps the id that is this record's key from being used again
+        self.size = size
+        self.shown = shown
+        self.tensors = tensors
+        self.outside = 0
+        self.was_lent = False
+
+    def held(self) -> int:
+        """Bytes that count beside those of the tensors."""
+        is_alive = self.tensors or self.outside
+        return max(0, self.size - self.shown) if is_alive else 0
+
+
+class Allocations:
+    """The allocations of one session that need a record.
+
+    The thread that executes the session calls the methods; references from outside the table end
+    in any thread.
+    """
+
+    def __init__(
+        self, quota: Quota, root: Callable[[Any], Any], nbytes: Callable[[Any], int]
+    ) -> None:
+        self._quota: Final = quota
+        self._root: Final = root
+        self._nbytes: Final = nbytes
+        self.records: Final[dict[int, _Record]] = {}
+        self._lock: Final = threading.Lock()
+        # Records to which a reference from outside has ended. A reference may end while this thread
+        # holds the lock, so nobody waits for the lock there; whoever has it looks here at the end.
+        self._ended: Final[deque[int]] = deque()
+
+    def add(self, array: Any, inputs: Sequence[Any] = ()) -> Any:
+        """Record the memory of an array whose bytes were taken and that becomes a tensor.
+
+        ``inputs`` are tensors whose memory it may share. Returns the array, or a copy where its
+        memory is larger than the array and the session has no room for the rest.
+        """
+        root = self._root(array)
+        record = self.records.get(id(root))
+        if record is not None:
+            self._change(id(root), record, 1, array)
+            return array
+        if root is array and not inputs:
+            return array
+        size, shown = self._nbytes(root), self._nbytes(array)
+        for other in inputs:
+            if other is root:
+                self.records[id(root)] = _Record(root, size, shown + size, 2)
+                return array
+            if other.base is not None and self._root(other) is root:
+                self.records[id(root)] = _Record(root, size, shown + self._nbytes(other), 2)
+                return array
+        if size > shown:
+            try:
+                self._quota.hold(size - shown)
+            except QuotaExceeded:
+                return array.copy()
+            self.records[id(root)] = _Record(root, size, shown, 1)
+        return array
+
+    def lend(self, array: Any, borrower: object) -> None:
+        """Count the memory of a tensor's array for as long as ``borrower`` lives."""
+        root = self._root(array)
+        key = id(root)
+        record = self.records.get(key)
+        if record is None:
+            record = _Record(root, self._nbytes(root), self._nbytes(array), 1)
+        with self._lock:
+            self.records[key] = record
+            record.outside += 1
+            record.was_lent = True
+        self._end_all()
+        weakref.finalize(borrower, self._end, key).atexit = False
+
+    def shares(self, array: Any, other: Any) -> bool:
+        """Whether two arrays show the same memory."""
+        return self._root(array) is self._root(other)
+
+    def forget(self, array: Any) -> None:
+        """Count an array as dropped from the table."""
+        key = id(self._root(array))
+        record = self.records.get(key)
+        if record is not None:
+            self._change(key, record, -1, array)
+        self._quota.give_back(self._nbytes(array), 1)
+
+    def _change(self, key: int, record: _Record, tensors: int, array: Any) -> None:
+        """Add a tensor to a record, or take one away; then move what is held."""
+        if not record.was_lent:  # no other thread changes it
+            self._add_tensors(key, record, tensors, array)
+            return
+        with self._lock:
+            # Its last reference from outside may have ended since the caller found it.
+            self.records[key] = record
+            self._add_tensors(key, record, tensors, array)
+        self._end_all()
+
+    def _add_tensors(self, key: int, record: _Record, tensors: int, array: Any) -> None:
+        before = record.held()
+        record.tensors += tensors
+        record.shown += tensors * self._nbytes(array)
+        more = record.held() - before
+        if more > 0:
+            self._quota.retain(more)
+        elif more < 0:
+            self._quota.release(-more)
+        self._settle(key, record)
+
+    def _settle(self, key: int, record: _Record) -> None:
+        """Delete a record that is not needed any more. One that was lent stays while it has a
+        tensor: the borrower may become a tensor of this session."""
+        if record.outside:
+            return
+        is_simple = record.tensors == 1 and record.shown >= record.size and not record.was_lent
+        if not record.tensors or is_simple:
+            del self.records[key]
+
+    def _end(self, key: int) -> None:
+        """Count a reference from outside as ended. In any thread."""
+        self._ended.append(key)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                while self._ended:
+                    key = self._ended.popleft()
+                    record = self.records[key]
+                    before = record.held()
+                    record.outside -= 1
+                    freed = before - record.held()
+                    if freed > 0:
+                        self._quota.release(freed)
+                    self._settle(key, record)
+            finally:
+                self._lock.release()
+
+
+def hold_while_alive(quota: Quota, owner: object, size: int) -> None:
+    """Count bytes outside the tensors until ``owner`` is gone. Raises ``QuotaExceeded``."""
+    quota.hold(size)
+    weakref.finalize(owner, quota.release, size).atexit = False

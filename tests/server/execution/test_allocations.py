@@ -1,0 +1,328 @@
+"""Memory counts for as long as anything refers to it, and once."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.quota import FREE_FRAME_BYTES, FrameAccount, Pool, Quota
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.tensors import TensorTable
+
+SIZE = 64
+
+
+class Holder:
+    """Something outside the table that refers to an array, as an exposed tensor does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def table_of(max_bytes: int, pool: Pool | None = None) -> tuple[TensorTable, Quota]:
+    backend = NumpyBackend()
+    quota = Quota(max_bytes, 1000, None, pool)
+    return TensorTable(backend, backend.open_session(), quota), quota
+
+
+def put(table: TensorTable, quota: Quota, tensor: int, array: Any, *inputs: Any) -> None:
+    """Store an operation's result as the interpreter does."""
+    quota.take(array.nbytes, 1)
+    table.arrays[tensor] = table.record(array, inputs)
+
+
+def bytes_of(size: int) -> Any:
+    return np.zeros(size, np.uint8)
+
+
+def test_a_view_counts_what_it_shows_while_its_base_is_there() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    put(table, quota, 2, table.arrays[1][:100], table.arrays[1])
+    assert quota.total_bytes == 500
+
+
+def test_a_view_counts_all_that_it_keeps_alive_once_its_base_is_dropped() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    put(table, quota, 2, table.arrays[1][:100], table.arrays[1])
+    put(table, quota, 3, table.arrays[2][:50], table.arrays[2])
+    table.drop([1])
+    assert quota.total_bytes == 400
+    table.drop([2])
+    assert quota.total_bytes == 400
+    table.drop([3])
+    assert (quota.total_bytes, quota.tensors) == (0, 0)
+
+
+def test_views_that_show_all_of_a_dropped_base_count_no_more_than_they_show() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(300))
+    base = table.arrays[1]
+    for part in range(3):
+        put(table, quota, 2 + part, base[100 * part : 100 * part + 100], base)
+    del base
+    table.drop([1])
+    assert quota.total_bytes == 300
+
+
+def test_memory_that_dropped_bases_leave_alive_is_refused_to_others() -> None:
+    table, quota = table_of(1000)
+    for tensor in (1, 2):
+        table.store(tensor, bytes_of(400))
+        put(table, quota, 10 + tensor, table.arrays[tensor][:10], table.arrays[tensor])
+        table.drop([tensor])
+    with pytest.raises(QuotaExceeded, match="1,100 would be held, 780 of them kept by views"):
+        quota.take(300, 1)
+
+
+def test_a_strided_window_counts_the_memory_behind_it() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    window = np.lib.stride_tricks.as_strided(table.arrays[1], (50, 2), (2, 1))
+    put(table, quota, 2, window, table.arrays[1])
+    table.drop([1])
+    assert quota.total_bytes == 400
+
+
+def test_a_result_that_keeps_more_than_it_shows_counts_all_or_is_copied() -> None:
+    table, quota = table_of(1000)
+    put(table, quota, 1, bytes_of(600)[:100])
+    assert quota.total_bytes == 600
+    put(table, quota, 2, bytes_of(600)[:100])
+    assert quota.total_bytes == 700
+    assert table.arrays[2].base is None
+
+
+def test_one_array_under_two_ids_counts_until_both_are_dropped() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    put(table, quota, 2, table.arrays[1], table.arrays[1])
+    table.drop([1])
+    assert quota.total_bytes == 400
+    table.drop([2])
+    assert quota.total_bytes == 0
+
+
+def test_an_exposed_tensor_counts_after_its_drop_until_nothing_refers_to_it() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    exposed = Holder(table.arrays[1])
+    table.expose(1, exposed)
+    assert quota.total_bytes == 400
+    table.drop([1])
+    assert (quota.total_bytes, quota.tensors) == (400, 0)
+    del exposed
+    assert quota.total_bytes == 0
+
+
+def test_an_exposed_view_counts_the_memory_behind_it() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    put(table, quota, 2, table.arrays[1][:100], table.arrays[1])
+    exposed = Holder(table.arrays[2])
+    table.expose(2, exposed)
+    table.drop([2, 1])
+    assert quota.total_bytes == 400
+    del exposed
+    assert quota.total_bytes == 0
+
+
+def test_a_tensor_that_comes_back_to_its_own_session_counts_once_its_source_is_dropped() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    exposed = Holder(table.arrays[1])
+    table.expose(1, exposed)
+    array = exposed.array
+    del exposed
+    table.store(2, array)
+    del array
+    put(table, quota, 3, table.arrays[2][:100], table.arrays[2])
+    table.drop([1, 2])
+    assert quota.total_bytes == 400
+
+
+def test_an_answer_in_transit_counts_the_dropped_tensor_it_shows() -> None:
+    table, quota = table_of(10**6)
+    backend = NumpyBackend()
+    spec = TensorSpec((1000,), F32)
+    table.store(1, np.zeros(1000, np.float32))
+    elements = backend.to_bytes(table.arrays[1], F32)
+    table.hold_answer(1, elements)
+    assert quota.total_bytes == spec.nbytes
+    table.drop([1])
+    chunk = elements[:10]
+    del elements
+    assert quota.total_bytes == spec.nbytes
+    del chunk
+    assert quota.total_bytes == 0
+
+
+def test_an_answer_that_is_a_copy_counts_beside_its_tensor_and_may_be_refused() -> None:
+    table, quota = table_of(10_000)
+    backend = NumpyBackend()
+    table.store(1, np.zeros((50, 25), np.float32).T)
+    elements = backend.to_bytes(table.arrays[1], F32)
+    table.hold_answer(1, elements)
+    assert quota.total_bytes == 10_000
+    with pytest.raises(QuotaExceeded):
+        table.hold_answer(1, backend.to_bytes(table.arrays[1], F32))
+    del elements
+    assert quota.total_bytes == 5000
+
+
+def test_what_a_session_leaves_held_stays_in_the_pool_until_it_is_gone() -> None:
+    pool = Pool(10**6)
+    table, quota = table_of(10**6, pool)
+    table.store(1, bytes_of(4000))
+    exposed = Holder(table.arrays[1])
+    table.expose(1, exposed)
+    table.clear()
+    quota.end()
+    assert pool.taken == 4000
+    del exposed
+    assert pool.taken == 0
+
+
+def test_references_that_end_in_other_threads_are_all_counted() -> None:
+    pool = Pool(10**9)
+    table, quota = table_of(10**9, pool)
+    ending: queue.SimpleQueue[Holder | None] = queue.SimpleQueue()
+
+    def end() -> None:
+        while ending.get() is not None:
+            pass
+
+    threads = [threading.Thread(target=end) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for tensor in range(900):
+        table.store(tensor, bytes_of(100))
+        holder = Holder(table.arrays[tensor])
+        table.expose(tensor, holder)
+        ending.put(holder)
+        del holder
+        put(table, quota, 10_000 + tensor, table.arrays[tensor][:10], table.arrays[tensor])
+        table.drop([tensor])
+    for _ in threads:
+        ending.put(None)
+    for thread in threads:
+        thread.join(5)
+    assert quota.total_bytes == 900 * 100
+    table.clear()
+    quota.end()
+    assert pool.taken == 0
+
+
+def test_frames_beyond_the_free_bytes_count_until_they_are_gone() -> None:
+    quota = Quota(1000, 10)
+    account = FrameAccount(quota)
+    account.add(FREE_FRAME_BYTES)
+    assert quota.total_bytes == 0
+    account.add(900)
+    assert quota.total_bytes == 900
+    with pytest.raises(QuotaExceeded):
+        account.add(101)
+    account.remove(FREE_FRAME_BYTES)
+    assert quota.total_bytes == 0
+
+
+@dataclass(eq=False)
+class Memory:
+    """What the model knows of an allocation."""
+
+    size: int
+
+
+class Sharing(RuleBasedStateMachine):
+    """The count of random views, drops and exposes equals that of a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool(10**6)
+        self.table, self.quota = table_of(10**6, self.pool)
+        self.memory: dict[int, Memory] = {}
+        self.holders: list[tuple[Holder, Memory]] = []
+        self.next = 0
+
+    def _new(self, array: Any, memory: Memory, *inputs: Any) -> None:
+        put(self.table, self.quota, self.next, array, *inputs)
+        self.memory[self.next] = memory
+        self.next += 1
+
+    @rule(size=st.integers(1, SIZE))
+    def compute(self, size: int) -> None:
+        self._new(bytes_of(size), Memory(size))
+
+    @rule(size=st.integers(1, SIZE), shown=st.integers(1, SIZE))
+    def compute_part(self, size: int, shown: int) -> None:
+        self._new(bytes_of(size)[:shown], Memory(size))
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), first=st.integers(0, SIZE), step=st.sampled_from([1, 2, -1]))
+    def view(self, data: st.DataObject, first: int, step: int) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        array = self.table.arrays[tensor]
+        self._new(array[first::step], self.memory[tensor], array)
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data())
+    def alias(self, data: st.DataObject) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        array = self.table.arrays[tensor]
+        self._new(array, self.memory[tensor], array)
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        self.table.drop([tensor])
+        del self.memory[tensor]
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data())
+    def expose(self, data: st.DataObject) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        holder = Holder(self.table.arrays[tensor])
+        self.table.expose(tensor, holder)
+        self.holders.append((holder, self.memory[tensor]))
+
+    @precondition(lambda self: self.holders)
+    @rule(place=st.integers(0, 100))
+    def let_go(self, place: int) -> None:
+        del self.holders[place % len(self.holders)]
+
+    @invariant()
+    def counts_the_larger_of_what_is_shown_and_what_is_alive(self) -> None:
+        shown: dict[Memory, int] = {}
+        for tensor, memory in self.memory.items():
+            shown[memory] = shown.get(memory, 0) + self.table.arrays[tensor].nbytes
+        for _, memory in self.holders:
+            shown.setdefault(memory, 0)
+        expected = sum(max(memory.size, count) for memory, count in shown.items())
+        assert self.quota.total_bytes == expected
+        assert self.quota.tensors == len(self.memory)
+        assert expected <= self.pool.taken <= expected + 2 * self.pool.share
+
+    def teardown(self) -> None:
+        self.holders.clear()
+        self.table.clear()
+        self.quota.end()
+        assert (self.quota.total_bytes, self.pool.taken) == (0, 0)
+        gc.collect()
+
+
+TestSharing = Sharing.TestCase
+TestSharing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
