@@ -93,4 +93,7 @@ def test_a_number_that_looks_like_a_tensor_stays_a_number() -> None:
 @given(frame=st.binary(max_size=60), cut=st.integers(0, 100))
 def test_what_is_malformed_is_not_recognized(frame: bytes, cut: int) -> None:
     assert recognize_operation(frame) is None
-    assert recognize_operation(OPERATIONS[0].payload[:cut] + frame) is None or not frame
+    changed = OPERATIONS[0].payload[:cut] + frame
+    found = recognize_operation(changed)
+    # Some changes give another well-formed frame, for example another stream in the last byte.
+    assert found is None or found == decoded(changed)
