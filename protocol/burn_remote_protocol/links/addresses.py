@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_PORT",
     "Address",
     "decoded_token",
+    "named_address",
     "parse_address",
     "parse_device_path",
     "without_token",
@@ -147,6 +148,14 @@ def _suggestion(text: str) -> str:
 
 def _malformed(text: str, problem: str, suggestion: str) -> ConnectionFailed:
     return ConnectionFailed(without_token(f"{text!r} is no address, {problem}; write {suggestion}"))
+
+
+def named_address(text: str) -> str:
+    """Return an address for a message or a log: without secrets and on one line."""
+    try:
+        return str(parse_address(text))
+    except ConnectionFailed:
+        return "an invalid address"
 
 
 def without_token(text: str) -> str:

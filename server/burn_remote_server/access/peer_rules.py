@@ -123,20 +123,26 @@ class PeerRules:
             answers = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise TransferFailed(f"no host is known by the name {target.host!r}") from error
-        for *_, found in answers:
-            numeric = str(found[0])
-            # A zone (fe80::1%eth0) makes an address link-local in any case.
-            if "%" in numeric:
-                continue
-            ip = ipaddress.ip_address(numeric)
+        addresses = [ip for *_, found in answers if (ip := _without_zone(str(found[0])))]
+        for ip in addresses:
             if self.allows(target.host, ip, target.port):
                 _check_token_stays_private(target, token, ip)
-                return target, numeric
+                return target, str(ip)
+        refusal = f"this server may not fetch from {target.host!r} at port {target.port}"
+        if all(map(is_forbidden, addresses)):
+            raise TransferFailed(
+                f"{refusal}; no setting allows link-local addresses and those at which clouds hand "
+                "out credentials"
+            )
         host = f"[{target.host}]" if ":" in target.host else target.host
         raise TransferFailed(
-            f"this server may not fetch from {target.host!r} at port {target.port}; its operator "
-            f"can allow that with --peer {host}:{target.port}"
+            f"{refusal}; its operator can allow that with --peer {host}:{target.port}"
         )
+
+
+def _without_zone(numeric: str) -> Ip | None:
+    """Return an address, or ``None`` for one with a zone (``fe80::1%eth0``): it is link-local."""
+    return None if "%" in numeric else ipaddress.ip_address(numeric)
 
 
 def token_of(target: Address) -> str | None:

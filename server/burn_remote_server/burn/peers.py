@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
-from burn_remote_protocol.links.addresses import without_token
+from burn_remote_protocol.links.addresses import named_address
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -80,10 +80,10 @@ class BurnPeers:
         except TransferFailed:
             raise
         except TimeoutError:
-            source = without_token(task.address)
+            source = named_address(task.address)
             raise TransferFailed(f"{source} did not answer in time") from None
         except BurnRemoteError as error:
-            source = without_token(task.address)
+            source = named_address(task.address)
             raise TransferFailed(f"cannot fetch from {source}: {error}") from error
         finally:
             lane.users -= 1

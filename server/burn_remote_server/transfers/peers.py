@@ -15,7 +15,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
-from burn_remote_protocol.links.addresses import Address, parse_address, without_token
+from burn_remote_protocol.links.addresses import Address, named_address, parse_address
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
 from burn_remote_protocol.messages import Fetch, Hello
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
@@ -117,7 +117,7 @@ class Peers:
             raise
         except (BurnRemoteError, TimeoutError) as error:
             text = str(error) or "no answer to the handshake"
-            source = without_token(address)
+            source = named_address(address)
             raise TransferFailed(f"cannot reach the source {source}: {text}") from error
         peer = PeerConnection(
             link,

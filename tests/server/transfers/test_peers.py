@@ -240,6 +240,23 @@ async def test_the_address_of_a_native_peer_has_no_token_that_could_be_sent_in_c
     assert "my-secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["ws://me:my-secret@a", "ws://a:1\r\nX-Evil: my-secret", "ws://a/?token=my-secret", "x" * 9999],
+)
+async def test_the_error_for_an_invalid_address_is_one_short_line_without_secrets(
+    peers: Peers, address: str
+) -> None:
+    with pytest.raises(TransferFailed) as caught:
+        task = Fetch(b"t" * 32, address, 1, SPEC)
+        await peers.fetch("native", open_backends("numpy", 1)[0], task)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 300
+    if "X-Evil" not in address:
+        assert "my-secret" not in text
+
+
 async def test_addresses_that_lead_nowhere_do_not_pile_up(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
