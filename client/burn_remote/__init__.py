@@ -1,4 +1,4 @@
-"""Hold tensors on other machines, compute on them, and move them from machine to machine."""
+"""Tensors on remote devices: computation on them, and transfers between devices."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The device that a call names, and the default device of calls that name none."""
+"""Validation of device arguments, and the default device."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ __all__ = ["checked_device", "default_device"]
 
 
 def checked_device(device: Device) -> Device:
-    """Return a device. Raises ``UsageError`` for anything else, such as its address."""
+    """Return ``device``. Raises ``UsageError`` if it is not a device, for example an address."""
     if isinstance(device, Device):
         return device
     advice = device_advice(device)
-    raise UsageError(f"a device is a RemoteDevice or a LocalDevice, not {device!r}{advice}")
+    raise UsageError(f"a device must be a RemoteDevice or a LocalDevice, not {device!r}{advice}")
 
 
 _default: Device | None = None
 
 
 def default_device() -> Device:
-    """Return the device of tensors made without one: ``RemoteDevice()``, opened at first use.
+    """Return the device of calls with ``device=None``: ``RemoteDevice()``, opened at first use.
 
-    Raises ``ConnectionFailed`` and whatever else ``RemoteDevice`` does.
+    Raises the errors of ``RemoteDevice``.
     """
     global _default
-    # No lock: threads that come here together share one session, and either device will do.
+    # No lock: concurrent first calls share one session, so either device is right.
     device = _default
     if device is None or device.session.closed:
         try:
             device = _default = RemoteDevice()
         except ConnectionFailed as error:
             raise ConnectionFailed(
-                f"{error}; a tensor made without device= goes there: start burn-remote-server, "
-                "set BURN_REMOTE_ADDRESS, or write device=burn_remote.LocalDevice()"
+                f"{error}; this is the default device: start burn-remote-server there, "
+                "set BURN_REMOTE_ADDRESS, or pass device=burn_remote.LocalDevice()"
             ) from error
     return device

@@ -1,8 +1,8 @@
-"""Which gradients of layers does the IR have as operations of its own?
+"""Gradients of layers: the backward operations of Burn's IR.
 
-Their names, arguments and shapes are Burn's: weights of ``linear`` are ``[in, out]``. The result
-of each has the shape of the argument that it is the gradient to. Per spatial axis, an option is one
-integer for all or a sequence of one for each.
+Names, arguments and shapes are Burn's: the weight of ``linear`` is ``[in, out]``. Each gradient has
+the shape of the argument it belongs to. Stride, padding and dilation are one integer for all
+spatial axes, or a sequence with one for each. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.nn.convolution import Sizes, per_axis
 from burn_remote.nn.sampling import MODES
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CTC_LOSS_BACKWARD: Final = Operator(layers.CTC_LOSS_BACKWARD)
 INTERPOLATE_BACKWARD: Final = Operator(sampling.INTERPOLATE_BACKWARD)
 DEFORMABLE_CONV2D_BACKWARD: Final = Operator(convolution.DEFORMABLE_CONV2D_BACKWARD)
 
-# By the number of spatial axes.
+# Number of spatial axes -> operator.
 CONV_X_BACKWARD: Final = {
     1: Operator(convolution.CONV1D_X_BACKWARD),
     2: Operator(convolution.CONV2D_X_BACKWARD),
@@ -75,25 +75,28 @@ MAX_POOL_BACKWARD: Final = {
 
 @explained
 def linear_x_backward(weight: Tensor, output_grad: Tensor) -> Tensor:
-    """Return ``output_grad @ weight.T``: ``[in, out]``, ``[…, out]`` to ``[…, in]``."""
+    """Return ``output_grad @ weight.T``: weight ``[in, out]``, ``[…, out]`` to ``[…, in]``."""
     return LINEAR_X_BACKWARD.apply((weight, output_grad))
 
 
 @explained
 def linear_weight_backward(x: Tensor, output_grad: Tensor) -> Tensor:
-    """Return ``x.T @ output_grad``: ``[…, in]``, ``[…, out]`` to ``[in, out]``."""
+    """Return ``x.T @ output_grad``: x ``[…, in]``, ``[…, out]`` to ``[in, out]``."""
     return LINEAR_WEIGHT_BACKWARD.apply((x, output_grad))
 
 
 @explained
 def linear_bias_backward(output_grad: Tensor) -> Tensor:
-    """Return the sum over all but the last axis: ``[…, out]`` to ``[out]``."""
+    """Return the sum over all axes but the last: ``[…, out]`` to ``[out]``."""
     return LINEAR_BIAS_BACKWARD.apply((output_grad,))
 
 
 @explained
 def embedding_backward(weights: Tensor, out_grad: Tensor, indices: Tensor) -> Tensor:
-    """Add the gradients of looked-up rows: ``[rows, n]``, ``[…, n]``, ``[…]`` to ``[rows, n]``."""
+    """Return the gradient of ``embedding`` with respect to its weights.
+
+    Shapes: weights ``[rows, n]``, gradient ``[…, n]``, indices ``[…]`` to ``[rows, n]``.
+    """
     return EMBEDDING_BACKWARD.apply((weights, out_grad, indices))
 
 
@@ -107,7 +110,7 @@ def conv_x_backward(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its input."""
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` with respect to ``x``."""
     spatial = _spatial(x, 3)
     options = _options(spatial, stride, padding, dilation, groups)
     return CONV_X_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
@@ -123,7 +126,7 @@ def conv_weight_backward(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its kernels."""
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` with respect to ``weight``."""
     spatial = _spatial(x, 3)
     options = _options(spatial, stride, padding, dilation, groups)
     return CONV_WEIGHT_BACKWARD[spatial].apply((x, weight, output_grad), (options,))
@@ -131,7 +134,7 @@ def conv_weight_backward(
 
 @explained
 def conv_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -> Tensor:
-    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` to its bias."""
+    """Return the gradient of ``conv1d``, ``conv2d`` or ``conv3d`` with respect to ``bias``."""
     return CONV_BIAS_BACKWARD[_spatial(x, 3)].apply((x, bias, output_grad))
 
 
@@ -149,9 +152,9 @@ def deform_conv2d_backward(
     weight_groups: int = 1,
     offset_groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of ``deform_conv2d`` to x, offset, weight, mask and bias.
+    """Return the gradients of ``deform_conv2d`` for x, offset, weight, mask and bias.
 
-    Those of an absent mask and an absent bias are ``None``.
+    The gradient of an absent mask or bias is ``None``.
     """
     axes = (per_axis(stride, 2), per_axis(padding, 2), per_axis(dilation, 2))
     gradients = DEFORMABLE_CONV2D_BACKWARD.apply_all(
@@ -173,7 +176,7 @@ def avg_pool_backward(
     count_include_pad: bool = True,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the gradient of ``avg_pool1d`` or ``avg_pool2d`` to its input."""
+    """Return the gradient of ``avg_pool1d`` or ``avg_pool2d`` with respect to ``x``."""
     spatial = _spatial(x, 2)
     windows = _windows(spatial, kernel_size, stride, padding)
     parameters = (*windows, count_include_pad, ceil_mode)
@@ -182,7 +185,7 @@ def avg_pool_backward(
 
 @explained
 def adaptive_avg_pool_backward(x: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``adaptive_avg_pool1d`` or ``adaptive_avg_pool2d`` to its input."""
+    """Return the gradient of ``adaptive_avg_pool1d`` or ``adaptive_avg_pool2d`` for ``x``."""
     return ADAPTIVE_AVG_POOL_BACKWARD[_spatial(x, 2)].apply((x, grad))
 
 
@@ -197,7 +200,7 @@ def max_pool_backward(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the gradient of a pooling with indices, of one or two spatial axes, to its input."""
+    """Return the gradient of ``max_pool1d_with_indices`` or the 2d function for ``x``."""
     spatial = _spatial(x, 2)
     windows = _windows(spatial, kernel_size, stride, padding, dilation)
     return MAX_POOL_BACKWARD[spatial].apply((x, grad, indices), (*windows, ceil_mode))
@@ -211,7 +214,12 @@ def interpolate_backward(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Tensor:
-    """Return the gradient of ``interpolate``, of images, to its input."""
+    """Return the gradient of ``interpolate`` of images with respect to ``x``.
+
+    Raises ``UsageError`` for an unknown ``mode``.
+    """
+    if mode not in MODES:
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     options = (MODES[mode], align_corners)
     return INTERPOLATE_BACKWARD.apply((x, grad), (per_axis(output_size, 2), options))
 
@@ -225,7 +233,7 @@ def ctc_loss_backward(
     grad_loss: Tensor,
     blank: int = 0,
 ) -> Tensor:
-    """Return the gradient of single CTC losses, ``[batch]``, to the log-probabilities."""
+    """Return the gradient of unreduced CTC losses ``[batch]`` for the log-probabilities."""
     inputs = (log_probs, targets, input_lengths, target_lengths, grad_loss)
     return CTC_LOSS_BACKWARD.apply(inputs, (blank,))
 
@@ -233,7 +241,7 @@ def ctc_loss_backward(
 def _spatial(x: Tensor, most: int) -> int:
     spatial = x.ndim - 2
     if not 1 <= spatial <= most:
-        raise ShapeMismatch(f"x is {x.handle.spec}, but must have 1 to {most} spatial axes")
+        raise ShapeMismatch(f"x {x.handle.spec} must have 1 to {most} spatial axes")
     return spatial
 
 
@@ -244,6 +252,6 @@ def _options(
 
 
 def _windows(spatial: int, *sizes: Sizes) -> tuple[tuple[int, ...] | int, ...]:
-    # Rows of one spatial axis have plain integers, of two pairs.
+    # With one spatial axis the parameters are integers, with two they are pairs.
     pairs = [per_axis(size, spatial) for size in sizes]
     return tuple([pair[0] for pair in pairs]) if spatial == 1 else tuple(pairs)

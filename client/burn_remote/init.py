@@ -1,7 +1,8 @@
-"""With which numbers does a network start? The rules of ``torch.nn.init``, under their names.
+"""Initialization of weights, with the names and rules of ``torch.nn.init``.
 
-Each function returns a new tensor of a shape; the numbers come from the session's generator on the
-device, as those of ``burn_remote.random`` do. Weights are ``[out, in, …]`` as PyTorch stores them.
+Each function returns a new tensor of the given shape. Random numbers come from the session's
+generator on the device, as in ``burn_remote.random``. The shape of weights is ``[out, in, …]``, as
+in PyTorch.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ __all__ = [
 
 Shape = int | Sequence[int]
 
-# What torch.nn.init.calculate_gain documents: how much a layer must gain to keep the variance that
-# the activation after it takes away.
+# Values documented for torch.nn.init.calculate_gain: the gain of a layer's weights that compensates
+# for the change of variance by the activation after it.
 GAINS: Final = {
     "linear": 1.0,
     "conv1d": 1.0,
@@ -67,8 +68,8 @@ GAINS: Final = {
 }
 LEAKY_SLOPE: Final = 0.01
 
-# Giles, "Approximating the erfinv function", GPU Computing Gems (2012): polynomials from the
-# highest power down, for the middle and for the tails, to seven digits.
+# Giles, "Approximating the erfinv function", GPU Computing Gems (2012): polynomials for the central
+# region and for the tails, highest power first, accurate to seven digits.
 ERFINV_MIDDLE: Final = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
     -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
@@ -80,9 +81,10 @@ ERFINV_TAILS: Final = (
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the gain for an activation: ``"relu"``, ``"leaky_relu"`` with its slope, ``"tanh"`` …
+    """Return the recommended gain for an activation, as documented by PyTorch.
 
-    The values are those that PyTorch documents. Raises ``UsageError`` for others.
+    ``param`` is the negative slope of ``"leaky_relu"``. Raises ``UsageError`` for an unknown
+    activation.
     """
     if nonlinearity == "leaky_relu":
         slope = LEAKY_SLOPE if param is None else param
@@ -90,7 +92,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     gain = GAINS.get(nonlinearity)
     if gain is None:
         known = ", ".join(sorted({*GAINS, "leaky_relu"}))
-        raise UsageError(f"nonlinearity={nonlinearity!r} has no gain; there are {known}")
+        raise UsageError(f"nonlinearity must be one of {known}, not {nonlinearity!r}")
     return gain
 
 
@@ -103,7 +105,7 @@ def uniform(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers between ``a`` and ``b``, all equally likely."""
+    """Draw from the uniform distribution from ``a`` to ``b``."""
     return random.uniform(shape, a, b, dtype=dtype, device=device)
 
 
@@ -116,7 +118,7 @@ def normal(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers of a normal distribution."""
+    """Draw from the normal distribution."""
     return random.normal(shape, mean, std, dtype=dtype, device=device)
 
 
@@ -131,12 +133,13 @@ def trunc_normal(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers of a normal distribution of which only those from ``a`` to ``b`` are taken.
+    """Draw from the normal distribution truncated to the range from ``a`` to ``b``.
 
-    They come from uniform ones by the inverse of the distribution, exact to seven digits.
+    Uniform numbers are mapped by the inverse of the distribution function, which is accurate to
+    seven digits. Raises ``UsageError`` for an empty range or one too far from the mean.
     """
     if not a < b or not std > 0:
-        raise UsageError(f"no number is from a={a} to b={b} of a normal distribution of std={std}")
+        raise UsageError(f"a must be less than b and std positive, not a={a}, b={b}, std={std}")
     low, high = (math.erf((bound - mean) / std / math.sqrt(2)) for bound in (a, b))
     if low == high:
         raise UsageError(f"a={a} and b={b} are too far from mean={mean} for std={std}")
@@ -150,22 +153,22 @@ def trunc_normal(
 def constant(
     shape: Shape, val: float, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
-    """Return one number everywhere."""
+    """Return a tensor filled with one number."""
     return creation.full(shape, val, dtype=dtype, device=device)
 
 
 def zeros(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
-    """Return zeros."""
+    """Return a tensor filled with zeros."""
     return creation.zeros(shape, dtype=dtype, device=device)
 
 
 def ones(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
-    """Return ones."""
+    """Return a tensor filled with ones."""
     return creation.ones(shape, dtype=dtype, device=device)
 
 
 def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
-    """Return a matrix ``[out, in]`` with ones on its diagonal: inputs pass unchanged."""
+    """Return an identity matrix ``[out, in]``, which preserves the inputs of a linear layer."""
     rows, columns = _matrix_shape(shape)
     return creation.eye(rows, columns, dtype=dtype, device=device)
 
@@ -174,9 +177,9 @@ def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) ->
 def xavier_uniform(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
-    """Return numbers from -b to b with ``b = gain * sqrt(6 / (fan_in + fan_out))``.
+    """Draw uniformly from -b to b with ``b = gain * sqrt(6 / (fan_in + fan_out))``.
 
-    Glorot and Bengio (2010), equation 16. The shape is ``[out, in, …]``.
+    Glorot and Bengio (2010), equation 16. Shape: ``[out, in, …]``.
     """
     bound = gain * math.sqrt(6 / math.fsum(_fans(shape)))
     return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
@@ -186,9 +189,9 @@ def xavier_uniform(
 def xavier_normal(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
-    """Return normal numbers with ``std = gain * sqrt(2 / (fan_in + fan_out))``.
+    """Draw from the normal distribution with ``std = gain * sqrt(2 / (fan_in + fan_out))``.
 
-    Glorot and Bengio (2010), equation 12. The shape is ``[out, in, …]``.
+    Glorot and Bengio (2010), equation 12. Shape: ``[out, in, …]``.
     """
     std = gain * math.sqrt(2 / math.fsum(_fans(shape)))
     return random.normal(shape, 0.0, std, dtype=dtype, device=device)
@@ -204,10 +207,11 @@ def kaiming_uniform(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers from -b to b with ``b = gain * sqrt(3 / fan)``, for an activation after it.
+    """Draw uniformly from -b to b with ``b = gain * sqrt(3 / fan)``.
 
-    He et al. (2015), equation 14. ``a`` is the slope of a leaky ReLU; ``mode`` is ``"fan_in"`` or
-    ``"fan_out"``. The shape is ``[out, in, …]``.
+    He et al. (2015), equation 14. ``nonlinearity`` is the activation after the layer (see
+    ``calculate_gain``), and ``a`` the negative slope of a leaky ReLU. ``mode`` is ``"fan_in"`` or
+    ``"fan_out"``. Shape: ``[out, in, …]``.
     """
     bound = math.sqrt(3) * _kaiming_std(shape, a, mode, nonlinearity)
     return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
@@ -223,7 +227,10 @@ def kaiming_normal(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return normal numbers with ``std = gain / sqrt(fan)``; see ``kaiming_uniform``."""
+    """Draw from the normal distribution with ``std = gain / sqrt(fan)``.
+
+    Arguments as for ``kaiming_uniform``.
+    """
     std = _kaiming_std(shape, a, mode, nonlinearity)
     return random.normal(shape, 0.0, std, dtype=dtype, device=device)
 
@@ -232,16 +239,17 @@ def kaiming_normal(
 def orthogonal(
     shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
-    """Return a matrix whose rows, or columns if those are fewer, are orthogonal and ``gain`` long.
+    """Return a matrix whose rows (or columns, if fewer) are orthogonal with norm ``gain``.
 
-    All such matrices are equally likely: a product of reflections at normal vectors, Stewart
-    (1980), "The efficient generation of random orthogonal matrices". It takes four operations per
-    row, or column. Axes after the second count as columns. The rule is that of Saxe et al. (2013).
+    Initialization of Saxe et al. (2013). The distribution is uniform: the matrix is a product of
+    random Householder reflections (Stewart, 1980, "The efficient generation of random orthogonal
+    matrices"), which takes four operations per row or column. Axes after the second are flattened
+    into the columns. Shape: ``[out, in, …]``. Raises ``ShapeMismatch``.
     """
     sizes = normal_shape(shape)
     rows, columns = sizes[0] if sizes else 0, math.prod(sizes[1:])
     if len(sizes) < 2 or not rows * columns:
-        raise ShapeMismatch(f"{list(sizes)} has no rows and columns; it needs [out, in, …]")
+        raise ShapeMismatch(f"{list(sizes)} must be a shape [out, in, …] with elements")
     wanted = as_dtype(dtype)
     exact = F64 if wanted is F64 else F32
     few, many = min(rows, columns), max(rows, columns)
@@ -252,26 +260,30 @@ def orthogonal(
     mirrors = add(drawn, multiply(diagonal, away))
     mirrors = divide(mirrors, vector_norm(mirrors, axis=1, keepdims=True))
     twice = multiply(matrix_transpose(mirrors), -2)
-    turned = diagonal
+    product = diagonal
     for row in reversed(range(few)):
-        shares = matmul(turned, twice[:, row : row + 1])
-        turned = add(turned, multiply(shares, mirrors[row : row + 1]))
-    turned = multiply(turned, multiply(signs, -gain))
-    return astype(reshaped(turned if rows <= columns else matrix_transpose(turned), sizes), wanted)
+        shares = matmul(product, twice[:, row : row + 1])
+        product = add(product, multiply(shares, mirrors[row : row + 1]))
+    product = multiply(product, multiply(signs, -gain))
+    return astype(
+        reshaped(product if rows <= columns else matrix_transpose(product), sizes), wanted
+    )
 
 
 def _kaiming_std(shape: Shape, slope: float, mode: str, nonlinearity: str) -> float:
     modes = dict(zip(("fan_in", "fan_out"), _fans(shape), strict=True))
     if mode not in modes:
-        raise UsageError(f"mode={mode!r} is neither 'fan_in' nor 'fan_out'")
+        raise UsageError(f"mode must be 'fan_in' or 'fan_out', not {mode!r}")
     return calculate_gain(nonlinearity, slope) / math.sqrt(modes[mode])
 
 
 def _fans(shape: Shape) -> tuple[int, int]:
-    """Return how many inputs an output has, and how many outputs an input."""
+    """Return ``fan_in`` and ``fan_out``: inputs per output, and outputs per input."""
     sizes = normal_shape(shape)
     if len(sizes) < 2 or not math.prod(sizes):
-        raise ShapeMismatch(f"{list(sizes)} has no fan; a weight is [out, in, …] with elements")
+        raise ShapeMismatch(
+            f"{list(sizes)} must be the shape of a weight, [out, in, …], with elements"
+        )
     area = math.prod(sizes[2:])
     return sizes[1] * area, sizes[0] * area
 
@@ -279,12 +291,12 @@ def _fans(shape: Shape) -> tuple[int, int]:
 def _matrix_shape(shape: Shape) -> tuple[int, int]:
     sizes = normal_shape(shape)
     if len(sizes) != 2:
-        raise ShapeMismatch(f"{list(sizes)} is no matrix [out, in]")
+        raise ShapeMismatch(f"{list(sizes)} must be the shape of a matrix [out, in]")
     return sizes[0], sizes[1]
 
 
 def _erfinv(x: Tensor) -> Tensor:
-    # At ±1 the result is infinite; whoever asks clips it.
+    # The result is infinite at -1 and 1; the caller clips it.
     distance = -log(multiply(subtract(1, x), add(x, 1)))
     middle = _polynomial(subtract(distance, 2.5), ERFINV_MIDDLE)
     tails = _polynomial(subtract(sqrt(clip(distance, min=0)), 3), ERFINV_TAILS)

@@ -1,7 +1,7 @@
-"""How are tensors of random numbers made?
+"""Tensors of random numbers.
 
-The numbers come from the session's generator on the device: after ``device.seed(…)`` the same
-calls give the same numbers. ``device=None`` means ``default_device()``.
+The numbers come from the session's generator on the device: after ``device.seed(…)``, the same
+calls return the same numbers. ``device=None`` means ``default_device()``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def uniform(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers between ``low`` and ``high`` (excluded), all equally likely."""
+    """Draw from the uniform distribution from ``low`` up to, but excluding, ``high``."""
     return _drawn(shape, _bounds(low, high), as_dtype(dtype), device)
 
 
@@ -61,10 +61,10 @@ def normal(
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers of a normal distribution with this mean and standard deviation."""
+    """Draw from the normal distribution with the given mean and standard deviation."""
     distribution = ("Normal", _number("mean", mean), _number("std", std))
     if not std >= 0:
-        raise UsageError(f"std={std} is not 0 or above")
+        raise UsageError(f"std must not be negative, but is {std}")
     return _drawn(shape, distribution, as_dtype(dtype), device)
 
 
@@ -72,9 +72,9 @@ def normal(
 def bernoulli(
     shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
-    """Return ones with probability ``p``, and zeros; of a bool dtype, truths."""
+    """Return 1 with probability ``p`` and 0 otherwise; booleans for a bool dtype."""
     if not 0 <= _number("p", p) <= 1:
-        raise UsageError(f"a probability is between 0 and 1, not {p}")
+        raise UsageError(f"p must be from 0 to 1, not {p}")
     wanted = as_dtype(dtype)
     if wanted.is_bool:
         return astype(_drawn(shape, ("Bernoulli", float(p)), F32, device), wanted)
@@ -83,7 +83,7 @@ def bernoulli(
 
 @explained
 def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
-    """Return numbers of the device's default distribution: from 0 to 1 for floats."""
+    """Draw from the device's default distribution: for floats, uniform from 0 to 1."""
     return _drawn(shape, ("Default",), as_dtype(dtype), device)
 
 
@@ -91,31 +91,36 @@ def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None
 def integers(
     low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
 ) -> Tensor:
-    """Return integers from ``low`` up to before ``high``, all equally likely.
+    """Draw integers uniformly from ``low`` up to, but excluding, ``high``.
 
-    Raises ``DTypeMismatch`` where ``dtype`` cannot hold them, and ``UsageError`` for a range that
-    cannot be sent: neither both its ends nor its length are numbers that float64 has.
+    Raises ``DTypeMismatch`` if ``dtype`` cannot hold them. Raises ``UsageError`` for an empty
+    range, and for a range that cannot be sent because float64 represents neither both of its bounds
+    nor its length exactly.
     """
     low = whole_number("low", low, -(2**63), 2**64)
     high = whole_number("high", high, -(2**63), 2**64)
     if low >= high:
-        raise UsageError(f"there is no integer from {low} up to before {high}")
+        raise UsageError(f"low must be less than high, not {low} and {high}")
     wanted = as_dtype(dtype)
     if not wanted.is_integer:
-        raise UsageError(f"integers cannot be {wanted}; convert them with .astype(...)")
+        raise UsageError(
+            f"dtype must be an integer dtype, not {wanted}; convert the result with x.astype(...)"
+        )
     for bound in (low, high - 1):
         number_for(wanted, bound)
     if _is_float(low) and _is_float(high):
         return _drawn(shape, ("Uniform", float(low), float(high)), wanted, device)
     count = high - low
     if not _is_float(count) or count - 1 > bounds_of(wanted)[1]:
-        raise UsageError(f"float64, as which a range is sent, has no {low} to {high}, nor {count}")
+        raise UsageError(
+            f"the range from {low} to {high} cannot be sent: float64 cannot represent it exactly"
+        )
     return add(_drawn(shape, ("Uniform", 0.0, float(count)), wanted, device), low)
 
 
 @explained
 def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
-    """Return the numbers from 0 to ``count - 1`` in a random order, as int64."""
+    """Return the integers from 0 to ``count - 1`` in random order, as int64."""
     return argsort(uniform(whole_number("count", count, 0, MAX_ELEMENTS), device=device))
 
 
@@ -124,13 +129,15 @@ def _is_float(number: int) -> bool:
 
 
 def _number(name: str, value: float) -> float:
-    return real_number(f"{name}, which follows the shape,", value)
+    return real_number(f"{name} (the shape comes first)", value)
 
 
 def _bounds(low: float, high: float) -> tuple[str, float, float]:
     least, most = _number("low", low), _number("high", high)
     if not least <= most:
-        raise UsageError(f"low={least:g} is above high={most:g}; a shape is one tuple: (2, 3)")
+        raise UsageError(
+            f"low={least:g} is greater than high={most:g}; write a shape as one tuple: (2, 3)"
+        )
     return "Uniform", least, most
 
 

@@ -52,5 +52,7 @@ def test_the_time_to_connect_goes_by_its_whole_name() -> None:
         br.ArgumentMismatch, match="timeout=; in burn_remote: connect_timeout_seconds="
     ):
         br.RemoteDevice("ws://127.0.0.1:1", timeout=5)
-    with pytest.raises(br.ArgumentMismatch, match="connect_timeout_seconds is a number, not 'a'"):
+    with pytest.raises(
+        br.ArgumentMismatch, match="connect_timeout_seconds must be a number, not 'a'"
+    ):
         br.RemoteDevice("ws://127.0.0.1:1", connect_timeout_seconds="a")

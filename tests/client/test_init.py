@@ -148,14 +148,20 @@ def test_gains_are_those_that_pytorch_documents() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: init.kaiming_uniform((3,)), r"\[3\] has no fan"),
-        (lambda: init.xavier_normal((3, 0)), "has no fan"),
-        (lambda: init.kaiming_normal((3, 3), mode="fan"), "neither 'fan_in' nor 'fan_out'"),
-        (lambda: init.kaiming_normal((3, 3), nonlinearity="rleu"), "'rleu' has no gain; .*relu"),
-        (lambda: init.trunc_normal((3,), a=2, b=1), "a=2 to b=1"),
+        (lambda: init.kaiming_uniform((3,)), r"\[3\] must be the shape of a weight"),
+        (lambda: init.xavier_normal((3, 0)), "must be the shape of a weight"),
+        (
+            lambda: init.kaiming_normal((3, 3), mode="fan"),
+            "mode must be 'fan_in' or 'fan_out', not 'fan'",
+        ),
+        (
+            lambda: init.kaiming_normal((3, 3), nonlinearity="rleu"),
+            "nonlinearity must be one of .*relu.*, not 'rleu'",
+        ),
+        (lambda: init.trunc_normal((3,), a=2, b=1), "a must be less than b .*, not a=2, b=1"),
         (lambda: init.trunc_normal((3,), a=50, b=51), "too far from mean"),
-        (lambda: init.orthogonal((3,)), "no rows and columns"),
-        (lambda: init.eye((3, 3, 3)), "no matrix"),
+        (lambda: init.orthogonal((3,)), "must be a shape \\[out, in"),
+        (lambda: init.eye((3, 3, 3)), "must be the shape of a matrix"),
     ],
 )
 def test_what_cannot_be_is_refused(call: Callable[[], object], sentence: str) -> None:

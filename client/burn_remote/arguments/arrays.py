@@ -29,7 +29,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-# What users may give for a dtype: one of ours, or whatever NumPy takes for one.
+# A dtype argument: one of burn-remote's dtypes, or anything that numpy.dtype accepts.
 AnyDType = DType | npt.DTypeLike
 
 _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
@@ -50,7 +50,7 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.BOOL_U8: np.dtype(np.uint8),
     dtypes.BOOL_U32: np.dtype(np.uint32),
 }
-# Several dtypes are stored alike; an array of that NumPy dtype becomes the plain one.
+# Where several dtypes share a NumPy dtype, an array of it gets the plain one.
 _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     stored: dtype
     for dtype, stored in _NUMPY.items()
@@ -61,16 +61,16 @@ _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
 def as_dtype(dtype: AnyDType) -> DType:
-    """Return a dtype of burn-remote for one, or for anything that NumPy takes as a dtype.
+    """Convert a dtype argument to a burn-remote dtype.
 
-    Raises ``DTypeMismatch`` where tensors cannot have it (complex numbers, text, objects).
+    Raises ``DTypeMismatch`` for dtypes that tensors cannot have (complex numbers, text, objects).
     """
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, QuantScheme):
-        raise DTypeMismatch("a scheme is no dtype; burn_remote.quantize(x, scheme) quantizes")
+        raise DTypeMismatch("a scheme is not a dtype; use burn_remote.quantize(x, scheme)")
     try:
-        # NumPy's own default is float64, and no default of ours.
+        # numpy.dtype(None) is float64; burn-remote has no such default.
         found = None if dtype is None else _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     except TypeError:
         found = None
@@ -81,7 +81,7 @@ def as_dtype(dtype: AnyDType) -> DType:
 
 
 def dtype_of_number(number: Number) -> DType:
-    """Return the dtype that a tensor of one number has: NumPy's own, or int64, float32 or bool."""
+    """Return the default dtype of a number: a NumPy scalar's own, or int64, float32 or bool."""
     if isinstance(number, np.generic):
         return as_dtype(number.dtype)
     if isinstance(number, bool):
@@ -90,18 +90,18 @@ def dtype_of_number(number: Number) -> DType:
 
 
 def as_array(value: Any, dtype: DType | None) -> Array:
-    """Return a NumPy array of a dtype that tensors can have, from anything NumPy understands.
+    """Convert anything that ``numpy.asarray`` accepts to an array whose dtype tensors can have.
 
-    Python floats become float32, Python integers int64; arrays keep their dtype. ``dtype`` decides
-    instead where it is given: floats are rounded to it, integers keep their value, and all but zero
-    is true. Raises ``DTypeMismatch`` for what tensors or that dtype cannot hold.
+    Without ``dtype``, Python floats become float32 and Python integers int64; arrays keep their
+    dtype. With ``dtype``, floats are rounded to it, integers keep their value, and nonzero numbers
+    become true. Raises ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
     """
     if isinstance(value, np.ma.MaskedArray):
-        raise DTypeMismatch("a tensor has no mask; write array.filled(number), or array.data")
+        raise DTypeMismatch("tensors have no mask; use array.filled(number) or array.data")
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DTypeMismatch(f"not the elements of a tensor: {error}") from error
+        raise DTypeMismatch(f"cannot make a tensor of these elements: {error}") from error
     if array.dtype == np.object_:
         raise DTypeMismatch(_strange(array))
     listed = array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic)
@@ -125,10 +125,10 @@ def as_array(value: Any, dtype: DType | None) -> Array:
 
 
 def _large_integers(value: Any, rounded: Array, dtype: DType | None) -> Array:
-    """Return integers of which NumPy made floats: those that int64 holds beside those it does not.
+    """Return the uint64 array of integers that NumPy converted to floats, or else ``rounded``.
 
-    What are no integers, or have no dtype in common, stays as it is. Raises ``DTypeMismatch`` for
-    the latter where no dtype is wanted either.
+    NumPy converts a list to floats when some integers fit int64 and others only uint64. Raises
+    ``DTypeMismatch`` for integers without a common dtype if ``dtype`` is ``None``.
     """
     numbers = np.asarray(value, dtype=np.object_)
     if not all(isinstance(one, int | np.integer) for one in numbers.flat):
@@ -142,7 +142,7 @@ def _large_integers(value: Any, rounded: Array, dtype: DType | None) -> Array:
 
 
 def _rounded(array: Array, target: np.dtype[Any]) -> Array:
-    # Numbers beyond the dtype become infinity, as on a device, and without a warning.
+    # Overflow becomes infinity without a warning, as on a device.
     with np.errstate(over="ignore"):
         if target == _BFLOAT16 and array.dtype.kind in "iuf" and array.dtype != np.float32:
             array = _float32_rounded_to_odd(array)
@@ -150,14 +150,13 @@ def _rounded(array: Array, target: np.dtype[Any]) -> Array:
 
 
 def _float32_rounded_to_odd(array: Array) -> Array:
-    """Return numbers as float32 so that rounding them to bfloat16 rounds them once.
+    """Round numbers to float32 "to odd", so that rounding the result to bfloat16 is exact.
 
-    They are rounded toward zero, and an inexact one gets its last bit set: it stays on its side of
-    every midpoint of two bfloat16 numbers. The server has the same for tensors
-    (``backends/array/rounding.py``).
+    Rounding to odd truncates and sets the last bit of an inexact number, so the result is never a
+    midpoint of two bfloat16 numbers. The server does the same (``backends/array/rounding.py``).
     """
     if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
-        # Beyond 53 bits float64 is inexact too: bit 11 stands for the twelve lowest.
+        # float64 is inexact beyond 53 bits: fold the twelve lowest bits into bit 11.
         sticky = np.where(array & 0xFFF, array & ~np.array(0xFFF, array.dtype) | 0x800, array)
         array = np.where(np.absolute(array.astype(np.float64)) < 2.0**53, array, sticky)
     exact = array.astype(np.float64)
@@ -169,40 +168,40 @@ def _float32_rounded_to_odd(array: Array) -> Array:
 
 
 def _check_values(array: Array, dtype: DType) -> None:
-    """Raise ``DTypeMismatch`` for the first element that is no integer of a dtype."""
+    """Raise ``DTypeMismatch`` for the first element that an integer dtype cannot hold."""
     if array.dtype == np.bool_:
         return
     least, most = bounds_of(dtype)
     if np.issubdtype(array.dtype, np.integer):
         fits = (array >= least) & (array <= most)
     else:
-        # The bounds are powers of two, or one less: exact as float64 when that one is added.
+        # ``least`` and ``most + 1`` are 0 or powers of two, which float64 represents exactly.
         numbers = array.astype(np.float64)
         fits = (numbers >= least) & (numbers < float(most + 1)) & (numbers == np.trunc(numbers))
     if not fits.all():
         place = tuple(np.argwhere(~fits)[0].tolist())
         where = f" at {list(place)}" if place else ""
         raise DTypeMismatch(
-            f"{array[place].item()!r}{where} is no {dtype}, an integer from {least} to "
-            f"{most}; NumPy's array.astype(dtype) cuts and wraps, where that is meant"
+            f"{array[place].item()!r}{where} is not a value of {dtype}, an integer from {least} to "
+            f"{most}; to truncate or wrap deliberately, use NumPy's array.astype(dtype)"
         )
 
 
 def _strange(array: Array) -> str:
-    """Return what is said of elements for which NumPy has no numeric dtype."""
+    """Return the error message for an array of objects."""
     for one in array.flat:
         if not isinstance(one, int):
-            return f"the elements of a tensor are numbers or truths, not {one!r}"
+            return f"the elements of a tensor are numbers or booleans, not {one!r}"
         if one.bit_length() > 64:
-            return f"{shown(one)} is beyond 64 bits; write it as a float"
-    return "NumPy has these integers as objects; array.astype(numpy.int64) makes numbers of them"
+            return f"{shown(one)} does not fit in 64 bits; write it as a float"
+    return "an array of objects has no numeric dtype; convert it with array.astype(numpy.int64)"
 
 
 def data_from(array: Array, dtype: DType | None = None) -> TensorData:
-    """Describe an array's elements as the wire wants them: C order, little-endian.
+    """Return an array's elements in wire format: C order, little-endian.
 
-    No copy is made of an array that has this form already, so its owner must not change it before
-    the data was sent. ``dtype`` is needed only where it is not that of the array (bool stores).
+    An array already in this format is not copied, so its owner must not change it before the data
+    is sent. ``dtype`` is needed only where it is not implied by the array's dtype (bool stores).
     Raises ``ShapeMismatch`` for more axes than a tensor can have.
     """
     if dtype is None:
@@ -217,10 +216,10 @@ def data_from(array: Array, dtype: DType | None = None) -> TensorData:
 
 
 def array_from(data: TensorData) -> Array:
-    """Return a writable array of the elements that a read brought.
+    """Return a writable array of elements in wire format.
 
-    A buffer that can be written is taken over without a copy: whoever delivers one gives it up.
-    Bool stores become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
+    Takes over a writable buffer without copying it; the caller must no longer use it. Bool stores
+    become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
     """
     stored = numpy_dtype(data.dtype)
     content = data.bytes
@@ -235,14 +234,14 @@ def array_from(data: TensorData) -> Array:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the dtype of arrays that hold elements as the wire does.
+    """Return the NumPy dtype with the wire format's element type.
 
     Raises ``DTypeMismatch`` for quantized dtypes.
     """
     stored = _NUMPY.get(dtype)
     if stored is None:
         raise DTypeMismatch(
-            f"NumPy has no dtype for {dtype}; x.dequantize().numpy() reads the numbers, "
-            "burn_remote.read_quantized(x) the integers and scales"
+            f"NumPy has no dtype for {dtype}; use x.dequantize().numpy() for floats, or "
+            "burn_remote.read_quantized(x) for integers and scales"
         )
     return stored

@@ -1,4 +1,4 @@
-"""Which axes of a shape does a program mean when it counts from the end, or names several?"""
+"""Validation and normalization of axes and shapes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from burn_remote_protocol.tensors import Shape, checked_shape
 
 __all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape", "sendable_shape"]
 
-# One axis, several, or all of them.
+# One axis, several axes, or all axes (None).
 Axes = int | Sequence[int] | None
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """Return an axis counted from the start. Raises ``ShapeMismatch`` when there is none such."""
+    """Convert an axis, possibly negative, to one counted from the start.
+
+    Raises ``ShapeMismatch`` if it is out of range and ``ArgumentMismatch`` if it is not an integer.
+    """
     try:
         place = operator.index(axis)
     except TypeError:
-        raise ArgumentMismatch(f"an axis is a whole number, not {axis!r}") from None
+        raise ArgumentMismatch(f"an axis must be an integer, not {axis!r}") from None
     if not -rank <= place < rank:
-        raise ShapeMismatch(f"axis {shown(place)} is none of a shape with {rank} axes")
+        raise ShapeMismatch(f"axis {shown(place)} is out of range for {rank} axes")
     return place + rank if place < 0 else place
 
 
 def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
-    """Return axes counted from the start, in the order they were named; all of them for ``None``.
+    """Convert axes to a tuple counted from the start, in the given order; ``None`` means all.
 
-    Raises ``ShapeMismatch`` for an axis that does not exist or is named twice.
+    Raises ``ShapeMismatch`` for an axis that is out of range or repeated.
     """
     if axes is None:
         return tuple(range(rank))
@@ -36,14 +39,14 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
         return (normal_axis(axes, rank),)
     places = tuple([normal_axis(axis, rank) for axis in axes])
     if len(set(places)) != len(places):
-        raise ShapeMismatch(f"axes {list(axes)} name one of {rank} axes twice")
+        raise ShapeMismatch(f"axes {list(axes)} repeat one of {rank} axes")
     return places
 
 
 def normal_shape(shape: int | Sequence[int]) -> Shape:
-    """Return a shape as a tuple of integers; a single size is a shape of one axis.
+    """Convert a shape to a tuple of integers; a single integer is a shape of one axis.
 
-    Raises ``ArgumentMismatch`` for what is no shape; truths are no sizes.
+    Raises ``ArgumentMismatch`` for anything else, including booleans.
     """
     sizes = shape if isinstance(shape, Sequence) else (shape,)
     try:
@@ -51,12 +54,12 @@ def normal_shape(shape: int | Sequence[int]) -> Shape:
             return tuple([operator.index(size) for size in sizes])
     except TypeError:
         pass
-    raise ArgumentMismatch(f"a shape is a whole number or a tuple of them, not {shape!r}")
+    raise ArgumentMismatch(f"a shape must be an integer or a tuple of integers, not {shape!r}")
 
 
 def sendable_shape(shape: Shape) -> Shape:
-    """Return the shape of data that a tensor can have, or raise ``ShapeMismatch``."""
+    """Return ``shape``. Raises ``ShapeMismatch`` if it exceeds the limits on tensors."""
     try:
         return checked_shape(shape)
     except LimitExceeded as error:
-        raise ShapeMismatch(f"data of a tensor: {error}") from None
+        raise ShapeMismatch(f"shape of the data: {error}") from None

@@ -1,7 +1,7 @@
 """Numbers in calls: their validation, and their conversion to a tensor's dtype.
 
-A number beside a tensor takes the tensor's dtype: an integer beside floats becomes a float; no
-other conversion between kinds happens.
+A number combined with a tensor is converted to the tensor's dtype. An integer combined with floats
+becomes a float; any other change of kind is an error.
 """
 
 from __future__ import annotations
@@ -34,37 +34,39 @@ __all__ = [
 
 
 def whole_number(what: str, value: Any, least: int, most: int) -> int:
-    """Return ``value`` as Python's integer; NumPy's are taken too, truths are not.
+    """Return ``value``, a Python or NumPy integer, as an ``int``.
 
-    ``what`` names it in the error: ``ArgumentMismatch`` for what is no integer, ``UsageError`` for
-    one below ``least`` or above ``most``.
+    Raises ``ArgumentMismatch`` for other types, including booleans, and ``UsageError`` outside
+    ``least`` to ``most``. ``what`` names the argument in the message.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None:
-        raise ArgumentMismatch(f"{what} is a whole number, not {value!r}")
+        raise ArgumentMismatch(f"{what} must be an integer, not {value!r}")
     if not least <= number <= most:
-        raise UsageError(f"{what} is from {least:,} to {most:,}, not {shown(number)}")
+        raise UsageError(f"{what} must be from {least:,} to {most:,}, not {shown(number)}")
     return number
 
 
 def real_number(what: str, value: Any) -> float:
-    """Return ``value`` as Python's float. Raises ``ArgumentMismatch`` for what is no number, and
-    ``UsageError`` for an integer beyond all of them.
+    """Return ``value`` as a ``float``.
+
+    Raises ``ArgumentMismatch`` if it is not a number and ``UsageError`` if it is an integer too
+    large for a float. ``what`` names the argument in the message.
     """
     try:
-        if not isinstance(value, str):  # whose numbers Python would read
+        if not isinstance(value, str):  # float() would parse it
             return float(value)
     except TypeError:
         pass
     except OverflowError:
-        raise UsageError(f"{what} is beyond 64 bits: {shown(value)}") from None
-    raise ArgumentMismatch(f"{what} is a number, not {value!r}")
+        raise UsageError(f"{what} is too large for a float: {shown(value)}") from None
+    raise ArgumentMismatch(f"{what} must be a number, not {value!r}")
 
 
-# What users may write beside a tensor. (For type checkers, float includes int and bool.)
+# A number operand. (For type checkers, float includes int and bool.)
 Number = float | np.number[Any] | np.bool_
 
 FLOAT64_BYTES: Final = 8
@@ -75,15 +77,15 @@ _NUMBERS: Final = frozenset({float, int, bool})
 
 
 def is_number(value: object) -> TypeIs[Number]:
-    """Whether a value is a Python number, or one of NumPy's scalars."""
+    """Return whether a value is a Python number or a NumPy scalar."""
     return value.__class__ in _NUMBERS or isinstance(value, np.generic)
 
 
 def number_for(dtype: DType, value: Any) -> float:
-    """Return ``value`` as the number that goes with elements of ``dtype``.
+    """Convert ``value`` to the Python number that is combined with elements of ``dtype``.
 
-    Raises ``DTypeMismatch`` for a float beside integers, for a number beside bools and the other
-    way round, and for an integer that ``dtype`` cannot hold; ``ArgumentMismatch`` for no number.
+    Raises ``DTypeMismatch`` for a float with integers, a number with bools, a bool with numbers,
+    and an integer that ``dtype`` cannot hold; ``ArgumentMismatch`` if it is not a number.
     """
     seen = value.__class__
     category = dtype.category
@@ -91,7 +93,7 @@ def number_for(dtype: DType, value: Any) -> float:
         try:
             number = float(value)
         except OverflowError:
-            raise DTypeMismatch(f"{shown(value)} is beyond the numbers of {dtype}") from None
+            raise DTypeMismatch(f"{shown(value)} is too large for {dtype}") from None
         if seen is int and number != value and dtype.itemsize < FLOAT64_BYTES:
             return _rounded_to_odd(value, number)
         return number
@@ -101,45 +103,45 @@ def number_for(dtype: DType, value: Any) -> float:
         least, most = bounds_of(dtype)
         if least <= value <= most:
             return int(value)
-        raise DTypeMismatch(f"{shown(value)} does not fit into {dtype} ({least} to {most})")
+        raise DTypeMismatch(f"{shown(value)} does not fit in {dtype} ({least} to {most})")
     if isinstance(value, np.generic):
         return number_for(dtype, value.item())
     raise _refusal(dtype, value)
 
 
 def whole_for(dtype: DType, number: float) -> int:
-    """Return a number without a fraction as an integer. Raises ``DTypeMismatch`` for one with."""
+    """Convert an integral number to ``int``. Raises ``DTypeMismatch`` if it has a fraction."""
     if not isinstance(number, int) and not number.is_integer():
-        raise DTypeMismatch(f"{number} is no whole number, as those of {dtype} are")
+        raise DTypeMismatch(f"{number} has a fraction, but {dtype} holds integers")
     return int(number)
 
 
 def truncated_for(dtype: DType, number: float) -> float:
-    """Return a number without its fraction, for elements of an integer ``dtype``.
+    """Truncate a number for elements of an integer ``dtype``.
 
-    Raises ``DTypeMismatch`` where they cannot hold it.
+    Raises ``DTypeMismatch`` if ``dtype`` cannot hold the result.
     """
     if not math.isfinite(number):
-        raise DTypeMismatch(f"{number} is no {dtype}")
+        raise DTypeMismatch(f"{number} is not a value of {dtype}")
     return number_for(dtype, math.trunc(number))
 
 
 def refuse_elements(value: object) -> None:
-    """Raise ``ArgumentMismatch`` for what has elements and is no tensor.
+    """Raise ``ArgumentMismatch`` for an array, a list or a tuple.
 
-    For comparisons, where Python's answer would be a single false.
+    For ``==`` and ``!=``, where Python would otherwise return a single boolean.
     """
     if isinstance(value, np.ndarray | list | tuple):
-        raise _no_number(value)
+        raise _not_a_number(value)
 
 
 def number_key(value: float) -> object:
-    """Return what tells a number from all others of its type: ``0.0 == -0.0``, ``nan != nan``."""
+    """Return a cache key that distinguishes 0.0 from -0.0 and makes NaN equal to itself."""
     return value if value and value == value else repr(value)
 
 
 def bounds_of(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest integer that an integer dtype holds."""
+    """Return the smallest and the largest value of an integer dtype."""
     bits = 8 * dtype.itemsize
     if dtype.category is Category.UINT:
         return 0, 2**bits - 1
@@ -147,10 +149,11 @@ def bounds_of(dtype: DType) -> tuple[int, int]:
 
 
 def _rounded_to_odd(value: int, nearest: float) -> float:
-    """Return an integer that float64 does not hold, so that a shorter dtype rounds it only once.
+    """Round an inexact integer to float64 "to odd", so that a narrower dtype rounds it correctly.
 
-    The last bit of a number that was rounded toward zero is set: it stays on its side of every
-    midpoint of a shorter dtype, where the nearest float64 may be the midpoint itself.
+    Rounding to odd truncates the number and sets its last bit. The result is never a midpoint of
+    two numbers of a narrower dtype, so the second rounding goes in the same direction as rounding
+    the exact integer. Rounding to the nearest float64 first may yield such a midpoint.
     """
     below = math.nextafter(nearest, 0.0) if abs(nearest) > abs(value) else nearest
     (bits,) = _BITS.unpack(_FLOAT64.pack(below))
@@ -161,24 +164,24 @@ def _rounded_to_odd(value: int, nearest: float) -> float:
 def _refusal(dtype: DType, value: object) -> Exception:
     seen = type(value)
     if seen not in _NUMBERS:
-        return _no_number(value)
+        return _not_a_number(value)
     if dtype.category is Category.QUANTIZED:
-        advice = "compute with its numbers, x.dequantize()"
+        advice = "dequantize the tensor first with x.dequantize()"
     elif dtype.is_bool:
-        advice = "convert the tensor first, for instance with .astype(burn_remote.int64)"
+        advice = "convert the tensor first, for example with x.astype(burn_remote.int64)"
     elif seen is bool:
-        advice = "write 0 or 1"
+        advice = "use 0 or 1"
     else:
-        advice = "convert the tensor first with .astype(burn_remote.float32), or write an integer"
+        advice = "convert the tensor first with x.astype(burn_remote.float32), or use an integer"
     return DTypeMismatch(
-        f"a tensor of {dtype} and the {seen.__name__} {value!r} do not go together; {advice}"
+        f"a tensor of {dtype} cannot be combined with the {seen.__name__} {value!r}; {advice}"
     )
 
 
-def _no_number(value: object) -> ArgumentMismatch:
+def _not_a_number(value: object) -> ArgumentMismatch:
     if isinstance(value, np.ndarray):
         return ArgumentMismatch(
-            "an array is not on the tensor's device; send it there first: "
+            "an array cannot be an operand; send it to the tensor's device first: "
             "burn_remote.tensor(array, device=x.device)"
         )
     return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}")

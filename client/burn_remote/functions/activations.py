@@ -1,8 +1,7 @@
-"""Which functions shape the activations of a network?
+"""Activation functions, named as in ``torch.nn.functional``, with ``axis`` for ``dim``.
 
-They are composed of operations of the IR as Burn 0.21 composes them, or more stably, and take
-floating-point tensors. Each returns a tensor of the same shape and dtype; names and arguments are
-those of ``torch.nn.functional``, with ``axis`` for ``dim``.
+Each is composed of IR operations as in Burn 0.21, or in a numerically more stable way. All take
+floating-point tensors and return tensors of the same shape and dtype unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -51,52 +50,53 @@ __all__ = [
     "threshold",
 ]
 
-# Klambauer et al. (2017), the fixed point of the mean and variance of activations.
+# Klambauer et al. (2017), "Self-Normalizing Neural Networks": for these values, mean 0 and variance
+# 1 are a fixed point.
 SELU_ALPHA: Final = 1.6732632423543772
 SELU_SCALE: Final = 1.0507009873554805
 
 GELU_SLOPE: Final = math.sqrt(2 / math.pi)
 
-# Above this, log(1 + exp(x)) is x to the last digit: of most dtypes, and of others.
+# Above this limit, log(1 + exp(x)) rounds to x in the dtype; exceptions by dtype.
 SOFTPLUS_LIMIT: Final = 20.0
 SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 
 
 @explained
 def relu(x: Tensor, /) -> Tensor:
-    """Return ``x`` where it is above zero, elsewhere 0; NaN stays."""
+    """Return ``max(x, 0)``; NaN stays NaN."""
     return clip(x, min=0)
 
 
 @explained
 def relu6(x: Tensor, /) -> Tensor:
-    """Return ``x`` kept between 0 and 6."""
+    """Limit ``x`` to the range from 0 to 6."""
     return clip(x, 0, 6)
 
 
 @explained
 def threshold(x: Tensor, /, threshold: float, value: float) -> Tensor:
-    """Return ``x`` where it is above a threshold, elsewhere ``value``."""
+    """Return ``x`` where it is greater than ``threshold``, otherwise ``value``."""
     return mask_fill(x, less_equal(x, threshold), value)
 
 
 @explained
 def hardtanh(x: Tensor, /, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """Return ``x`` kept between two bounds."""
+    """Limit ``x`` to the range from ``min_val`` to ``max_val``."""
     return clip(x, min_val, max_val)
 
 
 @explained
 def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
-    """Return ``x`` where it is not below zero, elsewhere ``negative_slope * x``."""
+    """Return ``x`` where it is nonnegative, otherwise ``negative_slope * x``."""
     return where(less(x, 0), multiply(x, negative_slope), x)
 
 
 @explained
 def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
-    """Return ``x`` where it is not below zero, elsewhere ``weight * x``.
+    """Return ``x`` where it is nonnegative, otherwise ``weight * x``.
 
-    ``weight`` has one element, or one for each channel of ``[batch, channels, …]``.
+    ``weight`` has one element, or one per channel of ``x`` ``[batch, channels, …]``.
     """
     channels = x.shape[1] if x.ndim > 1 else 1
     if weight.size not in (1, channels):
@@ -108,28 +108,27 @@ def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
 
 @explained
 def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
-    """Return ``x`` where it is above zero, elsewhere ``alpha * (exp(x) - 1)``."""
-    # Without the bound, exp overflows where its result is not even used.
+    """Return ``x`` where it is positive, otherwise ``alpha * (exp(x) - 1)``."""
+    # The bound avoids overflow of exp where its result is not used.
     return where(less_equal(x, 0), multiply(expm1(clip(x, max=0)), alpha), x)
 
 
 @explained
 def selu(x: Tensor, /) -> Tensor:
-    """Return ``elu`` scaled so that activations keep mean 0 and variance 1."""
+    """Return ``elu`` scaled to keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     return multiply(elu(x, SELU_ALPHA), SELU_SCALE)
 
 
 @explained
 def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
-    """Return ``x`` where it is above zero, elsewhere ``alpha * (exp(x / alpha) - 1)``."""
+    """Return ``x`` where it is positive, otherwise ``alpha * (exp(x / alpha) - 1)``."""
     return where(less_equal(x, 0), multiply(expm1(divide(clip(x, max=0), alpha)), alpha), x)
 
 
 @explained
 def sigmoid(x: Tensor, /) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
-    # Only of numbers that are not above zero, exp cannot overflow, and the result keeps all its
-    # digits below zero too.
+    # exp of nonpositive numbers cannot overflow, and this form keeps full precision for negative x.
     is_below = less(x, 0)
     power = exp(where(is_below, x, negative(x)))
     return divide(where(is_below, power, 1), add(power, 1))
@@ -137,13 +136,13 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 @explained
 def logsigmoid(x: Tensor, /) -> Tensor:
-    """Return the logarithm of ``sigmoid(x)``, without overflow."""
+    """Return ``log(sigmoid(x))`` without overflow."""
     return negative(softplus(negative(x)))
 
 
 @explained
 def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
-    """Return ``log(1 + exp(beta * x)) / beta``, without overflow."""
+    """Return ``log(1 + exp(beta * x)) / beta`` without overflow."""
     scaled = x if beta == 1 else multiply(x, beta)
     limit = SOFTPLUS_LIMITS.get(x.dtype, SOFTPLUS_LIMIT)
     curve = where(greater(scaled, limit), scaled, log1p(exp(clip(scaled, max=limit))))
@@ -152,7 +151,7 @@ def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
 
 @explained
 def silu(x: Tensor, /) -> Tensor:
-    """Return ``x * sigmoid(x)``, also called swish."""
+    """Return ``x * sigmoid(x)`` (also called swish)."""
     return multiply(x, sigmoid(x))
 
 
@@ -164,32 +163,35 @@ def mish(x: Tensor, /) -> Tensor:
 
 @explained
 def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
-    """Return ``x`` times the normal distribution up to ``x``.
+    """Return ``x`` times the cumulative distribution function of the normal distribution at ``x``.
 
-    ``approximate="tanh"`` takes the formula of Hendrycks and Gimpel (2016) instead.
+    ``approximate="tanh"`` uses the approximation of Hendrycks and Gimpel (2016).
     """
     if approximate == "tanh":
-        # x (c + 0.044715 c x²): two operations fewer than the sum of x and its cube.
+        # x (c + 0.044715 c x²) takes two operations fewer than c (x + 0.044715 x³).
         slope = add(multiply(multiply(x, x), 0.044715 * GELU_SLOPE), GELU_SLOPE)
         share = add(tanh(multiply(slope, x)), 1)
     elif approximate == "none":
         share = add(erf(divide(x, math.sqrt(2))), 1)
     else:
-        raise UsageError(f"approximate={approximate!r} is neither 'none' nor 'tanh'")
-    # Half of the share: twice x may overflow.
+        raise UsageError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    # Halve the share rather than the product: x * share may overflow.
     return multiply(x, divide(share, 2))
 
 
 @explained
 def glu(x: Tensor, /, axis: int = -1) -> Tensor:
-    """Return the first half of an axis times the sigmoid of the second: ``[…, n, …]`` to n/2."""
+    """Split an axis into halves a and b and return ``a * sigmoid(b)``.
+
+    Shapes: ``[…, n, …]`` to ``[…, n / 2, …]``. Raises ``ShapeMismatch`` for an odd ``n``.
+    """
     first, second = x.split(2, axis=axis)
     return multiply(first, sigmoid(second))
 
 
 @explained
 def hardsigmoid(x: Tensor, /) -> Tensor:
-    """Return ``x / 6 + 1 / 2`` kept between 0 and 1."""
+    """Return ``x / 6 + 1 / 2`` limited to the range from 0 to 1."""
     return divide(clip(add(x, 3), 0, 6), 6)
 
 
@@ -201,13 +203,13 @@ def hardswish(x: Tensor, /) -> Tensor:
 
 @explained
 def hardshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
-    """Return ``x`` where it is farther than ``lambd`` from zero, elsewhere 0."""
+    """Return ``x`` where ``|x| > lambd``, otherwise 0."""
     return mask_fill(x, less_equal(abs(x), lambd), 0)
 
 
 @explained
 def softshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
-    """Return ``x`` moved by ``lambd`` towards zero, and not beyond it."""
+    """Return ``sign(x) * max(|x| - lambd, 0)``."""
     return subtract(x, clip(x, -lambd, lambd))
 
 
@@ -225,9 +227,9 @@ def tanhshrink(x: Tensor, /) -> Tensor:
 
 @explained
 def softmax(x: Tensor, /, axis: int = -1) -> Tensor:
-    """Return positive numbers that add up to 1 along an axis, in the ratios of ``exp(x)``."""
+    """Return ``exp(x) / sum(exp(x))`` along an axis, without overflow."""
     place = normal_axis(axis, x.ndim)
-    # The largest exponential is then exp(0) = 1.
+    # Subtracting the maximum bounds the exponentials by 1.
     exponentials = exp(subtract(x, max(x, axis=place, keepdims=True)))
     return divide(exponentials, sum(exponentials, axis=place, keepdims=True))
 
@@ -240,7 +242,7 @@ def softmin(x: Tensor, /, axis: int = -1) -> Tensor:
 
 @explained
 def log_softmax(x: Tensor, /, axis: int = -1) -> Tensor:
-    """Return the logarithm of ``softmax(x)``, without its underflow."""
+    """Return ``log(softmax(x))`` without underflow."""
     place = normal_axis(axis, x.ndim)
     shifted = subtract(x, max(x, axis=place, keepdims=True))
     return subtract(shifted, log(sum(exp(shifted), axis=place, keepdims=True)))

@@ -1,8 +1,8 @@
-"""Arithmetic of two tensors, or of a tensor and a number.
+"""Arithmetic on two tensors, or on a tensor and a number.
 
-Shapes broadcast as NumPy's do; dtypes must be the same, and a number takes the tensor's dtype.
-Each function returns a tensor of the broadcast shape and the common dtype unless it says
-otherwise, and raises ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
+Shapes broadcast as in NumPy. Dtypes must be equal; a number is converted to the tensor's dtype. The
+result has the broadcast shape and the common dtype unless stated otherwise. All raise
+``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ def multiply(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return ``x1 / x2`` in floating point.
+    """Return the floating-point quotient ``x1 / x2``.
 
-    Integer tensors are converted to float32 first; ``floor_divide`` and ``trunc_divide`` stay in
-    integers.
+    Integer tensors are converted to float32; use ``floor_divide`` or ``trunc_divide`` for integer
+    division.
     """
     return DIV.apply(_as_float(x1), _as_float(x2))
 
 
 def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return ``x1 / x2`` rounded towards zero: Rust's and C's division of integers."""
+    """Return ``x1 / x2`` rounded towards zero, as Rust and C divide integers."""
     quotient = DIV.apply(x1, x2)
     return quotient if quotient.dtype.is_integer else TRUNC.unary(quotient)
 
@@ -92,8 +92,8 @@ def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return ``x1 / x2`` rounded down, as NumPy and Python do: ``1.0 // 0.1`` is 9.
 
-    ``x1 == x2 * (x1 // x2) + x1 % x2``, up to the rounding of floating-point numbers. One of these
-    divided by 0 is infinite or NaN; the division of an integer by 0 fails.
+    ``x1 == x2 * (x1 // x2) + x1 % x2`` up to floating-point rounding. A floating-point number
+    divided by 0 is infinite or NaN; an integer divided by 0 fails the operation.
     """
     quotient = DIV.apply(x1, x2)
     if quotient.dtype in LOW_PRECISION:
@@ -103,17 +103,17 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
         return _floor_divide_floats(x1, x2)
     if quotient.dtype.category is Category.UINT:
         return quotient
-    # Burn rounds quotients of integers towards zero and gives remainders the divisor's sign. Where
-    # the two disagree, the quotient is one too large.
-    fitting = subtract(x1, multiply(quotient, x2))
-    too_large = not_equal(fitting, remainder(x1, x2))
+    # Burn rounds integer quotients towards zero but gives remainders the divisor's sign. Where the
+    # two are inconsistent, the quotient is one too large.
+    truncated_remainder = subtract(x1, multiply(quotient, x2))
+    too_large = not_equal(truncated_remainder, remainder(x1, x2))
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
 
 
 def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
-    # As NumPy does it (``npy_divmod``): the quotient itself may be rounded up to an integer that it
-    # does not reach. What is left after taking away the remainder divides evenly, up to rounding.
-    # Zeros get their sign, and divisions by zero their infinity, from the division itself.
+    # The algorithm of NumPy's npy_divmod: subtract the remainder before the division, because the
+    # plain quotient may be rounded up to an integer. Signed zeros and division by zero take the
+    # result of the plain division.
     if not is_tensor(x1):
         x1 = constant(cast("Tensor", x2), x1)
     size1 = ABS.unary(x1)
@@ -142,10 +142,10 @@ def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return ``x1 ** x2``, of the dtype of ``x1``.
+    """Return ``x1 ** x2`` in the dtype of ``x1``.
 
-    The exponent may have any integer dtype, or that of ``x1``. Raises ``UsageError`` for an
-    integer tensor and a negative number, whose result would be no integer.
+    The exponent has any integer dtype or the dtype of ``x1``. Raises ``UsageError`` for an integer
+    tensor and a negative number, because the result would not be an integer.
     """
     if not is_tensor(x1):
         if not is_tensor(x2):
@@ -157,14 +157,14 @@ def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
         return POWF.apply(x1, number_for(x1.dtype, x2))
     if x2 < 0 and x1.dtype.is_integer:
         raise UsageError(
-            f"integers to the power of {x2} are no integers; convert the tensor first "
-            "with .astype(burn_remote.float32)"
+            f"integers to the power of {x2} are not integers; convert the tensor first "
+            "with x.astype(burn_remote.float32)"
         )
     return POWI_SCALAR.exact_scalar(x1, x2)
 
 
 def reciprocal(x: Tensor, /) -> Tensor:
-    """Return ``1 / x`` of floating-point numbers."""
+    """Return ``1 / x``. Raises ``DTypeMismatch`` unless ``x`` is floating-point."""
     return RECIP.unary(x)
 
 
@@ -173,12 +173,12 @@ def negative(x: Tensor, /) -> Tensor:
     """Return ``-x``. Raises ``DTypeMismatch`` for unsigned integers and bools."""
     dtype = x.dtype
     if dtype.category is Category.UINT or dtype.is_bool:
-        raise DTypeMismatch(f"{x.handle.spec} has no negative numbers")
+        raise DTypeMismatch(f"{x.handle.spec} cannot be negated; its dtype has no negative numbers")
     return MUL.apply(x, -1.0 if dtype.is_floating else -1)
 
 
 def atan2(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the angle, from -π to π, of the point that lies ``x1`` up and ``x2`` to the right."""
+    """Return the angle of the point (x=``x2``, y=``x1``) in radians, from -π to π."""
     return ARC_TAN2.apply(x1, x2)
 
 

@@ -1,4 +1,4 @@
-"""How does a tensor get another dtype?"""
+"""Conversion of tensors to other dtypes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEQUANTIZE: Final = Operator(floats.DEQUANTIZE)
 
 LOW_PRECISION: Final = frozenset({F16, BF16})
 
-# From the first category to the second: the IR has a row for each pair, none to bool.
+# (source category, target category) -> row. The IR has no conversion from numbers to bool.
 CONVERSIONS: Final = {
     (Category.FLOAT, Category.FLOAT): CAST,
     (Category.FLOAT, Category.INT): Operator(floats.INTO_INT),
@@ -37,12 +37,12 @@ CONVERSIONS: Final = {
 
 @explained
 def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
-    """Convert the elements to another dtype; return ``x`` itself if it has that already.
+    """Convert the elements to another dtype; return ``x`` itself if it already has it.
 
-    ``dtype`` is one of burn-remote's, or whatever NumPy takes for one. As Rust's ``as``
-    does it, integers wrap around, and floats lose their fraction on the way to integers and stay at
-    the bounds, NaN becoming 0. Numbers become true unless they are zero. A quantized tensor is
-    dequantized. Nothing converts to a quantized dtype (see ``quantize``).
+    ``dtype`` is a burn-remote dtype or anything that ``numpy.dtype`` accepts. The rules are those
+    of Rust's ``as``: integers wrap around; floats are truncated to integers and saturate at the
+    bounds, and NaN becomes 0. Nonzero numbers become true. A quantized tensor is dequantized; use
+    ``quantize`` for the opposite direction.
     """
     dtype = as_dtype(dtype)
     present = x.handle.spec.dtype
@@ -57,25 +57,25 @@ def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
 
 @explained
 def dequantize(x: Tensor, /, dtype: DType = F32) -> Tensor:
-    """Return quantized numbers as floating-point ones; the same as ``x.astype(dtype)``."""
+    """Convert a quantized tensor to floating point; the same as ``x.astype(dtype)``."""
     return astype(x, dtype)
 
 
 def as_bool(x: Tensor) -> Tensor:
-    """Return ``x`` if it has truth values, otherwise whether its elements differ from zero."""
+    """Return ``x`` if it is a bool tensor, otherwise ``x != 0``."""
     return x if x.handle.spec.dtype.is_bool else astype(x, BOOL)
 
 
 def as_float(x: Tensor, dtype: DType) -> Tensor:
-    """Return ``x`` if it has floating-point numbers, otherwise its elements as ``dtype``."""
+    """Return ``x`` if it is floating-point, otherwise converted to ``dtype``."""
     return x if x.handle.spec.dtype.is_floating else astype(x, dtype)
 
 
 def _category(dtype: DType) -> Category:
-    # One family of operations serves both kinds of integer.
+    # The IR has one family of operations for signed and unsigned integers.
     return Category.INT if dtype.category is Category.UINT else dtype.category
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x`` as float32 if it is of lower precision: squares overflow float16 from 256 on."""
+    """Convert float16 and bfloat16 to float32: in float16, squares overflow from 256 on."""
     return astype(x, F32) if x.handle.spec.dtype in LOW_PRECISION else x

@@ -1,7 +1,7 @@
-"""Creation of tensors, from a program's data or from a rule.
+"""Creation of tensors from data or from a rule.
 
-``device`` is where; ``None`` means ``default_device()``. Without a ``dtype`` numbers with a point
-are float32 and integers int64; arrays keep theirs.
+``device=None`` means ``default_device()``. Without ``dtype``, Python floats become float32 and
+Python integers int64; arrays keep their dtype.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ EMPTY: Final = Operator(base.EMPTY)
 
 @explained
 def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
-    """Return data as a tensor: a NumPy array, or whatever ``numpy.asarray`` understands.
+    """Make a tensor of a NumPy array, or of anything that ``numpy.asarray`` accepts.
 
-    The elements are on their way when this returns, and the array may be changed. ``dtype`` says
-    what they are: floats are rounded to it, but 300 is no uint8, -1 none either, and 1.5 no int32.
-    A tensor is converted (see ``astype``) and moved where needed. Raises ``DTypeMismatch`` for what
-    no tensor, or none of that dtype, can hold.
+    The elements have been sent when this returns, so the caller may change the array. Floats are
+    rounded to ``dtype``, but integers must fit it: 300 and -1 are not values of uint8, and 1.5 is
+    not a value of int32. A tensor is converted (see ``astype``) and moved to ``device``. Raises
+    ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
     """
     wanted = None if dtype is None else as_dtype(dtype)
     if is_tensor(data):
@@ -93,7 +93,7 @@ def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = 
 
 @explained
 def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
-    """Return data as a tensor; the array API's name for ``tensor``."""
+    """Make a tensor of data; the array API's name for ``tensor``."""
     return tensor(data, dtype=dtype, device=device)
 
 
@@ -101,7 +101,7 @@ def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | Non
 def zeros(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return a tensor of zeros, or of false."""
+    """Return a tensor filled with zeros, or with false for bools."""
     return Tensor(ZEROS.create(_client(device), _spec(shape, dtype)))
 
 
@@ -109,7 +109,7 @@ def zeros(
 def ones(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return a tensor of ones, or of true."""
+    """Return a tensor filled with ones, or with true for bools."""
     return Tensor(ONES.create(_client(device), _spec(shape, dtype)))
 
 
@@ -117,7 +117,7 @@ def ones(
 def empty(
     shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return a tensor of whatever elements."""
+    """Return a tensor with unspecified elements."""
     return Tensor(EMPTY.create(_client(device), _spec(shape, dtype)))
 
 
@@ -129,9 +129,9 @@ def full(
     dtype: AnyDType | None = None,
     device: Device | None = None,
 ) -> Tensor:
-    """Return a tensor of one number everywhere.
+    """Return a tensor filled with one number.
 
-    Raises ``DTypeMismatch`` if the dtype cannot hold it.
+    Raises ``DTypeMismatch`` if ``dtype`` cannot hold the number.
     """
     spec = _spec(shape, dtype_of_number(value) if dtype is None else dtype)
     return Tensor(filled(_client(device), spec, value))
@@ -141,7 +141,7 @@ def full(
 def zeros_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return zeros of the shape, dtype and device of ``x``."""
+    """Return zeros with the shape, dtype and device of ``x``."""
     return Tensor(ZEROS.create(*_like(x, dtype, device)))
 
 
@@ -149,7 +149,7 @@ def zeros_like(
 def ones_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return ones of the shape, dtype and device of ``x``."""
+    """Return ones with the shape, dtype and device of ``x``."""
     return Tensor(ONES.create(*_like(x, dtype, device)))
 
 
@@ -157,7 +157,7 @@ def ones_like(
 def empty_like(
     x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return whatever elements in the shape, dtype and device of ``x``."""
+    """Return unspecified elements with the shape, dtype and device of ``x``."""
     return Tensor(EMPTY.create(*_like(x, dtype, device)))
 
 
@@ -165,7 +165,7 @@ def empty_like(
 def full_like(
     x: Tensor, value: Number, /, *, dtype: AnyDType | None = None, device: Device | None = None
 ) -> Tensor:
-    """Return one number everywhere in the shape, dtype and device of ``x``."""
+    """Return a tensor filled with one number, with the shape, dtype and device of ``x``."""
     return Tensor(filled(*_like(x, dtype, device), value))
 
 
@@ -179,22 +179,25 @@ def arange(
     dtype: AnyDType | None = None,
     device: Device | None = None,
 ) -> Tensor:
-    """Return numbers from ``start`` (0, if it is the only one) to before ``stop``, ``step`` apart.
+    """Return evenly spaced numbers from ``start`` up to, but excluding, ``stop``.
 
-    Integers give int64, others float32. Raises ``UsageError`` for a step of 0 and what is not
-    finite, and ``DTypeMismatch`` where ``dtype`` cannot hold them.
+    ``arange(stop)`` starts at 0. Without ``dtype``, integer arguments give int64 and others
+    float32. Raises ``UsageError`` for a step of 0 or an infinite range, and ``DTypeMismatch`` if
+    ``dtype`` cannot hold the numbers.
     """
     first, last = (0, start) if stop is None else (start, stop)
     first, last, gap = (_plain(number) for number in (first, last, step))
     if gap == 0:
-        raise UsageError("step=0 leads nowhere")
+        raise UsageError("step must not be 0")
     if isinstance(first, int) and isinstance(last, int) and isinstance(gap, int):
         wanted, count = I64, max(0, -((first - last) // gap))
     else:
         try:
             wanted, count = F32, max(0, math.ceil((last - first) / gap))
         except (OverflowError, ValueError):
-            raise UsageError(f"no range leads from {first} to {last} in steps of {gap}") from None
+            raise UsageError(
+                f"the range from {first} to {last} in steps of {gap} is not finite"
+            ) from None
     wanted = wanted if dtype is None else as_dtype(dtype)
     if wanted.is_integer and count:
         first, gap = whole_for(wanted, first), whole_for(wanted, gap)
@@ -214,11 +217,11 @@ def linspace(
     device: Device | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """Return ``num`` numbers, evenly spaced, from ``start`` to ``stop`` or to before it.
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
 
-    The last one is exactly ``stop`` with an endpoint. In an integer dtype they lose their fraction;
-    between two integers each is exact before it does. Raises ``DTypeMismatch`` where the dtype
-    cannot hold them.
+    ``endpoint=False`` excludes ``stop``; otherwise the last number is exactly ``stop``. An integer
+    ``dtype`` truncates the numbers, which are exact before that if ``start`` and ``stop`` are
+    integers. Raises ``DTypeMismatch`` if ``dtype`` cannot hold them.
     """
     wanted = F32 if dtype is None else as_dtype(dtype)
     num = whole_number("num", num, 0, MAX_ELEMENTS)
@@ -269,7 +272,7 @@ def eye(
     dtype: AnyDType | None = None,
     device: Device | None = None,
 ) -> Tensor:
-    """Return a matrix ``[rows, columns]`` with ones on its ``k``-th diagonal, zeros elsewhere."""
+    """Return a matrix ``[rows, columns]`` with ones on the ``k``-th diagonal, zeros elsewhere."""
     client = _client(device)
     rows = whole_number("rows", rows, 0, MAX_ELEMENTS)
     width = rows if columns is None else whole_number("columns", columns, 0, MAX_ELEMENTS)
@@ -280,13 +283,13 @@ def eye(
 
 @explained
 def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Return the coordinates of all points of a grid, one tensor for each axis ``[n]``.
+    """Return the coordinates of all grid points: one tensor for each argument ``[n]``.
 
-    ``indexing="ij"`` orders the axes of the results as they are given, ``"xy"`` swaps the first
-    two.
+    With ``indexing="ij"`` the axes of the results are in the order of the arguments; ``"xy"`` swaps
+    the first two.
     """
     if indexing not in ("xy", "ij"):
-        raise UsageError(f"indexing={indexing!r} is neither 'xy' nor 'ij'")
+        raise UsageError(f"indexing must be 'xy' or 'ij', not {indexing!r}")
     order = list(range(len(axes)))
     if indexing == "xy":
         order[:2] = reversed(order[:2])
@@ -294,7 +297,7 @@ def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
     grids = []
     for place, axis in zip(order, axes, strict=True):
         if axis.ndim != 1:
-            raise ShapeMismatch(f"an axis of a grid has one dimension, not {axis.handle.spec}")
+            raise ShapeMismatch(f"an axis of a grid must have shape [n], not {axis.handle.spec}")
         single = [1] * len(axes)
         single[place] = axis.size
         grids.append(reshaped(axis, tuple(single)).broadcast_to(shape))
@@ -305,7 +308,7 @@ def _progression(
     count: int, start: float, step: float, dtype: DType, client: RunnerClient
 ) -> Tensor:
     whole = isinstance(start, int) and isinstance(step, int)
-    # What int64 does not hold is Python's to count, or uint64's.
+    # Numbers beyond int64 are computed in Python, or in uint64 on the device.
     large = whole and max(abs(start), abs(start + step * count)) >= 2**63
     if count <= MAX_UPLOADED_RANGE:
         if large:
@@ -314,7 +317,7 @@ def _progression(
     places = counted(Tensor, client, count)
     if large and dtype is U64:
         places = astype(places, U64)
-    # Floats in float64, or they would drift in large ranges.
+    # In float64, because rounding errors of float32 accumulate in long ranges.
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
 
@@ -322,7 +325,7 @@ def _progression(
 def _plain(number: Number) -> float:
     if isinstance(number, np.integer):
         return int(number)
-    return number if isinstance(number, float | int) else real_number("an end or step", number)
+    return number if isinstance(number, float | int) else real_number("a bound or step", number)
 
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:

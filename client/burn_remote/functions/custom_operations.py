@@ -1,4 +1,4 @@
-"""How does a program call an operation that a server's operator has added?"""
+"""Calls of custom operations: those that a server's operator has added."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["custom"]
 
 CUSTOM: Final = Operator(session.CUSTOM)
-# A message's lists have at most 4,096 entries. Larger: a call would be no message, and end the
-# session. Smaller: an operation on as many tensors has to be called in parts sooner.
+# A list in a message has at most 4,096 entries; a longer one would end the session.
 MAX_TENSORS: Final = 4000
 
 
@@ -43,21 +42,24 @@ def custom(name: str, /, *inputs: Tensor, outputs: Sequence[TensorSpec]) -> tupl
 def custom(
     name: str, /, *inputs: Tensor, outputs: TensorSpec | Sequence[TensorSpec]
 ) -> Tensor | tuple[Tensor, ...]:
-    """Run an operation that the server's operator has added, on tensors of one device.
+    """Run a custom operation of the server on tensors of one device.
 
-    ``outputs`` says what comes back, because nothing waits for the server: the ``TensorSpec`` of
-    the tensor that is returned, with one of burn-remote's dtypes or whatever NumPy takes for one,
-    or a sequence of them for a tuple. The server compares it with the
-    operation's own rule; where that says something else, or there is no such operation, reading an
-    output raises ``OperationFailed`` or ``Unsupported``. Raises ``UsageError``, and those of its
-    kinds for shapes, dtypes, devices and arguments.
+    ``outputs`` declares the result, because the call does not wait for the server: one
+    ``TensorSpec`` for a tensor, or a sequence of them for a tuple of tensors. Its dtypes are
+    burn-remote's or anything that ``numpy.dtype`` accepts. The server compares the declaration with
+    the operation's own rule. If they differ, or the operation does not exist, reading an output
+    raises ``OperationFailed`` or ``Unsupported``.
+
+    Raises ``UsageError`` and its subclasses for invalid shapes, dtypes, devices and arguments.
     """
     if not inputs:
-        raise UsageError(f"custom operation {name!r}: it needs a tensor, whose device runs it")
+        raise UsageError(f"custom operation {name!r}: at least one input is required")
     if not isinstance(name, str):
-        raise ArgumentMismatch(f"an operation's name is text, not {name!r}")
+        raise ArgumentMismatch(f"the name of an operation must be a str, not {name!r}")
     if not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        raise UsageError(f"an operation's name has 1 to {MAX_NAME_CHARACTERS} characters")
+        raise UsageError(
+            f"the name of an operation must have 1 to {MAX_NAME_CHARACTERS} characters"
+        )
     if isinstance(outputs, TensorSpec):
         (out,) = custom(name, *inputs, outputs=[outputs])
         return out
@@ -65,15 +67,15 @@ def custom(
         isinstance(spec, TensorSpec) for spec in outputs
     ):
         raise ArgumentMismatch(
-            f"custom operation {name!r}: outputs is a TensorSpec(shape, dtype) or a list of them, "
-            f"not {outputs!r}"
+            f"custom operation {name!r}: outputs must be a TensorSpec(shape, dtype) or a list of "
+            f"them, not {outputs!r}"
         )
     specs = tuple([_checked(name, spec) for spec in outputs])
     if not specs:
-        raise UsageError(f"custom operation {name!r}: outputs must name at least one tensor")
+        raise UsageError(f"custom operation {name!r}: outputs must declare at least one tensor")
     if len(inputs) + len(specs) > MAX_TENSORS:
         raise UsageError(
-            f"custom operation {name!r}: it has at most {MAX_TENSORS:,} tensors, in and out, "
+            f"custom operation {name!r}: at most {MAX_TENSORS:,} inputs and outputs are allowed, "
             f"not {len(inputs) + len(specs):,}"
         )
     return CUSTOM.apply_lists(inputs, (name,), specs)

@@ -1,8 +1,8 @@
-"""Which functions apply to each element of one tensor?
+"""Functions of one tensor that apply to each element.
 
-Each returns a tensor of the same shape and dtype unless it says otherwise. Functions of real
-numbers take floating-point tensors and raise ``DTypeMismatch`` for others; outside the domain of
-a function the result is NaN.
+The result has the shape and dtype of the argument unless stated otherwise. Functions of real
+numbers raise ``DTypeMismatch`` unless the tensor is floating-point, and return NaN outside their
+domain.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ POWF: Final = Pair(floats.POWF)
 
 
 def abs(x: Tensor, /) -> Tensor:
-    """Return the distance from zero of each number."""
+    """Return the absolute value."""
     return ABS.unary(x)
 
 
@@ -100,7 +100,7 @@ def positive(x: Tensor, /) -> Tensor:
 
 
 def sign(x: Tensor, /) -> Tensor:
-    """Return -1, 0 or 1 for numbers below, at and above zero; NaN for NaN."""
+    """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN."""
     above = mask_fill(x, greater(x, 0), 1)
     if x.dtype.category is Category.UINT:
         return above
@@ -108,7 +108,7 @@ def sign(x: Tensor, /) -> Tensor:
 
 
 def signbit(x: Tensor, /) -> Tensor:
-    """Return where the sign of floating-point numbers is set: below zero, and at ``-0.0``."""
+    """Return, as bools, whether the sign bit is set: for negative numbers and ``-0.0``."""
     return logical_or(less(x, 0), less(RECIP.unary(x), 0))
 
 
@@ -123,25 +123,25 @@ def sqrt(x: Tensor, /) -> Tensor:
 
 
 def rsqrt(x: Tensor, /) -> Tensor:
-    """Return one divided by the square root."""
+    """Return the reciprocal of the square root."""
     return RECIP.unary(SQRT.unary(x))
 
 
 def exp(x: Tensor, /) -> Tensor:
-    """Return e to the power of ``x``."""
+    """Return ``e ** x``."""
     return EXP.unary(x)
 
 
 @explained
 def exp2(x: Tensor, /) -> Tensor:
-    """Return 2 to the power of ``x``."""
+    """Return ``2 ** x``."""
     return POWF.apply(constant(x, 2.0), x)
 
 
 def expm1(x: Tensor, /) -> Tensor:
-    """Return ``exp(x) - 1``, as precise near zero as elsewhere.
+    """Return ``exp(x) - 1`` without cancellation near zero.
 
-    ``tanh(x / 2) * (exp(x) + 1)`` is the same number and cancels nowhere.
+    It is computed as ``tanh(x / 2) * (exp(x) + 1)``, which equals it.
     """
     return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
 
@@ -152,7 +152,7 @@ def log(x: Tensor, /) -> Tensor:
 
 
 def log1p(x: Tensor, /) -> Tensor:
-    """Return ``log(1 + x)``, as precise near zero as elsewhere."""
+    """Return ``log(1 + x)`` without loss of precision near zero."""
     return LOG1P.unary(x)
 
 
@@ -202,85 +202,87 @@ def tanh(x: Tensor, /) -> Tensor:
 
 
 def asin(x: Tensor, /) -> Tensor:
-    """Return the angle, from -π/2 to π/2, that has this sine."""
+    """Return the inverse sine in radians, from -π/2 to π/2."""
     return ARC_SIN.unary(x)
 
 
 def acos(x: Tensor, /) -> Tensor:
-    """Return the angle, from 0 to π, that has this cosine."""
+    """Return the inverse cosine in radians, from 0 to π."""
     return ARC_COS.unary(x)
 
 
 def atan(x: Tensor, /) -> Tensor:
-    """Return the angle, from -π/2 to π/2, that has this tangent."""
+    """Return the inverse tangent in radians, from -π/2 to π/2."""
     return ARC_TAN.unary(x)
 
 
 def asinh(x: Tensor, /) -> Tensor:
-    """Return the number that has this hyperbolic sine."""
+    """Return the inverse hyperbolic sine."""
     return ARC_SINH.unary(x)
 
 
 def acosh(x: Tensor, /) -> Tensor:
-    """Return the number, not below 0, that has this hyperbolic cosine."""
+    """Return the nonnegative inverse hyperbolic cosine."""
     return ARC_COSH.unary(x)
 
 
 def atanh(x: Tensor, /) -> Tensor:
-    """Return the number that has this hyperbolic tangent."""
+    """Return the inverse hyperbolic tangent."""
     return ARC_TANH.unary(x)
 
 
 @explained
 def round(x: Tensor, /) -> Tensor:
-    """Return the nearest whole number, the even one of two; integers themselves."""
+    """Round to the nearest integer, ties to even; return integer tensors unchanged."""
     return x if x.dtype.is_integer else ROUND.unary(x)
 
 
 @explained
 def floor(x: Tensor, /) -> Tensor:
-    """Return the next whole number below; integers themselves."""
+    """Round down; return integer tensors unchanged."""
     return x if x.dtype.is_integer else FLOOR.unary(x)
 
 
 @explained
 def ceil(x: Tensor, /) -> Tensor:
-    """Return the next whole number above; integers themselves."""
+    """Round up; return integer tensors unchanged."""
     return x if x.dtype.is_integer else CEIL.unary(x)
 
 
 @explained
 def trunc(x: Tensor, /) -> Tensor:
-    """Return the next whole number towards zero; integers themselves."""
+    """Round towards zero; return integer tensors unchanged."""
     return x if x.dtype.is_integer else TRUNC.unary(x)
 
 
 @explained
 def isnan(x: Tensor, /) -> Tensor:
-    """Return where numbers are NaN, as bools: no integer is."""
+    """Return, as bools, whether elements are NaN; integers and bools never are."""
     if not x.dtype.is_floating:
-        return _truths(x, ZEROS)
+        return _same_bool(x, ZEROS)
     return IS_NAN.unary(x)
 
 
 @explained
 def isinf(x: Tensor, /) -> Tensor:
-    """Return where numbers are infinite, as bools: no integer is."""
+    """Return, as bools, whether elements are infinite; integers and bools never are."""
     if not x.dtype.is_floating:
-        return _truths(x, ZEROS)
+        return _same_bool(x, ZEROS)
     return IS_INF.unary(x)
 
 
 @explained
 def isfinite(x: Tensor, /) -> Tensor:
-    """Return where numbers are neither NaN nor infinite, as bools: every integer is."""
+    """Return, as bools, whether elements are finite; integers and bools always are."""
     if not x.dtype.is_floating:
-        return _truths(x, ONES)
+        return _same_bool(x, ONES)
     return less(ABS.unary(x), math.inf)
 
 
-def _truths(x: Tensor, same: Operator) -> Tensor:
-    """Return one truth for every element of integers or bools."""
+def _same_bool(x: Tensor, fill: Operator) -> Tensor:
+    """Return the same boolean for every element of an integer or bool tensor."""
     if x.dtype.category is Category.QUANTIZED:
-        raise DTypeMismatch(f"{x.handle.spec} is quantized; ask about its numbers, x.dequantize()")
-    return x.__class__(same.create(x.handle.client, TensorSpec(x.shape, BOOL)))
+        raise DTypeMismatch(
+            f"{x.handle.spec} is quantized; dequantize it first with x.dequantize()"
+        )
+    return x.__class__(fill.create(x.handle.client, TensorSpec(x.shape, BOOL)))

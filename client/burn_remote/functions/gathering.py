@@ -1,11 +1,11 @@
-"""How are elements picked by tensors of positions, and how are others put there?
+"""Gather and scatter: reading and writing elements by tensors of indices.
 
-Positions are integers from 0, of any integer dtype. The device looks at them, not this program: a
-position outside fails the operation, and the read of its result raises ``OperationFailed``.
+Indices have any integer dtype and count from 0. The device checks them: an index that is out of
+range fails the operation, and reading its result raises ``OperationFailed``.
 
-``update`` says how an old element and a new one become one: ``"assign"``, ``"add"``, ``"mul"``,
-``"min"`` or ``"max"``. A position that is named several times is updated as often; which of
-several assignments wins is not specified.
+``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``, ``"min"``
+or ``"max"``. A repeated index is updated repeatedly; which of several assignments wins is
+unspecified.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _UPDATES: Final = {"assign": "Assign", "add": "Add", "mul": "Mul", "min": "Min",
 def take(
     x: Tensor, positions: Tensor | Array | Sequence[int] | int, /, *, axis: int | None = None
 ) -> Tensor:
-    """Replace an axis by the elements at these positions of it.
+    """Select elements along an axis by index.
 
-    Shapes: ``[…, n, …]`` and positions ``[p…]`` to ``[…, p…, …]``. ``axis`` may be left out for a
-    tensor of one axis. Positions that this program has may count from the end, and are checked; one
-    on the device that names nothing fails the operation, and so the read.
+    Shapes: ``[…, n, …]`` and indices ``[p…]`` to ``[…, p…, …]``. ``axis`` may be omitted for a
+    tensor of one axis. Integers, lists and arrays may be negative and are checked here; a tensor of
+    indices is checked on the device.
     """
     if axis is None and x.ndim != 1:
-        raise ShapeMismatch(f"name an axis: {x.handle.spec} has {x.ndim} of them")
+        raise ShapeMismatch(f"axis is required for {x.handle.spec}, which has {x.ndim} axes")
     place = normal_axis(axis or 0, x.ndim)
     given = positions if is_tensor(positions) else as_array(positions, None)
     picker = checked_positions(given, x.shape[place])
@@ -74,7 +74,7 @@ def take(
 def update_along(
     x: Tensor, axis: int, positions: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:
-    """Return ``x`` with ``value`` at these positions of an axis: what ``take`` would have taken.
+    """Return ``x`` with ``value`` at the elements that ``take(x, positions, axis=axis)`` selects.
 
     Shapes: ``[…, n, …]``, positions ``[p]``, value ``[…, p, …]``.
     """
@@ -84,21 +84,21 @@ def update_along(
 
 @explained
 def gather(x: Tensor, axis: int, indices: Tensor, /) -> Tensor:
-    """Pick along an axis, one element for each index, as ``torch.gather`` does.
+    """Select one element along an axis for each index, as ``torch.gather`` does.
 
-    ``indices`` has as many axes as ``x`` and is nowhere longer, except along ``axis``. The result
-    has its shape.
+    ``indices`` has as many axes as ``x``, and no axis other than ``axis`` may be longer than in
+    ``x``. The result has the shape of ``indices``.
     """
     return GATHER.apply((x, indices), (normal_axis(axis, x.ndim),))
 
 
 @explained
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Pick along an axis, one element for each index; other axes broadcast, as NumPy's do."""
+    """Select one element along an axis for each index; other axes broadcast, as in NumPy."""
     place = normal_axis(axis, x.ndim)
     if indices.ndim != x.ndim:
         raise ShapeMismatch(
-            f"indices {indices.handle.spec} must have as many axes as {x.handle.spec}"
+            f"indices {indices.handle.spec} must have as many axes as x {x.handle.spec}"
         )
     pairs = list(zip(x.shape, indices.shape, strict=True))
     common = [max(pair) if 1 in pair else pair[1] for pair in pairs]
@@ -111,7 +111,7 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 def scatter(
     x: Tensor, axis: int, indices: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:
-    """Return ``x`` with ``value`` where ``gather`` with the same indices would have picked.
+    """Return ``x`` with ``value`` at the elements that ``gather(x, axis, indices)`` selects.
 
     ``value`` has the shape of ``indices`` and the dtype of ``x``.
     """
@@ -120,10 +120,10 @@ def scatter(
 
 @explained
 def gather_nd(x: Tensor, coordinates: Tensor, /) -> Tensor:
-    """Pick an element, or a sub-tensor, for each row of coordinates of the leading axes.
+    """Select an element or a sub-tensor for each vector of coordinates.
 
-    Shapes: ``[n…, r…]`` and coordinates ``[p…, k]`` with one number for each of ``k`` axes ``n``,
-    to ``[p…, r…]``.
+    Shapes: ``[n…, r…]`` and coordinates ``[p…, k]``, one index for each of the ``k`` leading axes
+    ``n…``, to ``[p…, r…]``.
     """
     return GATHER_ND.apply((x, coordinates))
 
@@ -132,13 +132,16 @@ def gather_nd(x: Tensor, coordinates: Tensor, /) -> Tensor:
 def scatter_nd(
     x: Tensor, coordinates: Tensor, value: Tensor, /, *, update: Update = "assign"
 ) -> Tensor:
-    """Return ``x`` with ``value`` where ``gather_nd`` with these coordinates would have picked."""
+    """Return ``x`` with ``value`` at the elements that ``gather_nd(x, coordinates)`` selects.
+
+    ``value`` has the shape of ``gather_nd(x, coordinates)`` and the dtype of ``x``.
+    """
     return SCATTER_ND.apply((x, coordinates, value), (update_name(update),))
 
 
 def update_name(update: Update) -> str:
-    """Return the name that the wire has for a way to update. Raises ``UsageError`` for others."""
+    """Return the wire's name for an update. Raises ``UsageError`` for an unknown one."""
     name = _UPDATES.get(update)
     if name is None:
-        raise UsageError(f"update={update!r} is none of {', '.join(_UPDATES)}")
+        raise UsageError(f"update must be one of {', '.join(_UPDATES)}, not {update!r}")
     return name

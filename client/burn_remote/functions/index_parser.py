@@ -1,7 +1,7 @@
-"""What does an index between square brackets mean for a tensor of some shape?
+"""Parser of indices: converts ``x[index]`` for a given shape to a ``Selection``.
 
-Pure: an index becomes a ``Selection``, which says which slices to take, which axes appear and
-vanish, and which axes tensors or arrays of positions pick from.
+A selection lists the slices to take, the axes to insert and remove, and the axes indexed by tensors
+or arrays. No operation is issued here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from burn_remote_protocol.tensors import Shape, Slice
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-    # Positions along one axis: a tensor of integers, or an int64 array that lies within the axis.
+    # Indices along one axis: a tensor of integers, or an int64 array of valid nonnegative indices.
     Picker: TypeAlias = Tensor | Array
 
 __all__ = ["Selection", "checked_positions", "select", "selection_of"]
@@ -29,12 +29,14 @@ __all__ = ["Selection", "checked_positions", "select", "selection_of"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What an index selects.
+    """The meaning of an index, in three steps.
 
-    First ``ranges`` are sliced (of the leading axes; empty when nothing is cut away), which gives
-    ``sliced``. Then axes of size 1 vanish and appear, which gives ``shape``. Then each of
-    ``pickers`` picks from one of its axes; where the picked axes stand side by side in the index,
-    ``place`` says where their positions' own axes go, and otherwise they go in front.
+    1. Slice the leading axes by ``ranges`` (empty if nothing is removed); the result has the shape
+       ``sliced``.
+    2. Insert and remove axes of size 1; the result has the shape ``shape``.
+    3. For each ``(axis, indices)`` of ``pickers``, select along that axis by indices. The axes of
+       the indices go to position ``place``: the first such axis if they are adjacent in the index,
+       and 0 otherwise.
     """
 
     ranges: tuple[Slice, ...]
@@ -44,15 +46,14 @@ class Selection:
     place: int
 
 
-# Larger: a program that slices at ever new places keeps that many selections, about 1 KiB each.
-# Smaller: one that cycles through more places works them out anew (6 µs instead of 1).
+# Cached selections, each about 1 KiB. A miss costs 6 µs instead of 1 µs.
 SELECTIONS: Final = 4096
 
 _selections: dict[tuple[Any, Shape], Selection] = {}
 
 
 def selection_of(index: Any, shape: Shape) -> Selection:
-    """Say what an index selects from a tensor of a shape; basic indices are remembered.
+    """Parse an index for a tensor of the given shape; basic indices are cached.
 
     Raises as ``select`` does.
     """
@@ -69,18 +70,18 @@ def selection_of(index: Any, shape: Shape) -> Selection:
 
 
 def select(index: Any, shape: Shape) -> Selection:
-    """Say what an index selects from a tensor of a shape.
+    """Parse an index for a tensor of the given shape.
 
-    Raises ``ShapeMismatch`` for too many or too large indices, ``DTypeMismatch`` for tensors that
-    are no integers, and ``UsageError`` for a mask on the device: the shape of what it selects
-    depends on its elements.
+    Raises ``ShapeMismatch`` for too many indices or one out of range, ``DTypeMismatch`` for indices
+    that are not integers, and ``UsageError`` for a mask tensor, because the shape of the result
+    would depend on its elements.
     """
     items = _expanded(index, shape)
     ranges: list[Slice] = []
     sliced: list[int] = []
     result: list[int] = []
     pickers: list[tuple[int, Picker]] = []
-    # Integers count as positions, too, when NumPy asks whether positions stand side by side.
+    # For NumPy's rule about adjacent advanced indices, integers count as advanced indices too.
     picking: list[int] = []
     for position, item in enumerate(items):
         if item is None:
@@ -112,13 +113,13 @@ def select(index: Any, shape: Shape) -> Selection:
 
 
 def _key(index: Any) -> Any:
-    """Return what tells a basic index from others, or nothing for an index of another kind."""
+    """Return the cache key of a basic index, or ``None`` for any other index."""
     kind = index.__class__
     if kind is int:
         return index
     if kind is slice:
         bounds = (index.start, index.stop, index.step)
-        # A tensor as a bound would live as long as what is remembered.
+        # A tensor as a bound would be kept alive by the cache.
         plain = all(bound is None or bound.__class__ is int for bound in bounds)
         return (slice, *bounds) if plain else None
     if index is Ellipsis:
@@ -126,7 +127,8 @@ def _key(index: Any) -> Any:
     if kind is not tuple:
         return None
     keys = [item if item is None else _key(item) for item in index]
-    # A tuple in a tuple is no basic index, None neither: it would look like an inserted axis.
+    # A nested tuple is not a basic index, nor is an item without a key: its None would be taken
+    # for an inserted axis.
     for item, key in zip(index, keys, strict=True):
         if item is not None and (key is None or item.__class__ is tuple):
             return None
@@ -134,11 +136,11 @@ def _key(index: Any) -> Any:
 
 
 def _expanded(index: Any, shape: Shape) -> list[Any]:
-    """Return one entry per axis, and ``None`` per inserted axis."""
+    """Return one item per axis of the tensor, plus ``None`` for each inserted axis."""
     items = [_array_of(item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_used(item) for item in items)
     if used > len(shape):
-        raise ShapeMismatch(f"{used} indices for a tensor of shape {list(shape)}")
+        raise ShapeMismatch(f"too many indices: {used} for a tensor of shape {list(shape)}")
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise ShapeMismatch("an index has at most one ellipsis (...)")
@@ -149,14 +151,14 @@ def _expanded(index: Any, shape: Shape) -> list[Any]:
 
 def _array_of(item: Any) -> Any:
     if isinstance(item, bool | np.bool_):
-        raise UsageError("True and False are no indices; insert an axis with None")
+        raise UsageError("True and False are not indices; insert an axis with None")
     if isinstance(item, list | tuple | range):
         array = np.asarray(item)
         return array.astype(np.int64) if not array.size else array
     if is_tensor(item) and item.dtype.is_bool:
         raise UsageError(
-            "how many elements a mask selects is known only to the device; choose with "
-            "where(mask, x, other), write with x.set(mask, value), or index with mask.numpy()"
+            "the number of elements that a mask tensor selects is unknown here; use "
+            "where(mask, x, other), x.set(mask, value), or index with mask.numpy()"
         )
     return item
 
@@ -178,7 +180,7 @@ def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
             expected = shape[axis : axis + item.ndim]
             if item.shape != expected:
                 raise ShapeMismatch(
-                    f"a mask of shape {list(item.shape)} for axes of shape {list(expected)}"
+                    f"a mask of shape {list(item.shape)} does not match axes {list(expected)}"
                 )
             yield from item.nonzero()
         else:
@@ -187,20 +189,25 @@ def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
 
 
 def checked_positions(positions: Picker, size: int) -> Picker:
-    """Return positions in an axis: those that this program has are checked, and counted from 0.
+    """Validate indices along an axis; convert negative ones in an array to nonnegative ones.
 
-    Raises ``ShapeMismatch`` for one outside, and ``DTypeMismatch`` for what are no integers.
+    Raises ``ShapeMismatch`` for an index in an array that is out of range, and ``DTypeMismatch``
+    unless the dtype is an integer.
     """
     if is_tensor(positions):
         if not positions.dtype.is_integer:
-            raise DTypeMismatch(f"{positions.handle.spec} is no index; convert it to integers")
+            raise DTypeMismatch(f"{positions.handle.spec} is not an index; convert it to integers")
         return positions
     if positions.size and positions.dtype.kind not in "iu":
-        raise DTypeMismatch(f"an array of {positions.dtype} is no index; convert it to integers")
+        raise DTypeMismatch(
+            f"an array of {positions.dtype} is not an index; convert it to integers"
+        )
     outside = (positions < -size) | (positions >= size)
     if outside.any():
-        raise ShapeMismatch(f"index {positions[outside][0]} is outside an axis of size {size}")
-    wide = positions.astype(np.int64)  # the size of an axis need not fit into the array's dtype
+        raise ShapeMismatch(
+            f"index {positions[outside][0]} is out of range for an axis of size {size}"
+        )
+    wide = positions.astype(np.int64)  # the array's dtype may be too small for the size of the axis
     return np.where(wide < 0, wide + size, wide)
 
 
@@ -209,16 +216,16 @@ def _place(item: Any, size: int) -> int:
         position = operator.index(item)
     except TypeError:
         raise DTypeMismatch(
-            f"a tensor is indexed by integers, slices, ..., None, and integer tensors or arrays, "
-            f"not by {type(item).__name__}"
+            f"an index consists of integers, slices, ..., None, and integer tensors or arrays, "
+            f"not {type(item).__name__}"
         ) from None
     if not -size <= position < size:
-        raise ShapeMismatch(f"index {shown(position)} is outside an axis of size {size}")
+        raise ShapeMismatch(f"index {shown(position)} is out of range for an axis of size {size}")
     return position % size
 
 
 def _range(item: slice, size: int) -> Slice:
-    """Return Python's slice in Burn's form: bounds in ascending order, whatever the direction."""
+    """Convert a Python slice to Burn's form: ascending bounds, even for a negative step."""
     try:
         taken = range(*item.indices(size))
     except ValueError as error:
@@ -231,5 +238,5 @@ def _range(item: slice, size: int) -> Slice:
 
 
 def _length(item: Slice) -> int:
-    assert item.end is not None  # _range always gives one
+    assert item.end is not None  # set by _range
     return len(range(item.start, item.end, abs(item.step)))

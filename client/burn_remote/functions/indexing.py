@@ -1,4 +1,4 @@
-"""How does a tensor give the elements that an index selects, and how are others put there?"""
+"""``x[index]`` and ``x.set(index, value)``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ SLICE_ASSIGN: Final = Operator(base.SLICE_ASSIGN)
 def get_item(x: Tensor, index: Any, /) -> Tensor:
     """Return the elements that an index selects, as NumPy does: ``x[1:3, ..., None, ::-1]``.
 
-    Integers, slices with any step, ``...``, ``None``; lists, arrays and tensors of integers, and
-    NumPy masks. Positions in a tensor count from the start only, because nothing looks at them
-    here; the read fails with ``OperationFailed`` when one is outside. Raises ``ShapeMismatch``,
-    ``DTypeMismatch``, and ``UsageError`` for a mask that is a tensor.
+    An index consists of integers, slices with any step, ``...``, ``None``, lists, arrays and
+    tensors of integers, and NumPy masks. A tensor of indices must not contain negative ones and is
+    checked on the device: reading the result raises ``OperationFailed`` if an index is out of
+    range. Raises ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for a mask that is a
+    tensor.
     """
     selection = selection_of(index, x.shape)
     if selection.ranges:
@@ -55,15 +56,15 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
 def set_item(
     x: Tensor, index: Any, value: Tensor | Number, /, *, update: Update = "assign"
 ) -> Tensor:
-    """Return ``x`` with ``value`` at the elements that an index selects; ``x`` stays as it is.
+    """Return a copy of ``x`` with ``value`` at the elements that an index selects.
 
-    ``value`` is a number or broadcasts to what ``x[index]`` would be. A mask, of bools, may be a
-    tensor here: it has the shape of the leading axes of ``x``, and ``value`` then broadcasts to
-    ``x`` itself. ``update`` says how old and new become one: ``"assign"``, ``"add"``, ``"mul"``,
-    ``"min"`` or ``"max"``; a position that is named several times is updated as often, and which
-    of several assignments wins is not specified. Raises as ``x[index]`` does.
+    ``value`` is a number or broadcasts to the shape of ``x[index]``. The index may also be a mask
+    tensor of bools with the shape of the leading axes of ``x``; ``value`` then broadcasts to ``x``.
+    ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``,
+    ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of several assignments
+    wins is unspecified. Raises as ``x[index]`` does.
     """
-    update_name(update)  # refuses what is none
+    update_name(update)  # raises UsageError for an unknown update
     if is_tensor(index) and index.dtype.is_bool:
         return _set_masked(x, index, value, update)
     selection = selection_of(index, x.shape)
@@ -90,14 +91,14 @@ def _picked(x: Tensor, selection: Selection) -> Tensor:
 
 
 def _moved(x: Tensor, block: int, source: int, destination: int) -> Tensor:
-    """Move neighbouring axes, the positions' own, from one place to another."""
+    """Move ``block`` adjacent axes from position ``source`` to ``destination``."""
     if source == destination:
         return x
     return moveaxis(x, range(source, source + block), range(destination, destination + block))
 
 
 def _set_sliced(x: Tensor, selection: Selection, value: Tensor | Number, update: Update) -> Tensor:
-    """Update everything in what the ranges of a selection left, or what its pickers pick."""
+    """Update the elements of the sliced tensor that the pickers select, or all of them."""
     if not selection.pickers:
         new = _as_value(x, value, selection.shape)
         return _updated(x, reshaped(new, selection.sliced), update)
@@ -129,7 +130,9 @@ def _set_picked(x: Tensor, selection: Selection, value: Tensor | Number, update:
 def _set_masked(x: Tensor, mask: Tensor, value: Tensor | Number, update: Update) -> Tensor:
     shape = x.shape
     if mask.shape != shape[: mask.ndim]:
-        raise ShapeMismatch(f"a mask {mask.handle.spec} does not fit the axes of {x.handle.spec}")
+        raise ShapeMismatch(
+            f"a mask {mask.handle.spec} does not match the leading axes of {x.handle.spec}"
+        )
     mask = reshaped(mask, mask.shape + (1,) * (len(shape) - mask.ndim))
     if update == "assign" and not is_tensor(value):
         return mask_fill(x, mask, value)
@@ -152,7 +155,7 @@ def _updated(old: Tensor, new: Tensor, update: Update) -> Tensor:
 
 def _as_value(x: Tensor, value: Tensor | Number, shape: Shape) -> Tensor:
     if is_tensor(value):
-        # Axes of size 1 in front say nothing: NumPy lets them fall.
+        # NumPy ignores leading axes of size 1.
         while value.ndim > len(shape) and value.shape[0] == 1:
             value = reshaped(value, value.shape[1:])
         return broadcast_to(value, shape)
@@ -164,7 +167,7 @@ def _as_positions(x: Tensor, positions: Any) -> Tensor:
 
 
 def _coordinates(x: Tensor, positions: list[Any]) -> Tensor:
-    """Return positions along several axes as one tensor ``[…, axes]`` of their common shape."""
+    """Stack the indices of several axes, broadcast to a common shape, into ``[…, axes]``."""
     if not any(is_tensor(one) for one in positions):
         return upload(x, np.stack(np.broadcast_arrays(*positions), axis=-1))
     tensors = [astype(_as_positions(x, one), I64) for one in positions]

@@ -1,6 +1,6 @@
-"""Which products do vectors, matrices and stacks of them have?
+"""Products and norms of vectors and matrices.
 
-Both operands have one dtype, and the result too. Raises ``ShapeMismatch`` and ``DTypeMismatch``.
+Both operands and the result have the same dtype. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CROSS: Final = Operator(floats.CROSS)
 
 @explained
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Multiply matrices: ``[…, n, k] @ […, k, m]`` gives ``[…, n, m]``; the axes before broadcast.
+    """Multiply matrices: ``[…, n, k] @ […, k, m]`` gives ``[…, n, m]``; leading axes broadcast.
 
-    A vector ``[k]`` on either side is a row there, or a column, and the result lacks that axis.
-    Quantized tensors are dequantized first, to the dtype of the other or float32.
+    A vector ``[k]`` is treated as a row on the left or a column on the right, and the result lacks
+    that axis. A quantized tensor is dequantized to the dtype of the other operand, or to float32.
     """
     if Category.QUANTIZED in (x1.dtype.category, x2.dtype.category):
         x1, x2 = as_float(x1, _plain(x2)), as_float(x2, _plain(x1))
@@ -46,7 +46,7 @@ def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     if len(shape1) >= 2 and len(shape2) >= 2:
         return operator.binary(x1, x2)
     if not shape1 or not shape2:
-        raise ShapeMismatch(f"{x1.handle.spec} @ {x2.handle.spec}: numbers multiply with *")
+        raise ShapeMismatch(f"{x1.handle.spec} @ {x2.handle.spec}: use * for 0-d tensors")
     row = reshaped(x1, (1, *shape1)) if len(shape1) == 1 else x1
     column = reshaped(x2, (*shape2, 1)) if len(shape2) == 1 else x2
     product = operator.binary(row, column)
@@ -57,7 +57,7 @@ def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 
 def reflected_matmul(x2: Tensor, x1: object, /) -> NoReturn:
-    """Refuse ``x1 @ x2`` of what is no tensor. Raises ``ArgumentMismatch``."""
+    """Raise ``ArgumentMismatch`` for ``x1 @ x2`` where ``x1`` is not a tensor."""
     raise ArgumentMismatch(no_tensor("x1", x1))
 
 
@@ -68,22 +68,25 @@ def _plain(x: Tensor) -> DType:
 
 @explained
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Multiply each element of a vector ``[n]`` by each of another, ``[m]``: ``[n, m]``."""
+    """Return the outer product of vectors: ``[n]`` and ``[m]`` to ``[n, m]``."""
     if x1.ndim != 1 or x2.ndim != 1:
-        raise ShapeMismatch(f"outer multiplies vectors, not {x1.handle.spec} and {x2.handle.spec}")
+        raise ShapeMismatch(f"outer takes two vectors, not {x1.handle.spec} and {x2.handle.spec}")
     return multiply(reshaped(x1, (x1.size, 1)), reshaped(x2, (1, x2.size)))
 
 
 @explained
 def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
-    """Return the vector product of floating-point vectors of 3 along an axis; others broadcast."""
+    """Return the cross product of floating-point vectors along an axis of size 3.
+
+    Other axes broadcast.
+    """
     rank = max(x1.ndim, x2.ndim)
     return CROSS.apply((with_rank(x1, rank), with_rank(x2, rank)), (normal_axis(axis, rank),))
 
 
 @explained
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Return the scalar product along an axis, which the result lacks; others broadcast."""
+    """Return the dot product along an axis, which the result lacks; other axes broadcast."""
     return sum(multiply(x1, x2), axis=axis, dtype=x1.dtype)
 
 
@@ -91,14 +94,14 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 def tensordot(
     x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
-    """Multiply and add along pairs of axes: the last of ``x1`` and first of ``x2``, or named ones.
+    """Contract axes: the last ``axes`` of ``x1`` with the first of ``x2``, or the given pairs.
 
-    The result has the other axes of ``x1``, then those of ``x2``.
+    The result has the remaining axes of ``x1``, then those of ``x2``.
     """
     if isinstance(axes, int):
         if not 0 <= axes <= min(x1.ndim, x2.ndim):
             raise ShapeMismatch(
-                f"{x1.handle.spec} and {x2.handle.spec} have no {axes} axes to pair"
+                f"{x1.handle.spec} and {x2.handle.spec} do not have {axes} axes to contract"
             )
         first = tuple(range(x1.ndim - axes, x1.ndim))
         second = tuple(range(axes))
@@ -107,7 +110,7 @@ def tensordot(
     shared = [x1.shape[place] for place in first]
     if shared != [x2.shape[place] for place in second]:
         raise ShapeMismatch(
-            f"{x1.handle.spec} along {list(first)} and {x2.handle.spec} along {list(second)} differ"
+            f"axes {list(first)} of {x1.handle.spec} and {list(second)} of {x2.handle.spec} differ"
         )
     rows = [place for place in range(x1.ndim) if place not in first]
     columns = [place for place in range(x2.ndim) if place not in second]
@@ -124,12 +127,15 @@ def tensordot(
 def vector_norm(
     x: Tensor, /, *, axis: Axes = None, keepdims: bool = False, ord: float = 2
 ) -> Tensor:
-    """Return the length of floating-point vectors: Euclidean, or by ``ord`` 1 or infinity."""
+    """Return the norm of floating-point vectors.
+
+    ``ord`` is 2 (Euclidean), 1 (sum of absolute values) or infinity (maximum absolute value).
+    """
     if ord == math.inf:
         return max_abs(x, axis=axis, keepdims=keepdims)
     if ord == 1:
         return sum(abs(x), axis=axis, keepdims=keepdims)
     if ord != 2:
-        raise ShapeMismatch(f"ord={ord} is none of 1, 2 and infinity")
+        raise ShapeMismatch(f"ord must be 1, 2 or infinity, not {ord}")
     wide = at_least_float32(x)
     return astype(sqrt(sum(multiply(wide, wide), axis=axis, keepdims=keepdims)), x.dtype)

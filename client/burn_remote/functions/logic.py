@@ -1,6 +1,8 @@
 """Comparisons, logical operations and bitwise operations.
 
-Shapes broadcast; dtypes must be equal, and a number takes the tensor's dtype.
+Shapes broadcast. Dtypes must be equal; a number is converted to the tensor's dtype. Comparisons and
+logical operations return bools of the broadcast shape. A comparison with NaN is false, except
+``not_equal``, which is true.
 """
 
 from __future__ import annotations
@@ -48,38 +50,6 @@ LOWER: Final = Pair(numeric.LOWER, numeric.LOWER_ELEM, reflected=numeric.GREATER
 LOWER_EQUAL: Final = Pair(
     numeric.LOWER_EQUAL, numeric.LOWER_EQUAL_ELEM, reflected=numeric.GREATER_EQUAL_ELEM
 )
-
-
-def equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 == x2``."""
-    return EQUAL.apply(x1, x2)
-
-
-def not_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 != x2``."""
-    return NOT.unary(EQUAL.apply(x1, x2))
-
-
-def greater(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 > x2``."""
-    return GREATER.apply(x1, x2)
-
-
-def greater_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 >= x2``."""
-    return GREATER_EQUAL.apply(x1, x2)
-
-
-def less(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 < x2``."""
-    return LOWER.apply(x1, x2)
-
-
-def less_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return where ``x1 <= x2``."""
-    return LOWER_EQUAL.apply(x1, x2)
-
-
 AND: Final = Pair(bools.AND)
 OR: Final = Pair(bools.OR)
 BITWISE_AND: Final = Pair(
@@ -94,34 +64,64 @@ RIGHT_SHIFT: Final = Pair(ints.BITWISE_RIGHT_SHIFT, ints.BITWISE_RIGHT_SHIFT_SCA
 BITWISE_NOT: Final = Operator(ints.BITWISE_NOT)
 
 
+def equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 == x2`` element by element."""
+    return EQUAL.apply(x1, x2)
+
+
+def not_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 != x2`` element by element."""
+    return NOT.unary(EQUAL.apply(x1, x2))
+
+
+def greater(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 > x2`` element by element."""
+    return GREATER.apply(x1, x2)
+
+
+def greater_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 >= x2`` element by element."""
+    return GREATER_EQUAL.apply(x1, x2)
+
+
+def less(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 < x2`` element by element."""
+    return LOWER.apply(x1, x2)
+
+
+def less_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``x1 <= x2`` element by element."""
+    return LOWER_EQUAL.apply(x1, x2)
+
+
 def bitwise_and(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the bits, or truths, that both have."""
+    """Return the bitwise AND of integers, or the logical AND of bools."""
     return AND.apply(x1, x2) if _are_bools(x1, x2) else BITWISE_AND.apply(x1, x2)
 
 
 def bitwise_or(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the bits, or truths, that one of both has."""
+    """Return the bitwise OR of integers, or the logical OR of bools."""
     return OR.apply(x1, x2) if _are_bools(x1, x2) else BITWISE_OR.apply(x1, x2)
 
 
 def bitwise_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the bits, or truths, that exactly one of both has."""
+    """Return the bitwise XOR of integers, or the logical XOR of bools."""
     return not_equal(x1, x2) if _are_bools(x1, x2) else BITWISE_XOR.apply(x1, x2)
 
 
 @explained
 def bitwise_invert(x: Tensor, /) -> Tensor:
-    """Return the bits, or truths, that ``x`` does not have."""
+    """Return the bitwise complement of integers, or the logical NOT of bools."""
     return (NOT if x.dtype.is_bool else BITWISE_NOT).unary(x)
 
 
 def bitwise_left_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Move the bits of ``x1`` up by ``x2`` places."""
+    """Shift the bits of ``x1`` left by ``x2`` positions."""
     return LEFT_SHIFT.apply(x1, x2)
 
 
 def bitwise_right_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Move the bits of ``x1`` down by ``x2`` places; the sign is kept."""
+    """Shift the bits of ``x1`` right by ``x2`` positions, preserving the sign."""
     return RIGHT_SHIFT.apply(x1, x2)
 
 
@@ -137,29 +137,29 @@ def reflected_right_shift(x2: Tensor, x1: Number, /) -> Tensor:
 
 @explained
 def logical_and(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Return where both are true."""
+    """Return the logical AND; nonzero numbers are true."""
     return AND.apply(as_bool(x1), as_bool(x2))
 
 
 @explained
 def logical_or(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Return where one of both is true."""
+    """Return the logical OR; nonzero numbers are true."""
     return OR.apply(as_bool(x1), as_bool(x2))
 
 
 @explained
 def logical_xor(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Return where exactly one of both is true."""
+    """Return the logical XOR; nonzero numbers are true."""
     return not_equal(as_bool(x1), as_bool(x2))
 
 
 @explained
 def logical_not(x: Tensor, /) -> Tensor:
-    """Return where ``x`` is not true."""
+    """Return the logical NOT; nonzero numbers are true."""
     return NOT.unary(as_bool(x))
 
 
 def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:
-    # Where the dtypes differ, the row for integers refuses the bools by name.
+    # If the dtypes differ, the row for integers raises an error that names the bools.
     first = x1 if is_tensor(x1) else x2
     return is_tensor(first) and first.dtype.is_bool

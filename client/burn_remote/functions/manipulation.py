@@ -1,6 +1,6 @@
-"""How do tensors change their shape, order their axes, and join?
+"""Reshaping, transposing, joining and splitting.
 
-The dtype stays. Axes count from the end when negative. Raises ``ShapeMismatch``.
+The dtype does not change. Negative axes count from the end. All raise ``ShapeMismatch``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ FLIP: Final = Operator(base.FLIP)
 EXPAND: Final = Operator(base.EXPAND)
 UNFOLD: Final = Operator(base.UNFOLD)
 SLICE: Final = Operator(base.SLICE)
-# A message's lists have at most 4,096 entries. Larger: one operation of ours would be no message.
-# Smaller: what is joined is copied more than once sooner.
+# A list in a message has at most 4,096 entries. More tensors are joined in several steps, which
+# copies their elements more than once.
 JOINED_AT_ONCE: Final = 2048
 
 CAT: Final = Operator(base.CAT)
@@ -57,28 +57,29 @@ CAT: Final = Operator(base.CAT)
 
 @explained
 def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
-    """Return the elements, in C order, in another shape: ``reshape(x, (2, -1))``.
+    """Return the elements, in C order, in another shape.
 
-    One size may be -1: what is left. ``x.reshape(2, -1)`` is the same.
+    One size may be -1 and is then inferred. ``x.reshape(2, -1)`` is the same as
+    ``x.reshape((2, -1))``.
     """
     target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:
         known = math.prod(size for size in target if size != -1)
         if target.count(-1) > 1 or not known or x.size % known:
-            raise ShapeMismatch(f"{x.handle.spec} cannot have shape {list(target)}")
+            raise ShapeMismatch(f"{x.handle.spec} cannot be reshaped to {list(target)}")
         target = tuple([x.size // known if size == -1 else size for size in target])
     return reshaped(x, target)
 
 
 @explained
 def flatten(x: Tensor, /) -> Tensor:
-    """Return all elements, in C order, along one axis."""
+    """Return the elements, in C order, with shape ``[size]``."""
     return reshaped(x, (x.size,))
 
 
 @explained
 def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
-    """Remove axes of size 1: those named, or all there are."""
+    """Remove axes of size 1: the given ones, or all."""
     shape = x.shape
     if axis is None:
         return reshaped(x, tuple([size for size in shape if size != 1]))
@@ -90,7 +91,7 @@ def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
 
 @explained
 def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
-    """Insert axes of size 1, at these places of the result."""
+    """Insert axes of size 1; ``axis`` is their position in the result."""
     count = len(axis) if isinstance(axis, Sequence) else 1
     axes = normal_axes(axis, x.ndim + count)
     sizes = iter(x.shape)
@@ -100,7 +101,7 @@ def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
 
 @explained
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
-    """Put the axes in another order: axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
+    """Permute the axes: axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
     places = normal_axes(axes, x.ndim)
     if places == tuple(range(x.ndim)):
         return x
@@ -109,32 +110,32 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 @explained
 def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
-    """Put the axes in another order, or reverse them, as NumPy does."""
+    """Permute the axes; without ``axes``, reverse them, as NumPy does."""
     return permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
 
 
 @explained
 def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
-    """Exchange two axes."""
+    """Swap two axes."""
     rank = x.ndim
     return SWAP_DIMS.apply((x,), (normal_axis(axis1, rank), normal_axis(axis2, rank)))
 
 
 @explained
 def matrix_transpose(x: Tensor, /) -> Tensor:
-    """Exchange the last two axes."""
+    """Swap the last two axes."""
     if x.ndim < 2:
-        raise ShapeMismatch(f"{x.handle.spec} is no matrix; it needs 2 axes or more")
+        raise ShapeMismatch(f"{x.handle.spec} is not a matrix; at least 2 axes are required")
     return swapaxes(x, -2, -1)
 
 
 @explained
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
-    """Move axes to these places of the result; the others keep their order."""
+    """Move axes to the given positions in the result; the others keep their order."""
     rank = x.ndim
     moved, places = normal_axes(source, rank), normal_axes(destination, rank)
     if len(moved) != len(places):
-        raise ShapeMismatch(f"{len(moved)} axes cannot move to {len(places)} places")
+        raise ShapeMismatch(f"{len(moved)} source axes do not match {len(places)} destinations")
     by_place = dict(zip(places, moved, strict=True))
     others = iter([axis for axis in range(rank) if axis not in moved])
     order = [by_place[place] if place in by_place else next(others) for place in range(rank)]
@@ -143,7 +144,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 @explained
 def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
-    """Stretch axes of size 1, and add axes in front, to reach a shape."""
+    """Broadcast to a shape: prepend axes and repeat axes of size 1."""
     target = normal_shape(shape)
     spec = x.handle.spec
     if target == spec.shape:
@@ -153,23 +154,27 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
 
 @explained
 def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:
-    """Stretch tensors to the shape to which all of them broadcast."""
+    """Broadcast tensors to their common shape."""
     shape = broadcast_shapes(*[x.shape for x in tensors])
     return [broadcast_to(x, shape) for x in tensors]
 
 
 @explained
 def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
-    """Reverse the order of the elements along axes: those named, or all."""
+    """Reverse the elements along the given axes, or along all."""
     return FLIP.apply((x,), (normal_axes(axis, x.ndim),))
 
 
 @explained
 def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
-    """Join tensors along an axis; their other sizes are the same. ``None`` flattens them first."""
+    """Join tensors along an existing axis; their other axes must have equal sizes.
+
+    ``axis=None`` flattens the tensors first. Raises ``ShapeMismatch``, ``DTypeMismatch`` or
+    ``DeviceMismatch``.
+    """
     listed = _tensors_in(tensors)
     if not listed:
-        raise ShapeMismatch("there is nothing to join: at least one tensor must be given")
+        raise ShapeMismatch("at least one tensor is required")
     if axis is None:
         listed, axis = [flatten(x) for x in listed], 0
     place = normal_axis(axis, listed[0].ndim)
@@ -182,17 +187,17 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
 
 @explained
 def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
-    """Join tensors of one shape along a new axis."""
+    """Join tensors of equal shape along a new axis."""
     listed = _tensors_in(tensors)
     if len({x.shape for x in listed}) > 1:
         shapes = ", ".join(str(x.handle.spec) for x in listed)
-        raise ShapeMismatch(f"only tensors of one shape can be stacked, not {shapes}")
+        raise ShapeMismatch(f"tensors to be stacked must have equal shapes, not {shapes}")
     return concat([expand_dims(x, axis) for x in listed], axis=axis)
 
 
 @explained
 def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """Take a tensor apart along an axis, which the parts lack."""
+    """Split a tensor into its slices along an axis, which the slices lack."""
     place = normal_axis(axis, x.ndim)
     shape = (*x.shape[:place], *x.shape[place + 1 :])
     parts = [part(x, place, start, start + 1) for start in range(x.shape[place])]
@@ -201,12 +206,14 @@ def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
 
 @explained
 def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Split a tensor along an axis, into equal parts or before each of these places."""
+    """Split a tensor along an axis into ``sections`` equal parts, or at the given positions."""
     place = normal_axis(axis, x.ndim)
     size = x.shape[place]
     if isinstance(sections, int):
         if sections < 1 or size % sections:
-            raise ShapeMismatch(f"{x.handle.spec} has no {sections} equal parts along axis {axis}")
+            raise ShapeMismatch(
+                f"{x.handle.spec} cannot be split into {sections} equal parts along axis {axis}"
+            )
         step = size // sections
         ends = [step * count for count in range(1, sections + 1)]
     else:
@@ -216,7 +223,7 @@ def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Te
 
 @explained
 def unfold(x: Tensor, /, axis: int, size: int, step: int) -> Tensor:
-    """Replace an axis by its windows of ``size`` elements, ``step`` apart, as a last axis.
+    """Extract windows of ``size`` elements, ``step`` apart, along an axis; append them as an axis.
 
     Shapes: ``[…, n, …]`` to ``[…, (n - size) // step + 1, …, size]``.
     """
@@ -224,13 +231,13 @@ def unfold(x: Tensor, /, axis: int, size: int, step: int) -> Tensor:
 
 
 def part(x: Tensor, axis: int, start: int, end: int) -> Tensor:
-    """Return the elements from ``start`` to ``end`` along an axis."""
+    """Return the elements from ``start`` up to, but excluding, ``end`` along an axis."""
     everything = tuple([Slice(0, size, 1) for size in x.shape[:axis]])
     return SLICE.apply((x,), ((*everything, Slice(start, end, 1)),))
 
 
 def _tensors_in(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the tensors, of which an iterator is asked once only."""
+    """Return a list of the tensors. Raises ``ArgumentMismatch`` for any other element."""
     listed = list(tensors)
     for place, one in enumerate(listed):
         if not is_tensor(one):

@@ -1,4 +1,4 @@
-"""What does an operation of two operands do when one of them is a number?"""
+"""Operations on two operands, either of which may be a number."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Pair", "refuse_numbers"]
 
 @final
 class Pair:
-    """The rows for two tensors, for a tensor and a number, and for a number and a tensor.
+    """Rows for tensor and tensor, tensor and number, and number and tensor (``reflected``).
 
-    Where there is no row for a number, it becomes a tensor of one element, which broadcasts.
+    Without a row for numbers, the number is converted to a tensor of one element.
     """
 
     __slots__ = ("_number", "_reflected", "_tensors")
@@ -33,7 +33,7 @@ class Pair:
         self._reflected = None if reflected is None else Operator(reflected)
 
     def apply(self, x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
-        """Issue the operation for whichever operands are tensors; at least one is."""
+        """Apply the row for these operands. Raises ``ArgumentMismatch`` if neither is a tensor."""
         if is_tensor(x1):
             if is_tensor(x2):
                 return self._tensors.binary(x1, x2)
@@ -48,8 +48,8 @@ class Pair:
 
 
 def refuse_numbers(x1: object, x2: object) -> NoReturn:
-    """Raise ``ArgumentMismatch``: without a tensor nobody would know on which device to compute."""
+    """Raise ``ArgumentMismatch`` for two numbers: only a tensor determines the device."""
     seen = f"{type(x1).__name__} and {type(x2).__name__}"
     raise ArgumentMismatch(
-        f"expected a tensor, not {seen}; burn_remote.tensor(data, device=…) makes one of numbers"
+        f"expected a tensor, not {seen}; burn_remote.tensor(data, device=…) makes a tensor of data"
     )

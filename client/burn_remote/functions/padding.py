@@ -1,4 +1,4 @@
-"""How does a tensor get a border?"""
+"""Padding."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = ["pad"]
 
 SELECT: Final = Operator(base.SELECT)
 
-# The names of PyTorch, and what NumPy calls the same.
+# PyTorch's mode -> NumPy's mode.
 _MODES: Final = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 @explained
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number = 0) -> Tensor:
-    """Put a border around a tensor, of any dtype, as ``torch.nn.functional.pad`` does.
+    """Pad a tensor of any dtype, as ``torch.nn.functional.pad`` does.
 
-    ``pad`` has two numbers for each axis, the last axis first: elements before, elements after.
-    Negative ones cut away. ``mode`` is ``"constant"`` (of ``value``), ``"reflect"`` (at the edge
-    elements), ``"replicate"`` (of them) or ``"circular"``. Raises ``ShapeMismatch``, and
-    ``UsageError`` for another mode.
+    ``pad`` holds two integers per axis, starting with the last axis: the number of elements to add
+    before and after. Negative numbers crop. ``mode`` is ``"constant"`` (filled with ``value``),
+    ``"reflect"``, ``"replicate"`` or ``"circular"``. Raises ``ShapeMismatch``, and ``UsageError``
+    for another mode.
     """
     rank = input.ndim
     pad = _whole_numbers(pad)
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise ShapeMismatch(f"pad={list(pad)} are no pairs for up to {rank} axes")
+        raise ShapeMismatch(f"pad={list(pad)} must hold a pair for each of at most {rank} axes")
     borders = [(0, 0)] * (rank - len(pad) // 2)
     borders += reversed(list(zip(pad[::2], pad[1::2], strict=True)))
     cut = _cut(input, borders)
@@ -50,14 +50,14 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     if mode == "constant":
         return _framed(cut, grown, value)
     if mode not in _MODES:
-        raise UsageError(f"mode={mode!r} is none of constant, {', '.join(_MODES)}")
+        raise UsageError(f"mode must be one of constant, {', '.join(_MODES)}, not {mode!r}")
     return _continued(cut, grown, mode)
 
 
 def _whole_numbers(pad: Sequence[int]) -> list[int]:
     if not isinstance(pad, list | tuple):
-        raise ArgumentMismatch(f"pad={pad!r} is no pairs of numbers, such as (1, 1)")
-    return [whole_number("a number in pad", size, -MAX_ELEMENTS, MAX_ELEMENTS) for size in pad]
+        raise ArgumentMismatch(f"pad must be pairs of integers, such as (1, 1), not {pad!r}")
+    return [whole_number("each number in pad", size, -MAX_ELEMENTS, MAX_ELEMENTS) for size in pad]
 
 
 def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
@@ -68,7 +68,7 @@ def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
         for size, (before, after) in zip(x.shape, borders, strict=True)
     ]
     if any(start > end for start, end in bounds):
-        raise ShapeMismatch(f"{x.handle.spec} is too small to cut {borders} away")
+        raise ShapeMismatch(f"{x.handle.spec} is too small to crop by {borders}")
     return get_item(x, tuple([slice(start, end) for start, end in bounds]))
 
 
@@ -86,16 +86,17 @@ def _continued(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
         if not any(border):
             continue
         if size == 0 or (mode == "reflect" and max(border) >= size):
-            raise ShapeMismatch(f"{x.handle.spec} is too small for {border} by {mode=}")
+            raise ShapeMismatch(f"{x.handle.spec} is too small to pad by {border} with {mode=}")
         x = SELECT.apply((x, _places(x, size, border, mode)), (axis,))
     return x
 
 
 def _places(x: Tensor, size: int, border: tuple[int, int], mode: str) -> Tensor:
-    """Return which elements of an axis stand where, with a border on both sides of it."""
+    """Return the source index of each element of a padded axis."""
     if size + sum(border) <= MAX_UPLOADED_RANGE or mode == "reflect":
         places = np.pad(np.arange(size), border, mode=_MODES[mode])  # type: ignore[call-overload]
         return upload(x, places)
-    # A border may be longer than this program has memory for; the server refuses it by name.
+    # Computed on the server: the indices may exceed this process's memory, and the server's limits
+    # then give a clear error.
     before = subtract(counted(x.__class__, x.handle.client, size + sum(border)), border[0])
     return remainder(before, size) if mode == "circular" else clip(before, 0, size - 1)

@@ -1,7 +1,7 @@
-"""How do floating-point tensors become quantized ones, and back?
+"""Quantization of floating-point tensors.
 
-A quantized tensor holds small integers and, for the whole of it or for each block, a scale: it
-stands for their products. It takes a quarter of the memory of float32, or less.
+A quantized tensor holds small integers and one scale per tensor or per block; its elements are
+their products. It takes at most a quarter of the memory of float32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["quant_scheme", "quantize"]
 
 QUANTIZE: Final = Operator(floats.QUANTIZE)
 
-# What Burn's wire can say: up to five sizes, each a byte.
+# Limits of Burn's wire format: at most five block sizes of one byte each.
 MAX_BLOCK_AXES: Final = 5
 MAX_BLOCK_SIZE: Final = 255
 
@@ -47,17 +47,18 @@ MAX_BLOCK_SIZE: Final = 255
 def quant_scheme(
     value: str = "Q8S", *, block: int | Sequence[int] | None = None, packed: bool | None = None
 ) -> QuantScheme:
-    """Return how to quantize.
+    """Return a quantization scheme.
 
-    ``value`` is the kind of integers: ``Q8S`` from -127 to 127, ``Q8F`` from -128 to 127, ``Q4S``
-    ±7, ``Q4F`` -8 to 7, ``Q2S`` ±1, ``Q2F`` -2 to 1. ``block`` is how many elements of the last
-    axis share a scale, or how many along each of the last axes, from 1 to 255; without it the whole
-    tensor does. ``packed``: several 4- or 2-bit values to a byte, as they are by default.
+    ``value`` is the type of the integers: ``Q8S`` (-127 to 127), ``Q8F`` (-128 to 127), ``Q4S``
+    (-7 to 7), ``Q4F`` (-8 to 7), ``Q2S`` (-1 to 1) or ``Q2F`` (-2 to 1). ``block`` is the number of
+    elements along the last axis, or along each of the last axes, that share a scale, from 1 to 255;
+    without it, the whole tensor shares one. ``packed`` stores several 4-bit or 2-bit values in one
+    byte, which is the default for them.
 
     Raises ``UsageError``.
     """
     if not isinstance(value, str) or value not in VALUE_RANGES:
-        raise UsageError(f"value={value!r} is none of {', '.join(VALUE_RANGES)}")
+        raise UsageError(f"value must be one of {', '.join(VALUE_RANGES)}, not {value!r}")
     sizes = None if block is None else _block_sizes(block)
     if packed is None:
         packed = VALUE_BITS[value] < 8
@@ -67,8 +68,8 @@ def quant_scheme(
 def _block_sizes(block: int | Sequence[int]) -> tuple[int, ...]:
     several = block if isinstance(block, list | tuple) else (block,)
     if not 1 <= len(several) <= MAX_BLOCK_AXES:
-        raise UsageError(f"block={block!r} is not one to {MAX_BLOCK_AXES} sizes")
-    what = f"a size in block={block!r}"
+        raise UsageError(f"block must have 1 to {MAX_BLOCK_AXES} sizes, not {block!r}")
+    what = f"each size in block={block!r}"
     return tuple([whole_number(what, size, 1, MAX_BLOCK_SIZE) for size in several])
 
 
@@ -76,23 +77,23 @@ def _block_sizes(block: int | Sequence[int]) -> tuple[int, ...]:
 def quantize(
     x: Tensor, scheme: QuantScheme | None = None, /, *, scales: Tensor | None = None
 ) -> Tensor:
-    """Return floating-point numbers as multiples of scales.
+    """Quantize a floating-point tensor: ``round(x / scales)``.
 
-    ``scheme`` is one of ``quant_scheme(…)``, ``Q8S`` for the whole tensor if there is none.
-    ``scales`` has one number for the tensor or for each block; without it the largest number of
-    each becomes the largest value, NaN being none. The result has the shape of ``x`` and the dtype
-    ``DType.quantized(scheme)``; NaN becomes 0, infinity the largest value.
+    ``scheme`` comes from ``quant_scheme(…)``; the default is ``Q8S`` with one scale per tensor.
+    ``scales`` holds one number per tensor or per block; by default the largest absolute value of
+    each, ignoring NaN, maps to the largest integer. The result has the shape of ``x`` and the dtype
+    ``DType.quantized(scheme)``. NaN becomes 0, and infinity becomes the largest integer.
 
-    Raises ``ShapeMismatch`` for blocks that do not fit into the axes or another number of scales,
-    ``DTypeMismatch`` unless ``x`` is floating-point, and ``Unsupported`` for a scheme with which
-    Burn 0.21 does not compute.
+    Raises ``ShapeMismatch`` if the blocks do not divide the axes or the number of scales is wrong,
+    ``DTypeMismatch`` unless ``x`` is floating-point, and ``Unsupported`` for a scheme that Burn
+    0.21 cannot compute with.
     """
     scheme = scheme or quant_scheme()
     if not isinstance(scheme, QuantScheme):
-        raise UsageError(f"a scheme is one of quant_scheme(…), not {scheme!r}")
+        raise UsageError(f"a scheme is made by quant_scheme(…), not {scheme!r}")
     check_computable(scheme)
     if not x.dtype.is_floating:
-        raise DTypeMismatch(f"only floating-point numbers are quantized, not {x.handle.spec}")
+        raise DTypeMismatch(f"only floating-point tensors can be quantized, not {x.handle.spec}")
     if scales is None:
         check_blocks(x.shape, scheme)
         scales = _scales(x, scheme)
@@ -100,9 +101,9 @@ def quantize(
 
 
 def _scales(x: Tensor, scheme: QuantScheme) -> Tensor:
-    """Return the scale of each block: of its largest number, spread over the range of values.
+    """Return the scale of each block: its largest absolute value over half the range of integers.
 
-    As burn-flex 0.21 does (``ops/qtensor.rs``, ``quantize_dynamic``).
+    Follows burn-flex 0.21 (``ops/qtensor.rs``, ``quantize_dynamic``).
     """
     if not x.size:
         spec = TensorSpec(scales_shape(x.shape, scheme), F32)
@@ -116,5 +117,6 @@ def _scales(x: Tensor, scheme: QuantScheme) -> Tensor:
         split = tuple(n for size, block in blocks for n in (size // block, block))
         largest = max_abs(reshaped(numbers, split), axis=tuple(range(1, len(split), 2)))
     least, most = VALUE_RANGES[scheme.value]
-    # Exact, as half of each range is: the scales have the bits of 2 * largest / (most - least).
+    # Half of each range is exact in float32, so the scales equal 2 * largest / (most - least) bit
+    # for bit.
     return divide(largest, (most - least) / 2)

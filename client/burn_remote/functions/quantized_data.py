@@ -1,4 +1,4 @@
-"""How do quantized tensors cross between this program and a device?"""
+"""Sending and reading quantized tensors."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = ["QuantizedArray", "quantized_tensor", "read_quantized"]
 
 
 class QuantizedArray(NamedTuple):
-    """A quantized tensor on this side: it stands for ``values * scales``.
+    """The elements of a quantized tensor as NumPy arrays; they represent ``values * scales``.
 
-    ``values`` are int8 of the tensor's shape; ``scales`` float32, of shape ``(1,)`` or one for each
-    block along each axis.
+    ``values`` are int8 with the tensor's shape. ``scales`` are float32 with shape ``(1,)``, or with
+    one number per block along each axis.
     """
 
     values: Array
     scales: Array
 
     def dequantized(self) -> Array:
-        """Return the numbers, float32, of the shape of ``values``."""
+        """Return ``values * scales`` as float32 with the shape of ``values``."""
         scales = self.scales
         if scales.ndim == self.values.ndim:
             for axis, (size, count) in enumerate(zip(self.values.shape, scales.shape, strict=True)):
@@ -56,25 +56,25 @@ class QuantizedArray(NamedTuple):
 def quantized_tensor(
     values: Any, scales: Any, scheme: QuantScheme, /, *, device: Device | None = None
 ) -> Tensor:
-    """Send integers and their scales: a tensor that was quantized elsewhere.
+    """Make a quantized tensor of integers and scales that were computed elsewhere.
 
-    ``values`` have the tensor's shape and are in the scheme's range; ``scales`` are one number, or
-    one for each block. Raises ``ShapeMismatch``, ``UsageError`` for values out of range, and
-    ``Unsupported`` for a scheme with which Burn 0.21 does not compute.
+    ``values`` have the tensor's shape and lie in the scheme's range; ``scales`` hold one number per
+    tensor or per block. Raises ``ShapeMismatch``, ``UsageError`` for values out of range, and
+    ``Unsupported`` for a scheme that Burn 0.21 cannot compute with.
     """
     if not isinstance(scheme, QuantScheme):
-        raise UsageError(f"a scheme is one of quant_scheme(…), not {scheme!r}")
+        raise UsageError(f"a scheme is made by quant_scheme(…), not {scheme!r}")
     integers, numbers = as_array(values, None), as_array(scales, F32)
     check_computable(scheme)
     check_blocks(sendable_shape(integers.shape), scheme)
     expected = scales_shape(integers.shape, scheme)
     if numbers.size != math.prod(expected):
-        raise ShapeMismatch(f"scales has {numbers.size} numbers, not {math.prod(expected)}")
+        raise ShapeMismatch(f"scales must hold {math.prod(expected)} numbers, not {numbers.size}")
     least, most = VALUE_RANGES[scheme.value]
     if integers.dtype.kind not in "iu" or (
         integers.size and not (integers.min() >= least and integers.max() <= most)
     ):
-        raise UsageError(f"values of {scheme.value} are integers from {least} to {most}")
+        raise UsageError(f"values of {scheme.value} must be integers from {least} to {most}")
     body = _packed(np.ascontiguousarray(integers, np.int8).reshape(-1), scheme)
     content = body.tobytes() + numbers.astype("<f4").tobytes()
     data = TensorData(content, integers.shape, DType.quantized(scheme))
@@ -86,12 +86,12 @@ def quantized_tensor(
 def read_quantized(x: Tensor, /) -> QuantizedArray:
     """Wait for a quantized tensor's integers and scales.
 
-    Raises ``DTypeMismatch`` for another tensor, and ``Unsupported`` for a scheme of which Burn 0.21
-    does not say what the bytes mean.
+    Raises ``DTypeMismatch`` if the tensor is not quantized, and ``Unsupported`` for a scheme whose
+    byte layout Burn 0.21 does not define.
     """
     scheme = x.dtype.scheme
     if scheme is None:
-        raise DTypeMismatch(f"{x.handle.spec} is not quantized; x.numpy() reads it")
+        raise DTypeMismatch(f"{x.handle.spec} is not quantized; read it with x.numpy()")
     check_computable(scheme)
     data = x.handle.client.read_tensor_async(x.handle).result()
     content = np.frombuffer(data.bytes, np.uint8)
@@ -103,11 +103,11 @@ def read_quantized(x: Tensor, /) -> QuantizedArray:
 
 
 def _packed(values: Array, scheme: QuantScheme) -> Array:
-    """Return integers (int8, flat) as the bytes that hold them."""
+    """Encode flat int8 integers to bytes, packed if the scheme is."""
     if not is_packed(scheme):
         return values.view(np.uint8)
     bits = VALUE_BITS[scheme.value]
-    lanes = 8 // bits  # words are little-endian: the lanes of a byte follow one another
+    lanes = 8 // bits  # 32-bit little-endian words, so lanes are consecutive in each byte
     padded = np.zeros(-(-values.size * bits // 32) * 4 * lanes, np.uint8)
     padded[: values.size] = values.view(np.uint8) & ((1 << bits) - 1)
     shifted = padded.reshape(-1, lanes) << np.arange(0, 8, bits, dtype=np.uint8)
@@ -116,7 +116,7 @@ def _packed(values: Array, scheme: QuantScheme) -> Array:
 
 
 def _unpacked(content: Array, count: int, scheme: QuantScheme) -> Array:
-    """Return the integers (int8, flat) that bytes hold, in either form that Burn writes."""
+    """Decode bytes to ``count`` flat int8 integers, from either layout that Burn writes."""
     words = -(-count * VALUE_BITS[scheme.value] // 32)
     if not is_packed(scheme) or content.size == count != 4 * words:
         return content[:count].view(np.int8).copy()

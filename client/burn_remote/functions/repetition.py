@@ -1,6 +1,6 @@
-"""How are elements repeated, tiled, rolled around, subtracted from their neighbours, or blanked?
+"""Repetition, rotation, differences and triangular matrices.
 
-The dtype stays. Axes count from the end when negative. Raises ``ShapeMismatch``.
+The dtype does not change. Negative axes count from the end. All raise ``ShapeMismatch``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SELECT: Final = Operator(base.SELECT)
 
 @explained
 def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) -> Tensor:
-    """Repeat each element along an axis (``None``: of the flattened tensor).
+    """Repeat each element along an axis; ``axis=None`` flattens the tensor first.
 
-    ``repeats`` is one count for all, or a count for each place of the axis.
+    ``repeats`` is one count for all elements, or one count for each index along the axis.
     """
     if axis is None:
         x, axis = flatten(x), 0
@@ -46,14 +46,16 @@ def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) 
         repeated = REPEAT_DIM.apply((single,), (place + 1, repeats))
         return reshaped(repeated, (*shape[:place], shape[place] * repeats, *shape[place + 1 :]))
     if len(repeats) != shape[place]:
-        raise ShapeMismatch(f"{len(repeats)} counts for {shape[place]} places along axis {axis}")
+        raise ShapeMismatch(
+            f"{len(repeats)} counts do not match size {shape[place]} along axis {axis}"
+        )
     places = np.repeat(np.arange(shape[place]), repeats)
     return SELECT.apply((x, upload(x, places)), (place,))
 
 
 @explained
 def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
-    """Repeat the whole tensor along its axes, the last counts for the last axes."""
+    """Repeat the whole tensor along its axes; the last count applies to the last axis."""
     counts = normal_shape(repetitions)
     x = with_rank(x, len(counts))
     counts = (1,) * (x.ndim - len(counts)) + counts
@@ -65,15 +67,15 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
 
 @explained
 def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
-    """Move elements along axes (``None``: through the flattened tensor); the last come first."""
+    """Rotate elements along axes; ``axis=None`` rotates the flattened tensor."""
     if axis is None:
         if not isinstance(shift, int):
-            raise ShapeMismatch("several shifts need an axis for each")
+            raise ShapeMismatch("several shifts require one axis for each")
         return reshaped(roll(flatten(x), shift, 0), x.shape)
     axes = normal_axes(axis, x.ndim)
     shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
     if len(shifts) != len(axes):
-        raise ShapeMismatch(f"{len(shifts)} shifts for {len(axes)} axes")
+        raise ShapeMismatch(f"{len(shifts)} shifts do not match {len(axes)} axes")
     for place, count in zip(axes, shifts, strict=True):
         size = x.shape[place]
         if size and count % size:
@@ -84,9 +86,9 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 @explained
 def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
-    """Subtract each element from the one after it along an axis, ``n`` times over.
+    """Return the ``n``-th difference of adjacent elements along an axis.
 
-    Each time leaves one less; from the axis's length on, nothing is left.
+    Each difference shortens the axis by 1, down to 0.
     """
     place = normal_axis(axis, x.ndim)
     n = whole_number("n", n, 0, MAX_ELEMENTS)
@@ -100,24 +102,24 @@ def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
 
 @explained
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Return matrices ``[…, rows, columns]`` with zeros above their ``k``-th diagonal."""
+    """Replace elements above the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
     rows, columns = _places(x)
-    return _blanked(x, greater(columns, add(rows, k)))
+    return _zeroed(x, greater(columns, add(rows, k)))
 
 
 @explained
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Return matrices ``[…, rows, columns]`` with zeros below their ``k``-th diagonal."""
+    """Replace elements below the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
     rows, columns = _places(x)
-    return _blanked(x, less(columns, add(rows, k)))
+    return _zeroed(x, less(columns, add(rows, k)))
 
 
 def _places(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.ndim < 2:
-        raise ShapeMismatch(f"{x.handle.spec} is no matrix; it needs 2 axes or more")
+        raise ShapeMismatch(f"{x.handle.spec} is not a matrix; at least 2 axes are required")
     rows, columns = (counted(x.__class__, x.handle.client, size) for size in x.shape[-2:])
     return reshaped(rows, (x.shape[-2], 1)), reshaped(columns, (1, x.shape[-1]))
 
 
-def _blanked(x: Tensor, mask: Tensor) -> Tensor:
+def _zeroed(x: Tensor, mask: Tensor) -> Tensor:
     return mask_fill(x, mask, False if x.dtype.is_bool else 0)

@@ -1,7 +1,7 @@
-"""Where are the largest and smallest elements, which are they, and how are elements sorted?
+"""Sorting, and searching for the largest and smallest elements.
 
-Axes count from the end when negative. Indices are int64. Burn's IR has one row for order, the
-``k`` largest along an axis; sorting takes all of them.
+Negative axes count from the end. Indices are int64. Burn's IR has one ordering operation, the ``k``
+largest elements along an axis; a sort asks it for all elements.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ MIN_DIM_WITH_INDICES: Final = Operator(numeric.MIN_DIM_WITH_INDICES)
 
 @explained
 def argmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Return where the first of the largest elements is (``None``: in the flattened tensor)."""
+    """Return the index of the first maximum; ``axis=None`` searches the flattened tensor."""
     return _arg_reduce(ARG_MAX, x, axis, keepdims)
 
 
 @explained
 def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Return where the first of the smallest elements is (``None``: in the flattened tensor)."""
+    """Return the index of the first minimum; ``axis=None`` searches the flattened tensor."""
     return _arg_reduce(ARG_MIN, x, axis, keepdims)
 
 
 @explained
 def max_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the largest elements along an axis, and where the first of them are."""
+    """Return the maxima along an axis and the index of the first occurrence of each."""
     return _extreme_with_indices(MAX_DIM_WITH_INDICES, x, axis, keepdims)
 
 
 @explained
 def min_with_indices(x: Tensor, /, axis: int, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the smallest elements along an axis, and where the first of them are."""
+    """Return the minima along an axis and the index of the first occurrence of each."""
     return _extreme_with_indices(MIN_DIM_WITH_INDICES, x, axis, keepdims)
 
 
 @explained
 def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest elements along an axis, the largest first, and where they are.
+    """Return the ``k`` largest elements along an axis in descending order, and their indices.
 
-    With ``largest=False`` the smallest, the smallest first. Shapes: ``[…, n, …]`` to
-    ``[…, k, …]`` twice. Raises ``ShapeMismatch`` when there are fewer than ``k``.
+    ``largest=False`` returns the smallest elements in ascending order. Shapes: ``[…, n, …]`` to
+    two tensors ``[…, k, …]``. Raises ``ShapeMismatch`` if ``k > n``.
     """
     place = normal_axis(axis, x.ndim)
     k = whole_number("k", k, 0, MAX_ELEMENTS)
@@ -82,13 +82,13 @@ def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple
 
 @explained
 def argtopk(x: Tensor, k: int, /, axis: int = -1) -> Tensor:
-    """Return where the ``k`` largest elements along an axis are, the largest first."""
+    """Return the indices of the ``k`` largest elements along an axis, in descending order."""
     return ARG_TOP_K.apply((x,), (normal_axis(axis, x.ndim), k))
 
 
 @explained
 def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """Return the elements along an axis in ascending order, NaN last, or the other way round."""
+    """Sort along an axis in ascending order with NaN last; ``descending`` reverses the order."""
     place = normal_axis(axis, x.ndim)
     descended = TOP_K.apply((x,), (place, x.shape[place]))
     return descended if descending else flip(descended, place)
@@ -98,13 +98,13 @@ def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool
 def argsort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tensor:
-    """Return where the elements of the sorted axis come from; equal elements keep their order."""
+    """Return the indices that sort an axis; the sort is always stable."""
     place = normal_axis(axis, x.ndim)
     size = x.shape[place]
     if descending:
         return ARG_TOP_K.apply((x,), (place, size))
-    # Of equal elements the first comes first in descending order. Read backwards, in both ways,
-    # the same holds in ascending order.
+    # ARG_TOP_K is stable in descending order. Reversing both its input and its output makes the
+    # ascending order stable too.
     backwards = ARG_TOP_K.apply((flip(x, place),), (place, size))
     return flip(subtract(size - 1, backwards), place)
 
@@ -130,5 +130,5 @@ def _without(x: Tensor, place: int, keepdims: bool) -> Tensor:
 
 
 def _opposite(x: Tensor) -> Tensor:
-    """Return numbers in the opposite order; for integers the bits, as -(-128) does not fit int8."""
+    """Reverse the order of numbers: negate floats, invert integers (-(-128) overflows int8)."""
     return negative(x) if x.dtype.is_floating else bitwise_invert(x)

@@ -1,6 +1,6 @@
-"""How are elements chosen from two tensors, kept between bounds, or replaced where a mask is true?
+"""Element selection: ``where``, masks, bounds, maxima and minima of two tensors.
 
-Shapes broadcast; dtypes must be the same, and a number takes the tensor's dtype.
+Shapes broadcast. Dtypes must be equal; a number is converted to the tensor's dtype.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ IS_NAN: Final = Operator(floats.IS_NAN)
 
 @explained
 def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the elements of ``x1`` where the condition is true, elsewhere those of ``x2``.
+    """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
-    ``condition`` has bools. Two integers make int64, two bools a bool, other numbers float32.
+    ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
+    int64, two bools give bool, and other numbers give float32.
     """
     if not is_tensor(x1):
         return mask_fill(x2 if is_tensor(x2) else _alike(condition, x1, x2), condition, x1)
@@ -47,7 +48,7 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
 
 @explained
 def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
-    """Return ``x`` with a number wherever the mask, of bools, is true."""
+    """Return ``x`` with ``value`` where the bool tensor ``mask`` is true."""
     rank = max(len(x.handle.spec.shape), len(mask.handle.spec.shape))
     return MASK_FILL.numbers((with_rank(x, rank), with_rank(mask, rank)), (value,))
 
@@ -56,9 +57,9 @@ def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
 def clip(
     x: Tensor, /, min: Tensor | Number | None = None, max: Tensor | Number | None = None
 ) -> Tensor:
-    """Return ``x`` with what lies below ``min`` or above ``max`` replaced by that bound.
+    """Limit elements to the range from ``min`` to ``max``; NaN stays NaN.
 
-    A bound is a number, a tensor that broadcasts with ``x``, or ``None``. NaN stays NaN.
+    A bound is a number, a tensor that broadcasts with ``x``, or ``None``.
     """
     if is_tensor(min):
         x, min = maximum(x, min), None
@@ -71,7 +72,7 @@ def clip(
 
 
 def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the larger of each two elements, NaN if one of them is."""
+    """Return the elementwise maximum, NaN if either element is NaN."""
     if is_tensor(x1) and is_tensor(x2):
         return _chosen(GREATER.apply(x2, x1), x1, x2)
     if is_tensor(x1):
@@ -82,7 +83,7 @@ def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the smaller of each two elements, NaN if one of them is."""
+    """Return the elementwise minimum, NaN if either element is NaN."""
     if is_tensor(x1) and is_tensor(x2):
         return _chosen(LOWER.apply(x2, x1), x1, x2)
     if is_tensor(x1):
@@ -93,7 +94,8 @@ def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
-    # A comparison with NaN is false: NaN of x1 stays for that reason, NaN of x2 by this one.
+    # A comparison with NaN is false, which selects x1: right if x1 is NaN, so only NaN in x2 needs
+    # a test.
     if x2.dtype.is_floating:
         second = OR.apply(second, IS_NAN.unary(x2))
     return where(second, x2, x1)

@@ -1,8 +1,9 @@
-"""Which single numbers describe the elements of a tensor, of one axis, or of several?
+"""Reductions and cumulative operations.
 
-``axis`` is one axis, several, or ``None`` for all; the result lacks them, or has them with size 1
-where ``keepdims`` is true. Axes count from the end when negative. Raises ``ShapeMismatch`` for an
-axis that does not exist, and ``DTypeMismatch``.
+``axis`` of a reduction is one axis, a tuple of axes, or ``None`` for all. The result lacks these
+axes, or keeps them with size 1 if ``keepdims`` is true. A cumulative operation has one axis, which
+may be omitted for a tensor of one axis, and preserves the shape. Negative axes count from the end.
+All raise ``ShapeMismatch`` for an invalid axis and ``DTypeMismatch`` for an unsupported dtype.
 """
 
 from __future__ import annotations
@@ -58,16 +59,19 @@ MIN: Final = Operator(numeric.MIN)
 MIN_DIM: Final = Operator(numeric.MIN_DIM)
 MAX_ABS: Final = Operator(numeric.MAX_ABS)
 MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
+CUM_SUM: Final = Operator(numeric.CUM_SUM)
+CUM_PROD: Final = Operator(numeric.CUM_PROD)
+CUM_MIN: Final = Operator(numeric.CUM_MIN)
+CUM_MAX: Final = Operator(numeric.CUM_MAX)
 
 
 @explained
 def sum(
     x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
-    """Add elements up.
+    """Return the sum of elements; 0 if there are none.
 
-    Integers narrower than 64 bits are added as 64-bit ones, bools are counted; ``dtype`` says
-    otherwise. The sum of nothing is 0.
+    Without ``dtype``, integers are converted to 64 bits and bools to int64 before the sum.
     """
     return _reduce(SUM, SUM_DIM, widened(x, dtype), axis, keepdims)
 
@@ -76,31 +80,31 @@ def sum(
 def prod(
     x: Tensor, /, axis: Axes = None, *, dtype: AnyDType | None = None, keepdims: bool = False
 ) -> Tensor:
-    """Multiply elements; dtypes are those of ``sum``. The product of nothing is 1."""
+    """Return the product of elements, 1 if there are none; dtypes as for ``sum``."""
     return _reduce(PROD, PROD_DIM, widened(x, dtype), axis, keepdims)
 
 
 @explained
 def mean(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the mean; that of integers and bools is float32."""
+    """Return the mean; integers and bools are converted to float32."""
     return _reduce(MEAN, MEAN_DIM, as_float(x, F32), axis, keepdims)
 
 
 @explained
 def max(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the largest element, NaN if there is one; an empty axis has none."""
+    """Return the maximum, NaN if any element is NaN. Raises ``ShapeMismatch`` for an empty axis."""
     return _extreme(MAX, MAX_DIM, x, axis, keepdims)
 
 
 @explained
 def min(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the smallest element, NaN if there is one; an empty axis has none."""
+    """Return the minimum, NaN if any element is NaN. Raises ``ShapeMismatch`` for an empty axis."""
     return _extreme(MIN, MIN_DIM, x, axis, keepdims)
 
 
 @explained
 def max_abs(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return the largest distance from zero; an empty axis has none."""
+    """Return the maximum absolute value. Raises ``ShapeMismatch`` for an empty axis."""
     return _extreme(MAX_ABS, MAX_ABS_DIM, x, axis, keepdims)
 
 
@@ -108,10 +112,9 @@ def max_abs(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
 def var(
     x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
-    """Return the variance: the mean square of the distances from the mean.
+    """Return the variance: ``sum((x - mean(x)) ** 2) / (count - correction)``.
 
-    The sum of squares is divided by the number of elements less ``correction``. That of integers
-    is float32.
+    Integers and bools are converted to float32.
     """
     x = as_float(x, F32)
     return astype(_variance(x, axis, correction, keepdims), x.dtype)
@@ -130,38 +133,38 @@ def _variance(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tenso
 def std(
     x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
-    """Return the standard deviation, the square root of ``var``."""
+    """Return the standard deviation: the square root of ``var``."""
     x = as_float(x, F32)
     return astype(sqrt(_variance(x, axis, correction, keepdims)), x.dtype)
 
 
 @explained
 def any(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return, as bools, whether an element is true: not zero. False for nothing."""
+    """Return, as bools, whether any element is nonzero; false if there are none."""
     return greater(_counted(x, axis, keepdims), 0)
 
 
 @explained
 def all(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return, as bools, whether every element is true: not zero. True for nothing."""
+    """Return, as bools, whether all elements are nonzero; true if there are none."""
     count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
     return equal(_counted(x, axis, keepdims), count)
 
 
 @explained
 def count_nonzero(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Return, as int64, how many elements are true: not zero."""
+    """Return the number of nonzero elements, as int64."""
     return sum(as_bool(x), axis=axis, keepdims=keepdims)
 
 
 def _counted(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
-    # Half the memory where the count cannot overflow.
+    # int32 takes half the memory and cannot overflow here.
     dtype = I32 if x.size < 2**31 else I64
     return _reduce(SUM, SUM_DIM, astype(as_bool(x), dtype), axis, keepdims)
 
 
 def widened(x: Tensor, dtype: AnyDType | None) -> Tensor:
-    """Return ``x`` as it is added up: as ``dtype``, or with integers of 64 bits."""
+    """Convert ``x`` for a sum or product: to ``dtype``, or integers and bools to 64 bits."""
     if dtype is not None:
         return astype(x, dtype)
     category = x.dtype.category
@@ -175,8 +178,7 @@ def _extreme(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: 
         for place in normal_axes(axis, x.ndim):
             if x.shape[place] == 0:
                 raise ShapeMismatch(
-                    f"axis={place} of {x.handle.spec} is empty, so no element of it is the largest "
-                    "or the smallest"
+                    f"axis={place} of {x.handle.spec} is empty, so it has no maximum and no minimum"
                 )
     return _reduce(whole, along, x, axis, keepdims)
 
@@ -186,19 +188,13 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
     rank = len(shape)
     axes = normal_axes(axis, rank)
     if len(axes) == rank and (axis is None or rank > 1):
-        # A full reduction has shape [1] in Burn's IR.
+        # In Burn's IR the result of a full reduction has shape [1].
         return reshaped(whole.unary(x), (1,) * rank if keepdims else ())
     for place in axes:
         x = along.apply((x,), (place, 1))
     if keepdims:
         return x
     return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
-
-
-CUM_SUM: Final = Operator(numeric.CUM_SUM)
-CUM_PROD: Final = Operator(numeric.CUM_PROD)
-CUM_MIN: Final = Operator(numeric.CUM_MIN)
-CUM_MAX: Final = Operator(numeric.CUM_MAX)
 
 
 @explained
@@ -210,9 +206,9 @@ def cumulative_sum(
     dtype: AnyDType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Return the sum of each element and those before it; dtypes are those of ``sum``.
+    """Return the cumulative sum along an axis; dtypes as for ``sum``.
 
-    With ``include_initial`` the axis is one longer and starts with 0.
+    ``include_initial`` prepends 0, so the axis is one longer.
     """
     return _accumulate(CUM_SUM, widened(x, dtype), axis, 0 if include_initial else None)
 
@@ -226,28 +222,28 @@ def cumulative_prod(
     dtype: AnyDType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Return the product of each element and those before it; dtypes are those of ``sum``.
+    """Return the cumulative product along an axis; dtypes as for ``sum``.
 
-    With ``include_initial`` the axis is one longer and starts with 1.
+    ``include_initial`` prepends 1, so the axis is one longer.
     """
     return _accumulate(CUM_PROD, widened(x, dtype), axis, 1 if include_initial else None)
 
 
 @explained
 def cummax(x: Tensor, /, axis: int | None = None) -> Tensor:
-    """Return the largest of each element and those before it (values only; no indices)."""
+    """Return the cumulative maximum along an axis, without indices."""
     return _accumulate(CUM_MAX, x, axis, None)
 
 
 @explained
 def cummin(x: Tensor, /, axis: int | None = None) -> Tensor:
-    """Return the smallest of each element and those before it (values only; no indices)."""
+    """Return the cumulative minimum along an axis, without indices."""
     return _accumulate(CUM_MIN, x, axis, None)
 
 
 def _accumulate(operator: Operator, x: Tensor, axis: int | None, initial: int | None) -> Tensor:
     if axis is None and x.ndim != 1:
-        raise ShapeMismatch(f"name an axis: {x.handle.spec} has {x.ndim} of them")
+        raise ShapeMismatch(f"axis is required for {x.handle.spec}, which has {x.ndim} axes")
     place = normal_axis(axis or 0, x.ndim)
     accumulated = operator.apply((x,), (place,))
     if initial is None:

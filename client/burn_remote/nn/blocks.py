@@ -1,4 +1,4 @@
-"""How are images cut into blocks, and put together again? With PyTorch's names and shapes."""
+"""Rearrangement of image windows and pixels, with PyTorch's names and shapes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def unfold(
     padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:
-    """Return the windows of images as columns.
+    """Extract the windows of images as columns.
 
     Shapes: ``[batch, channels, height, width]`` to ``[batch, channels * kernel * kernel,
-    windows]``. An operation is issued for each element of the kernel. Raises ``ShapeMismatch``.
+    windows]``; the batch axis is optional. Issues one operation per element of the kernel. Raises
+    ``ShapeMismatch``.
     """
     x = batched(input, 4)
     if x.ndim != 4:
@@ -64,10 +65,11 @@ def fold(
     padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:
-    """Add up columns where ``unfold`` took them from.
+    """Sum columns into images, at the positions from which ``unfold`` extracts them.
 
     Shapes: ``[batch, channels * kernel * kernel, windows]`` to ``[batch, channels, height,
-    width]`` of ``output_size``. Raises ``ShapeMismatch``.
+    width]``, where ``output_size`` is ``(height, width)``; the batch axis is optional. Raises
+    ``ShapeMismatch``.
     """
     x = batched(input, 3)
     sizes = per_axis(output_size, 2)
@@ -77,7 +79,7 @@ def fold(
     if x.ndim != 3 or x.shape[1] % area or x.shape[2] != math.prod(counts):
         raise ShapeMismatch(
             f"{input.handle.spec} must be [batch, channels * {area}, {math.prod(counts)}] "
-            f"to be folded into {list(sizes)}"
+            f"to be folded to {list(sizes)}"
         )
     channels = x.shape[1] // area
     places = counted(x.__class__, x.handle.client, area)
@@ -95,7 +97,7 @@ def fold(
 
 @explained
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """Turn channels into pixels.
+    """Rearrange channels into blocks of ``r * r`` pixels, where ``r`` is ``upscale_factor``.
 
     Shapes: ``[…, channels * r * r, h, w]`` to ``[…, channels, h * r, w * r]``.
 
@@ -104,7 +106,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = _factor(upscale_factor)
     *batch, channels, height, width = _image(input)
     if channels % (r * r):
-        raise ShapeMismatch(f"{input.handle.spec} has no channels for {r} * {r} pixels each")
+        raise ShapeMismatch(f"the channels of {input.handle.spec} are not divisible by {r} * {r}")
     split = reshaped(input, (math.prod(batch), channels // (r * r), r, r, height, width))
     moved = permute_dims(split, (0, 1, 4, 2, 5, 3))
     return reshaped(moved, (*batch, channels // (r * r), height * r, width * r))
@@ -112,7 +114,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 @explained
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """Turn pixels into channels.
+    """Rearrange blocks of ``r * r`` pixels into channels, where ``r`` is ``downscale_factor``.
 
     Shapes: ``[…, channels, h * r, w * r]`` to ``[…, channels * r * r, h, w]``.
 
@@ -121,7 +123,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = _factor(downscale_factor)
     *batch, channels, height, width = _image(input)
     if height % r or width % r:
-        raise ShapeMismatch(f"{input.handle.spec} is not divided by {r} along both axes")
+        raise ShapeMismatch(f"height and width of {input.handle.spec} are not divisible by {r}")
     split = reshaped(input, (math.prod(batch), channels, height // r, r, width // r, r))
     moved = permute_dims(split, (0, 1, 3, 5, 2, 4))
     return reshaped(moved, (*batch, channels * r * r, height // r, width // r))
@@ -144,7 +146,7 @@ def _counts(
 
 def _factor(r: int) -> int:
     if type(r) is not int or r < 1:
-        raise UsageError(f"the factor is {r!r}, but must be a whole number from 1")
+        raise UsageError(f"the factor must be a positive integer, not {r!r}")
     return r
 
 

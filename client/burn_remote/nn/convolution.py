@@ -1,8 +1,8 @@
-"""How is an image or a signal convolved? Under the names and with the shapes of PyTorch.
+"""Convolutions, with PyTorch's names and shapes.
 
-Tensors are floating-point and of one dtype. An input without its batch axis gives a result
-without it. Per spatial axis, an argument is one integer for all or a sequence of one for each.
-Raises ``ShapeMismatch`` and ``DTypeMismatch``.
+All tensors have the same floating-point dtype. The batch axis is optional; the result lacks it if
+the input does. Stride, padding and dilation are one integer for all spatial axes, or a sequence
+with one for each. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "unbatched",
 ]
 
-# One number for all spatial axes, or one for each.
+# One integer for all spatial axes, or one for each.
 Sizes = int | Sequence[int]
 
 CONV1D: Final = Operator(convolution.CONV1D)
@@ -56,7 +56,7 @@ def conv1d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Slide kernels over signals.
+    """Convolve signals (cross-correlation, as in PyTorch).
 
     Shapes: ``[batch, in, length]``, weight ``[out, in / groups, kernel]``, bias ``[out]`` to
     ``[batch, out, windows]``. ``padding`` may be ``"valid"`` (none) or ``"same"``.
@@ -74,7 +74,7 @@ def conv2d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Slide kernels over images.
+    """Convolve images (cross-correlation, as in PyTorch).
 
     Shapes: ``[batch, in, height, width]``, weight ``[out, in / groups, kernel, kernel]``, bias
     ``[out]`` to ``[batch, out, windows, windows]``. ``padding`` may be ``"valid"`` or ``"same"``.
@@ -92,7 +92,7 @@ def conv3d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Slide kernels over volumes.
+    """Convolve volumes (cross-correlation, as in PyTorch).
 
     Shapes: ``[batch, in, depth, height, width]``, weight ``[out, in / groups, kernel, kernel,
     kernel]``, bias ``[out]`` to ``[batch, out, windows, windows, windows]``. ``padding`` may be
@@ -112,14 +112,14 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """Spread signals by kernels, as the gradient of ``conv1d`` does.
+    """Apply the transposed convolution of signals: the gradient of ``conv1d`` with respect to x.
 
     Shapes: ``[batch, in, length]``, weight ``[in, out / groups, kernel]``, bias ``[out]`` to
     ``[batch, out, (length - 1) * stride - 2 * padding + dilation * (kernel - 1) +
     output_padding + 1]``.
     """
     options = (stride, padding, output_padding, dilation)
-    return _spread(CONV_TRANSPOSE1D, 1, input, weight, bias, options, groups)
+    return _transposed(CONV_TRANSPOSE1D, 1, input, weight, bias, options, groups)
 
 
 @explained
@@ -133,9 +133,12 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """Spread images ``[batch, in, height, width]`` by kernels; see ``conv_transpose1d``."""
+    """Apply the transposed convolution of images; see ``conv_transpose1d``.
+
+    Shapes: ``[batch, in, height, width]``, weight ``[in, out / groups, kernel, kernel]``.
+    """
     options = (stride, padding, output_padding, dilation)
-    return _spread(CONV_TRANSPOSE2D, 2, input, weight, bias, options, groups)
+    return _transposed(CONV_TRANSPOSE2D, 2, input, weight, bias, options, groups)
 
 
 @explained
@@ -149,9 +152,13 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """Spread volumes ``[batch, in, depth, height, width]``; see ``conv_transpose1d``."""
+    """Apply the transposed convolution of volumes; see ``conv_transpose1d``.
+
+    Shapes: ``[batch, in, depth, height, width]``, weight ``[in, out / groups, kernel, kernel,
+    kernel]``.
+    """
     options = (stride, padding, output_padding, dilation)
-    return _spread(CONV_TRANSPOSE3D, 3, input, weight, bias, options, groups)
+    return _transposed(CONV_TRANSPOSE3D, 3, input, weight, bias, options, groups)
 
 
 @explained
@@ -165,12 +172,14 @@ def deform_conv2d(
     dilation: Sizes = 1,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Convolve images at points that offsets move and a mask weighs, as torchvision does.
+    """Apply a deformable convolution of images, as ``torchvision.ops.deform_conv2d`` does.
+
+    ``offset`` moves the sampling points, and ``mask`` weights them (Zhu et al., 2018).
 
     Shapes: ``[batch, in, height, width]``, offset ``[batch, 2 * points, out_height, out_width]``
     and mask ``[batch, points, out_height, out_width]`` with ``points = offset_groups * kernel *
     kernel``, weight ``[out, in / groups, kernel, kernel]``, bias ``[out]`` to ``[batch, out,
-    out_height, out_width]``. Both numbers of groups follow from the shapes.
+    out_height, out_width]``. The numbers of groups are inferred from the shapes.
     """
     if input.ndim != 4 or weight.ndim != 4 or offset.ndim != 4:
         raise ShapeMismatch(
@@ -186,26 +195,30 @@ def deform_conv2d(
 
 
 def per_axis(sizes: Sizes, spatial: int) -> tuple[int, ...]:
-    """Return one number for each spatial axis.
+    """Return one integer for each spatial axis.
 
-    Raises ``ShapeMismatch`` for another count, ``UsageError`` for what is no whole number.
+    Raises ``ShapeMismatch`` for a wrong count and ``UsageError`` if a size is not an integer.
     """
     try:
         given = tuple(map(index, sizes)) if isinstance(sizes, Sequence) else (index(sizes),)
     except TypeError:
-        raise UsageError(f"{sizes!r} is neither a whole number nor one for each axis") from None
+        raise UsageError(
+            f"{sizes!r} is neither an integer nor a sequence of one for each axis"
+        ) from None
     if len(given) not in (1, spatial):
-        raise ShapeMismatch(f"{list(given)} are no sizes for {spatial} spatial axes")
+        raise ShapeMismatch(
+            f"{list(given)} must have 1 or {spatial} sizes, one for each spatial axis"
+        )
     return given * spatial if len(given) == 1 else given
 
 
 def batched(x: Tensor, rank: int) -> Tensor:
-    """Return an input with its batch axis, which it may lack."""
+    """Prepend a batch axis to ``x`` if it has only ``rank - 1`` axes."""
     return reshaped(x, (1, *x.shape)) if x.ndim == rank - 1 else x
 
 
 def unbatched(result: Tensor, x: Tensor, rank: int) -> Tensor:
-    """Return a result without its batch axis where the input ``x`` lacked it."""
+    """Remove the batch axis of ``result`` if ``batched(x, rank)`` added one."""
     return reshaped(result, result.shape[1:]) if x.ndim == rank - 1 else result
 
 
@@ -236,10 +249,10 @@ def _padded(
     if padding == "valid":
         return x, (0,) * len(strides)
     if padding != "same" or any(stride != 1 for stride in strides):
-        raise UsageError(f"padding={padding!r} is neither 'valid' nor, with a stride of 1, 'same'")
+        raise UsageError(f"padding must be 'valid', or 'same' with a stride of 1, not {padding!r}")
     kernels = weight.shape[2:]
     totals = [d * (k - 1) for d, k in zip(dilations, kernels, strict=False)]
-    # Where both ends cannot have the same, the far end has one more, as in PyTorch.
+    # An odd total adds one more element at the end than at the start, as in PyTorch.
     if any(total % 2 for total in totals):
         uneven: list[Any] = []
         for total in reversed(totals):
@@ -248,7 +261,7 @@ def _padded(
     return x, tuple([total // 2 for total in totals])
 
 
-def _spread(
+def _transposed(
     operator: Operator,
     spatial: int,
     input: Tensor,
@@ -259,5 +272,5 @@ def _spread(
 ) -> Tensor:
     x = batched(input, spatial + 2)
     sizes = tuple([per_axis(option, spatial) for option in options])
-    spread = operator.apply((x, weight, bias), ((*sizes, groups),))
-    return unbatched(spread, input, spatial + 2)
+    result = operator.apply((x, weight, bias), ((*sizes, groups),))
+    return unbatched(result, input, spatial + 2)

@@ -1,4 +1,4 @@
-"""Which layers of a network have no spatial axes? With the names and shapes of PyTorch."""
+"""Linear layers, embeddings, dropout and attention, with PyTorch's names and shapes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ RANDOM: Final = Operator(floats.RANDOM)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``input @ weight.T + bias``.
 
-    Shapes: ``[…, in]``, weight ``[out, in]`` as PyTorch stores it, bias ``[out]`` to
-    ``[…, out]``. Tensors are floating-point and of one dtype.
+    Shapes: ``[…, in]``, weight ``[out, in]`` as in PyTorch, bias ``[out]`` to ``[…, out]``. All
+    tensors have the same floating-point dtype.
     """
     if weight.ndim != 2:
         raise ShapeMismatch(f"weight {weight.handle.spec} must be a matrix [out, in]")
@@ -44,11 +44,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @explained
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
-    """Return the row of ``weight`` that each index names: ``[…]``, ``[rows, n]`` to ``[…, n]``.
+    """Look up rows of ``weight``: indices ``[…]``, weight ``[rows, n]`` to ``[…, n]``.
 
-    Indices are integers from 0; one that names no row fails the operation, and so the read.
+    An index out of range fails the operation: reading the result raises ``OperationFailed``.
     """
-    # Burn's layer takes sequences in a batch.
+    # Burn's operation takes indices of shape [batch, length].
     pairs = input if input.ndim == 2 else reshaped(input, (1, input.size))
     rows = EMBEDDING.apply((weight, pairs))
     return reshaped(rows, (*input.shape, weight.shape[1]))
@@ -56,29 +56,29 @@ def embedding(input: Tensor, weight: Tensor) -> Tensor:
 
 @explained
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
-    """Return, as int64, 1 at the place that each integer names, elsewhere 0: ``[…]`` to ``[…, n]``.
+    """Return one-hot vectors as int64: classes ``[…]`` to ``[…, num_classes]``.
 
-    An integer that names no place fails the operation, and so the read. The number of classes must
-    be given: the tensor is not looked at.
+    ``num_classes`` is required, because the elements are not read. A class out of range fails the
+    operation: reading the result raises ``OperationFailed``.
     """
     count = whole_number("num_classes", num_classes, 1, MAX_ELEMENTS)
     if not x.dtype.is_integer:
-        raise DTypeMismatch(f"x is {x.handle.spec}, but classes are integers")
+        raise DTypeMismatch(f"x must have an integer dtype, not {x.handle.spec}")
     client, places = x.handle.client, expand_dims(x, -1)
     nothing = x.__class__(ZEROS.create(client, TensorSpec((*x.shape, count), I64)))
     single = x.__class__(ONES.create(client, TensorSpec(places.shape, I64)))
-    # Only a sum may be scattered on every backend of Burn's.
+    # Not all of Burn's backends support updates other than "add".
     return scatter(nothing, -1, places, single, update="add")
 
 
 @explained
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Return floating-point numbers, each 0 with probability ``p`` and scaled by ``1 / (1 - p)``.
+    """Set elements to 0 with probability ``p`` and scale the others by ``1 / (1 - p)``.
 
-    Without ``training`` the input itself. The random numbers are the device's.
+    Returns the input itself unless ``training``. The device's random generator draws the elements.
     """
     if not 0 <= real_number("p", p) <= 1:
-        raise UsageError(f"a probability is between 0 and 1, not {p}")
+        raise UsageError(f"p must be from 0 to 1, not {p}")
     if not training or p == 0:
         return input
     spec = TensorSpec(input.shape, input.dtype)
@@ -101,24 +101,25 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Return ``softmax(query @ key.T * scale + bias) @ value``.
 
-    Shapes: ``[batch, heads, queries, size]``, key ``[batch, heads, keys, size]``, value ``[batch,
-    heads, keys, width]`` to ``[batch, heads, queries, width]``; the heads may be missing.
-    ``attn_mask`` broadcasts to ``[batch, heads, queries, keys]``: bools say which keys take part,
-    floats are added to the scores. ``is_causal`` lets a query see the keys up to its own place.
-    ``scale`` is ``1 / sqrt(size)`` by default. ``softcap``, Burn's, bounds the scores by a
-    hyperbolic tangent. Raises ``UsageError`` for dropout, which the operation does not have.
+    Shapes: query ``[batch, heads, queries, size]``, key ``[batch, heads, keys, size]``, value
+    ``[batch, heads, keys, width]`` to ``[batch, heads, queries, width]``; the heads axis is
+    optional. ``attn_mask`` broadcasts to ``[batch, heads, queries, keys]``: a bool mask is true for
+    keys to attend to, and a float mask is added to the scores. ``is_causal`` restricts each query
+    to keys at its own and earlier positions. ``scale`` defaults to ``1 / sqrt(size)``. ``softcap``
+    (from Burn) limits the scores: ``softcap * tanh(scores / softcap)``. Raises ``UsageError`` for
+    ``dropout_p > 0``, which the operation does not support.
     """
     if dropout_p:
-        raise UsageError("attention has no dropout here: dropout_p must be 0")
+        raise UsageError("dropout in attention is not supported: dropout_p must be 0")
     if query.ndim == 3:
         return _attend_without_heads(
             query, key, value, attn_mask, is_causal=is_causal, scale=scale, softcap=softcap
         )
     if softcap is not None and not softcap > 0:
-        raise UsageError(f"softcap={softcap} must be above 0; None leaves the scores alone")
+        raise UsageError(f"softcap must be positive or None, not {softcap}")
     mask = bias = None
     if attn_mask is not None and attn_mask.dtype.is_bool:
-        # Burn's mask says which keys do not take part.
+        # Burn's mask is true for keys to ignore.
         mask = NOT.unary(with_rank(attn_mask, 4))
     elif attn_mask is not None:
         bias = with_rank(attn_mask, 4)

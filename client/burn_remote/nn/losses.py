@@ -1,8 +1,7 @@
-"""How far are predictions from their targets? Under the names and with the shapes of PyTorch.
+"""Loss functions, with PyTorch's names and shapes.
 
-``reduction`` says what becomes of the single losses: their ``"mean"``, their ``"sum"``, or
-``"none"``: they stay single. Predictions and targets of numbers are floating-point and of one
-dtype.
+``reduction`` is ``"mean"``, ``"sum"`` or ``"none"`` (no reduction). Unless stated otherwise, inputs
+and targets have the same shape and the same floating-point dtype.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 @explained
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the squares of the differences."""
+    """Return the squared error ``(input - target) ** 2``."""
     return reduced(square(subtract(input, target)), reduction)
 
 
 @explained
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the sizes of the differences."""
+    """Return the absolute error ``|input - target|``."""
     return reduced(abs(subtract(input, target)), reduction)
 
 
@@ -66,7 +65,11 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
-    """Return half the square of small differences, and from ``delta`` on a straight line."""
+    """Return the Huber loss (Huber, 1964).
+
+    With ``d = |input - target|``: ``d ** 2 / 2`` if ``d < delta``, otherwise
+    ``delta * (d - delta / 2)``.
+    """
     distance = abs(subtract(input, target))
     straight = multiply(subtract(distance, delta / 2), delta)
     loss = where(less(distance, delta), multiply(square(distance), 0.5), straight)
@@ -77,7 +80,7 @@ def huber_loss(
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
-    """Return ``huber_loss / beta``; the sizes of the differences for ``beta=0``."""
+    """Return ``huber_loss(input, target, delta=beta) / beta``, or ``l1_loss`` for ``beta=0``."""
     if beta == 0:
         return l1_loss(input, target, reduction)
     return divide(huber_loss(input, target, reduction, beta), beta)
@@ -85,9 +88,9 @@ def smooth_l1_loss(
 
 @explained
 def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the surprise at truths 0 to 1 of someone who expected ``input``.
+    """Return ``-(target * log(input) + (1 - target) * log(1 - input))``.
 
-    Logarithms are bounded by -100, as PyTorch does.
+    Inputs and targets are probabilities. Logarithms are limited to at least -100, as in PyTorch.
     """
     likely = multiply(target, clip(log(input), min=-100))
     unlikely = multiply(subtract(1, target), clip(log(subtract(1, input)), min=-100))
@@ -98,7 +101,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean")
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, reduction: str = "mean"
 ) -> Tensor:
-    """Return ``binary_cross_entropy(sigmoid(input), target)``, without its overflow."""
+    """Return ``binary_cross_entropy(sigmoid(input), target)`` without overflow."""
     return reduced(subtract(softplus(input), multiply(input, target)), reduction)
 
 
@@ -106,14 +109,15 @@ def binary_cross_entropy_with_logits(
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
-    """Return ``target * (log(target) - input)``, with the logarithms of a distribution as input.
+    """Return the Kullback-Leibler divergence ``target * (log(target) - input)``.
 
+    ``input`` holds log-probabilities, and so does ``target`` if ``log_target`` is true.
     ``reduction="batchmean"`` divides the sum by the size of the first axis.
     """
     if log_target:
         loss = multiply(exp(target), subtract(target, input))
     else:
-        # Where the target is 0, so is the loss; its logarithm is not.
+        # 0 * log(0) is NaN, but its limit is 0.
         surprise = multiply(target, subtract(log(target), input))
         loss = mask_fill(surprise, equal(target, 0), 0)
     if reduction == "batchmean":
@@ -129,13 +133,13 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return minus the log-probability of each target.
+    """Return the negative log-likelihood of the target classes.
 
-    Shapes: ``[batch, classes, …]`` and integers ``[batch, …]``, or ``[classes]`` and one integer;
-    ``weight`` ``[classes]`` says how much each class counts. Targets equal to ``ignore_index`` do
-    not count (``None``, the default: all do, and nothing is compared). PyTorch's default is -100:
-    say ``ignore_index=-100`` for targets that mark places so. A target that is no class fails the
-    loss as ``gather`` does: its read raises ``OperationFailed`` with the index.
+    Shapes: log-probabilities ``[batch, classes, …]`` and integers ``[batch, …]``, or ``[classes]``
+    and one integer; ``weight`` ``[classes]`` weights each class. Targets equal to ``ignore_index``
+    do not contribute. The default ``None`` ignores none; PyTorch's default is -100, so pass
+    ``ignore_index=-100`` for targets marked that way. A target out of range fails the operation:
+    reading the loss raises ``OperationFailed`` with the index.
     """
     _check_labels(input, target)
     if input.ndim == 1:
@@ -147,12 +151,12 @@ def nll_loss(
 
 
 def _check_labels(input: Tensor, target: Tensor) -> None:
-    """Refuse what are no labels of an input's classes, before an operation is sent."""
+    """Raise ``DTypeMismatch`` or ``ShapeMismatch`` for invalid labels, before anything is sent."""
     shape = (*input.shape[:1], *input.shape[2:]) if input.ndim > 1 else ()
     if not target.dtype.is_integer:
         raise DTypeMismatch(
-            f"targets {target.handle.spec} are neither integers, such as "
-            f"target.astype(burn_remote.int64), nor probabilities like {input.handle.spec}"
+            f"targets {target.handle.spec} must be integers, such as "
+            f"target.astype(burn_remote.int64), or probabilities of shape {list(input.shape)}"
         )
     if target.size != math.prod(shape) or (input.ndim > 1 and target.shape != shape):
         raise ShapeMismatch(f"targets {target.handle.spec} must have shape {list(shape)}")
@@ -161,8 +165,10 @@ def _check_labels(input: Tensor, target: Tensor) -> None:
 def _picked(
     input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return minus each target's log-probability times its share, the shares in a mean, if they are
-    not all 1, and where targets are ignored."""
+    """Return the weighted negative log-likelihoods, the weights, and the mask of ignored targets.
+
+    The weights are ``None`` if all are 1, and the mask is ``None`` if no target is ignored.
+    """
     shape = target.shape
     if weight is not None and weight.shape != (input.shape[1],):
         raise ShapeMismatch(f"weight {weight.handle.spec} must have shape [{input.shape[1]}]")
@@ -198,12 +204,12 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the surprise at targets of someone who expected ``softmax(input)`` of the classes.
+    """Return the cross-entropy between ``softmax(input)`` and the targets.
 
-    Shapes: ``[batch, classes, …]`` with integers ``[batch, …]`` (see ``nll_loss``) or with
-    probabilities of the shape of ``input``. ``label_smoothing`` mixes integers with an even
-    distribution. No target is ignored by default: targets of -100, which PyTorch ignores, need
-    ``ignore_index=-100``, or the loss's read fails with that index.
+    Shapes: logits ``[batch, classes, …]`` with integer targets ``[batch, …]`` (see ``nll_loss``),
+    or with probabilities of the same shape as ``input``. ``label_smoothing`` mixes the targets with
+    the uniform distribution. No target is ignored by default: pass ``ignore_index=-100`` for the
+    targets that PyTorch ignores by default, or reading the loss raises ``OperationFailed``.
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)
@@ -251,11 +257,12 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Return minus the log-probability of label sequences, however they are spread over time.
+    """Return the connectionist temporal classification loss (Graves et al., 2006).
 
-    Shapes: ``[time, batch, classes]``, integers ``[batch, length]`` and twice ``[batch]``. The
-    mean is taken of the losses divided by their target lengths. ``zero_infinity`` makes 0 of the
-    losses of targets that do not fit.
+    Shapes: log-probabilities ``[time, batch, classes]``, integer targets ``[batch, length]``,
+    ``input_lengths`` and ``target_lengths`` ``[batch]``. ``reduction="mean"`` divides each loss by
+    its target length first. ``zero_infinity`` replaces the infinite loss of a target that is too
+    long for its input by 0.
     """
     lengths = _lengths(log_probs, input_lengths), _lengths(log_probs, target_lengths)
     loss = CTC_LOSS.apply((log_probs, targets, *lengths), (blank,))
@@ -277,21 +284,6 @@ def _soft_cross_entropy(
     return reduced(negative(sum(products, axis=axis)), reduction)
 
 
-def _lengths(x: Tensor, lengths: Tensor | Sequence[int]) -> Tensor:
-    return lengths if is_tensor(lengths) else upload(x, np.asarray(lengths, np.int64))
-
-
-def reduced(loss: Tensor, reduction: str) -> Tensor:
-    """Return the mean or the sum of losses, or themselves. Raises ``UsageError``."""
-    if reduction == "mean":
-        return mean(loss)
-    if reduction == "sum":
-        return sum(loss)
-    if reduction != "none":
-        raise UsageError(f"reduction={reduction!r} is none of mean, sum and none")
-    return loss
-
-
 @explained
 def poisson_nll_loss(
     input: Tensor,
@@ -301,9 +293,10 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return minus the log-likelihood of counts of which ``exp(input)`` were expected.
+    """Return the negative log-likelihood of counts with a Poisson distribution.
 
-    Without ``log_input``, ``input`` itself. ``full`` adds Stirling's formula for the factorial.
+    The expected count is ``exp(input)``, or ``input`` if ``log_input`` is false. ``full`` adds
+    Stirling's approximation of ``log(target!)``.
     """
     if log_input:
         loss = subtract(exp(input), multiply(target, input))
@@ -326,11 +319,27 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return minus the log-likelihood of numbers where a normal distribution was expected.
+    """Return the negative log-likelihood of targets with a normal distribution.
 
-    ``var`` is its variance, at least ``eps``; it broadcasts. ``full`` adds the constant part.
+    ``input`` is the mean and ``var`` the variance, which broadcasts and is limited to at least
+    ``eps``. ``full`` adds the constant ``log(2 * pi) / 2``.
     """
     spread = clip(var, min=eps)
     loss = add(log(spread), divide(square(subtract(input, target)), spread))
     loss = multiply(loss, 0.5)
     return reduced(add(loss, math.log(2 * math.pi) / 2) if full else loss, reduction)
+
+
+def _lengths(x: Tensor, lengths: Tensor | Sequence[int]) -> Tensor:
+    return lengths if is_tensor(lengths) else upload(x, np.asarray(lengths, np.int64))
+
+
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Apply a reduction to losses. Raises ``UsageError`` for an unknown one."""
+    if reduction == "mean":
+        return mean(loss)
+    if reduction == "sum":
+        return sum(loss)
+    if reduction != "none":
+        raise UsageError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
+    return loss

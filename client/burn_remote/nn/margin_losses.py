@@ -1,6 +1,6 @@
-"""How far are points from where they should be at most, or at least? With PyTorch's names.
+"""Distances and loss functions with a margin, with PyTorch's names and shapes.
 
-``reduction`` is as in ``burn_remote.nn.losses``; targets are 1 and -1. Tensors are of one
+``reduction`` is as in ``burn_remote.nn.losses``. Targets are 1 or -1. All tensors have the same
 floating-point dtype.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Return the lengths of ``x1 - x2 + eps`` along the last axis: ``[…, n]`` to ``[…]``."""
+    """Return the ``p``-norm of ``x1 - x2 + eps`` along the last axis: ``[…, n]`` to ``[…]``."""
     distance = add(subtract(x1, x2), eps)
     if p in (1, 2, float("inf")):
         return vector_norm(distance, axis=-1, keepdims=keepdim, ord=p)
@@ -47,9 +47,10 @@ def pairwise_distance(
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return ``1 - cos`` where the target is 1, elsewhere how much the cosine is above ``margin``.
+    """Return ``1 - cos`` where the target is 1, otherwise ``max(cos - margin, 0)``.
 
-    Shapes: twice ``[batch, n]``, target ``[batch]``; or twice ``[n]`` and no axis.
+    ``cos`` is the cosine similarity of the inputs. Shapes: inputs ``[batch, n]`` and target
+    ``[batch]``, or inputs ``[n]`` and a 0-d target.
     """
     cosine = cosine_similarity(input1, input2, dim=-1)
     loss = where(greater(target, 0), subtract(1, cosine), clip(subtract(cosine, margin), min=0))
@@ -60,7 +61,7 @@ def cosine_embedding_loss(
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return the input where the target is 1, elsewhere how much it is below ``margin``."""
+    """Return ``input`` where the target is 1, otherwise ``max(margin - input, 0)``."""
     loss = where(greater(target, 0), input, clip(subtract(margin, input), min=0))
     return reduced(loss, reduction)
 
@@ -69,7 +70,7 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return how much the first input lacks to be ``margin`` above the second, for target 1."""
+    """Return ``max(margin - target * (input1 - input2), 0)``."""
     lead = multiply(target, subtract(input1, input2))
     return reduced(clip(subtract(margin, lead), min=0), reduction)
 
@@ -85,10 +86,10 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return how much nearer than ``margin`` a negative is to the anchor than a positive.
+    """Return ``max(d(anchor, positive) - d(anchor, negative) + margin, 0)``.
 
-    Shapes: three times ``[batch, n]``. ``swap`` takes the positive for the anchor where that is
-    nearer to the negative.
+    ``d`` is ``pairwise_distance``. Shapes: all ``[batch, n]``. With ``swap``, the second distance
+    is the smaller of ``d(anchor, negative)`` and ``d(positive, negative)`` (Balntas et al., 2016).
     """
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
@@ -99,5 +100,5 @@ def triplet_margin_loss(
 
 @explained
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return ``log(1 + exp(-target * input))``, without overflow."""
+    """Return ``log(1 + exp(-target * input))`` without overflow."""
     return reduced(softplus(negative(multiply(target, input))), reduction)

@@ -1,7 +1,7 @@
-"""How are activations normalized? Composed under the names and with the shapes of PyTorch.
+"""Normalization layers, with PyTorch's names and shapes.
 
-Tensors are floating-point and of one dtype. Variances are divided by the number of elements, as
-PyTorch does here.
+All tensors have the same floating-point dtype. Variances are divided by the number of elements, as
+in PyTorch's layers. Statistics of float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Give the last axes mean 0 and variance 1, then scale and move them.
+    """Normalize the last axes to mean 0 and variance 1, then multiply by weight and add bias.
 
-    ``normalized_shape`` is the shape of these axes, and of weight and bias.
+    ``normalized_shape`` is the shape of these axes, and of weight and bias (Ba et al., 2016).
     """
     shape = normal_shape(normalized_shape)
     axes = _last_axes(input, shape)
@@ -61,7 +61,10 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Give the last axes a mean square of 1, then scale them; ``weight`` has their shape."""
+    """Divide the last axes by their root mean square, then multiply by weight.
+
+    ``normalized_shape`` is the shape of these axes and of weight (Zhang and Sennrich, 2019).
+    """
     axes = _last_axes(input, normalized_shape)
     _check_shapes(tuple(normalized_shape), weight=weight)
     wide = at_least_float32(input)
@@ -77,13 +80,15 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Give each group of channels of ``[batch, channels, …]`` mean 0 and variance 1.
+    """Normalize each group of channels to mean 0 and variance 1, then apply weight and bias.
 
-    weight and bias, ``[channels]``, scale and move them afterwards.
+    Shapes: ``[batch, channels, …]``, weight and bias ``[channels]`` (Wu and He, 2018).
     """
     shape = input.shape
     if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
-        raise ShapeMismatch(f"{input.handle.spec} has no channels for {num_groups} equal groups")
+        raise ShapeMismatch(
+            f"{input.handle.spec} has no channels that form {num_groups} equal groups"
+        )
     _check_shapes(shape[1:2], weight=weight, bias=bias)
     size = math.prod(shape[2:]) * (shape[1] // num_groups)
     groups = reshaped(input, (shape[0], num_groups, size))
@@ -102,10 +107,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Give each channel of each of ``[batch, channels, …]`` mean 0 and variance 1.
+    """Normalize each channel of each batch element, then apply weight and bias.
 
-    weight and bias, ``[channels]``, scale and move them afterwards. Without ``use_input_stats``
-    mean and variance are the running ones, as in ``batch_norm``.
+    Shapes: ``[batch, channels, …]``, weight and bias ``[channels]``. If ``use_input_stats`` is
+    false, the running mean and variance are used, as in ``batch_norm`` (Ulyanov et al., 2016).
     """
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
@@ -124,15 +129,15 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Give the channels of ``[batch, channels, …]`` mean 0 and variance 1; scale and move them.
+    """Normalize each channel over the batch, then apply weight and bias.
 
-    Mean and variance are the running ones, ``[channels]``, and of the batch in ``training``, or
-    where there are none. Tensors do not change: running values are the caller's to keep, and
-    ``momentum`` is only there because PyTorch's calls have it.
+    Shapes: ``[batch, channels, …]``, all other tensors ``[channels]``. In ``training``, or without
+    running statistics, the statistics of the batch are used (Ioffe and Szegedy, 2015). Tensors are
+    immutable, so running statistics are not updated, and ``momentum`` is accepted but not used.
     """
     shape = input.shape
     if len(shape) < 2:
-        raise ShapeMismatch(f"{input.handle.spec} has no channels; it needs 2 axes or more")
+        raise ShapeMismatch(f"{input.handle.spec} has no channels; at least 2 axes are required")
     running = {"running_mean": running_mean, "running_var": running_var}
     _check_shapes(shape[1:2], **running, weight=weight, bias=bias)
     center, spread = _by_channel(running_mean, shape), _by_channel(running_var, shape)
@@ -146,9 +151,9 @@ def batch_norm(
 
 @explained
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """Divide vectors along an axis by their length, at least ``eps``."""
+    """Divide vectors along an axis by their ``p``-norm, or by ``eps`` if that is larger."""
     if not p > 0:
-        raise UsageError(f"p={p} must be above 0")
+        raise UsageError(f"p must be positive, not {p}")
     wide = at_least_float32(input)
     if p in (1, 2, math.inf):
         length = vector_norm(wide, axis=dim, keepdims=True, ord=p)
@@ -159,7 +164,10 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 @explained
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Return the cosine of the angle between vectors along an axis, which the result lacks."""
+    """Return the cosine of the angle between vectors along an axis, which the result lacks.
+
+    The product of the norms is limited to at least ``eps``.
+    """
     first, second = at_least_float32(x1), at_least_float32(x2)
     product = sum(multiply(first, second), axis=dim)
     lengths = multiply(vector_norm(first, axis=dim), vector_norm(second, axis=dim))
@@ -169,14 +177,14 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def _last_axes(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     count = len(shape)
     if not count or x.shape[-count:] != tuple(shape):
-        raise ShapeMismatch(f"{x.handle.spec} does not end in the axes {list(shape)}")
+        raise ShapeMismatch(f"the last axes of {x.handle.spec} do not have shape {list(shape)}")
     return tuple(range(x.ndim - count, x.ndim))
 
 
 def _check_shapes(expected: tuple[int, ...], **arguments: Tensor | None) -> None:
     for argument, x in arguments.items():
         if x is not None and x.shape != expected:
-            raise ShapeMismatch(f"{argument} is {x.handle.spec}, must have shape {list(expected)}")
+            raise ShapeMismatch(f"{argument} {x.handle.spec} must have shape {list(expected)}")
 
 
 def _standardized(x: Tensor, axes: Axes, eps: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""How are windows of an image or a signal pooled? Under the names and with the shapes of PyTorch.
+"""Pooling over windows of images and signals, with PyTorch's names and shapes.
 
-Tensors are floating-point. An input without its batch axis gives a result without it. Per spatial
-axis, an argument is one integer for all or a sequence of one for each; ``stride=None`` means the
-size of the windows. Raises ``ShapeMismatch`` and ``DTypeMismatch``.
+Tensors are floating-point. The batch axis is optional; the result lacks it if the input does. Sizes
+are one integer for all spatial axes, or a sequence with one for each. ``stride=None`` means
+``kernel_size``. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def avg_pool1d(
 ) -> Tensor:
     """Return the mean of each window: ``[batch, channels, length]`` to ``[…, windows]``.
 
-    ``ceil_mode`` keeps a last window that is not full; ``count_include_pad`` counts the padding.
+    ``ceil_mode`` keeps an incomplete last window. ``count_include_pad`` includes the padding in the
+    mean.
     """
     (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
     parameters = (kernel, step, border, count_include_pad, ceil_mode)
@@ -65,9 +66,11 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """Return the mean of each window: ``[batch, channels, height, width]`` to as many axes.
+    """Return the mean of each window.
 
-    ``ceil_mode`` keeps last windows that are not full; ``count_include_pad`` counts the padding.
+    Shapes: ``[batch, channels, height, width]`` to ``[batch, channels, rows, columns]``, with one
+    row and column per window. ``ceil_mode`` keeps incomplete last windows. ``count_include_pad``
+    includes the padding in the mean.
     """
     parameters = (*_windows(2, kernel_size, stride, padding), count_include_pad, ceil_mode)
     return unbatched(AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
@@ -75,14 +78,20 @@ def avg_pool2d(
 
 @explained
 def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
-    """Return the means of ``output_size`` windows: ``[batch, channels, length]`` to that length."""
+    """Return the mean of each of ``output_size`` windows of nearly equal length.
+
+    Shapes: ``[batch, channels, length]`` to ``[batch, channels, output_size]``.
+    """
     parameters = per_axis(output_size, 1)
     return unbatched(ADAPTIVE_AVG_POOL1D.apply((batched(input, 3),), parameters), input, 3)
 
 
 @explained
 def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
-    """Return the means of windows: ``[batch, channels, height, width]`` to ``output_size``."""
+    """Return the mean of each of ``output_size`` windows of nearly equal size.
+
+    Shapes: ``[batch, channels, height, width]`` to ``[batch, channels, *output_size]``.
+    """
     parameters = (per_axis(output_size, 2),)
     return unbatched(ADAPTIVE_AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
 
@@ -96,7 +105,7 @@ def max_pool1d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the largest of each window: ``[batch, channels, length]`` to ``[…, windows]``."""
+    """Return the maximum of each window: ``[batch, channels, length]`` to ``[…, windows]``."""
     (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
     parameters = (kernel, step, border, *per_axis(dilation, 1), ceil_mode)
     return unbatched(MAX_POOL1D.apply((batched(input, 3),), parameters), input, 3)
@@ -111,7 +120,7 @@ def max_pool2d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the largest of each window: ``[batch, channels, height, width]`` to as many axes."""
+    """Return the maximum of each window; shapes as for ``avg_pool2d``."""
     windows = _windows(2, kernel_size, stride, padding)
     parameters = (*windows, per_axis(dilation, 2), ceil_mode)
     return unbatched(MAX_POOL2D.apply((batched(input, 4),), parameters), input, 4)
@@ -126,7 +135,7 @@ def max_pool1d_with_indices(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return what ``max_pool1d`` does, and the place of each in its signal, as int64."""
+    """Return the maxima and, as int64, the index of each in its signal; see ``max_pool1d``."""
     (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
     parameters = (kernel, step, border, *per_axis(dilation, 1), ceil_mode)
     values, indices = MAX_POOL1D_WITH_INDICES.apply_all((batched(input, 3),), parameters)
@@ -142,7 +151,10 @@ def max_pool2d_with_indices(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return what ``max_pool2d`` does, and the place of each in its flattened image, as int64."""
+    """Return the maxima and, as int64, the index of each in its flattened image.
+
+    See ``max_pool2d``.
+    """
     windows = _windows(2, kernel_size, stride, padding)
     parameters = (*windows, per_axis(dilation, 2), ceil_mode)
     values, indices = MAX_POOL2D_WITH_INDICES.apply_all((batched(input, 4),), parameters)

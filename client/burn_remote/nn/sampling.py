@@ -1,4 +1,4 @@
-"""How is an image sampled anew, and a signal taken apart into frequencies?"""
+"""Interpolation, grid sampling and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RFFT: Final = Operator(sampling.RFFT)
 IRFFT: Final = Operator(sampling.IRFFT)
 GRID_SAMPLE2D: Final = Operator(floats.GRID_SAMPLE2D)
 
-# The names of PyTorch (and Burn's last), and those of the wire.
+# PyTorch's name -> the wire's name; lanczos3 is Burn's addition.
 MODES: Final = {
     "nearest": "Nearest",
     "linear": "Bilinear",
@@ -42,17 +42,19 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Tensor:
-    """Scale images ``[batch, channels, height, width]``, or signals ``[batch, channels, length]``.
+    """Resize images ``[batch, channels, height, width]`` or signals ``[batch, channels, length]``.
 
-    Give the new ``size``, or the factor. ``mode`` is ``"nearest"``, ``"bilinear"`` (``"linear"``
-    for signals), ``"bicubic"`` or ``"lanczos3"``; ``align_corners`` keeps the corner elements
-    where they are. Raises ``UsageError`` and ``ShapeMismatch``.
+    Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``, ``"bilinear"``
+    (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``. ``align_corners`` aligns the
+    centers of the corner elements. Raises ``UsageError`` and ``ShapeMismatch``.
     """
     spatial = input.ndim - 2
     if spatial not in (1, 2):
-        raise ShapeMismatch(f"{input.handle.spec} is neither images (4 axes) nor signals (3 axes)")
+        raise ShapeMismatch(
+            f"input must be images (4 axes) or signals (3 axes), not {input.handle.spec}"
+        )
     if mode not in MODES:
-        raise UsageError(f"mode={mode!r} is none of {', '.join(MODES)}")
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     target = _target_size(input.shape[2:], size, scale_factor)
     options = (MODES[mode], align_corners)
     if spatial == 2:
@@ -70,24 +72,30 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """Take images ``[batch, channels, height, width]`` at points ``[batch, rows, columns, 2]``.
+    """Sample images at the points of a grid.
 
-    A point has x and y from -1 to 1, corner to corner. ``mode`` is as for ``interpolate``;
-    outside are zeros, the border, or its reflection. Gives ``[batch, channels, rows, columns]``.
+    Shapes: ``[batch, channels, height, width]``, grid ``[batch, rows, columns, 2]`` to ``[batch,
+    channels, rows, columns]``. A point is ``(x, y)``; -1 and 1 are opposite edges of the image.
+    ``mode`` is as for ``interpolate``. ``padding_mode`` for points outside is ``"zeros"``,
+    ``"border"`` or ``"reflection"``. Raises ``UsageError`` and ``ShapeMismatch``.
     """
     if mode not in MODES:
-        raise UsageError(f"mode={mode!r} is none of {', '.join(MODES)}")
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     if padding_mode not in PADDING_MODES:
-        raise UsageError(f"padding_mode={padding_mode!r} is none of {', '.join(PADDING_MODES)}")
+        raise UsageError(
+            f"padding_mode must be one of {', '.join(PADDING_MODES)}, not {padding_mode!r}"
+        )
     options = (MODES[mode], PADDING_MODES[padding_mode], align_corners)
     return GRID_SAMPLE2D.apply((input, grid), (options,))
 
 
 @explained
 def rfft(input: Tensor, n: int | None = None, dim: int = -1) -> tuple[Tensor, Tensor]:
-    """Return the frequencies of real samples along an axis, real parts and imaginary parts.
+    """Return the discrete Fourier transform of real samples along an axis.
 
-    ``n`` samples are taken, by default all: ``[…, samples, …]`` to ``[…, n // 2 + 1, …]`` twice.
+    Returns the real and the imaginary parts of the nonnegative frequencies. ``n`` is the number of
+    samples to use, by default all. Shapes: ``[…, samples, …]`` to two tensors
+    ``[…, n // 2 + 1, …]``.
     """
     real, imaginary = RFFT.apply_all((input,), (normal_axis(dim, input.ndim), n))
     return real, imaginary
@@ -95,9 +103,10 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1) -> tuple[Tensor, Te
 
 @explained
 def irfft(real: Tensor, imaginary: Tensor, n: int | None = None, dim: int = -1) -> Tensor:
-    """Return the real samples that have these frequencies along an axis, the inverse of ``rfft``.
+    """Return the inverse of ``rfft`` along an axis.
 
-    There are ``n`` of them, by default ``2 * (frequencies - 1)``.
+    ``n`` is the number of samples to return, by default ``2 * (frequencies - 1)``. Shapes: two
+    tensors ``[…, frequencies, …]`` to ``[…, n, …]``.
     """
     return IRFFT.apply((real, imaginary), (normal_axis(dim, real.ndim), n))
 
@@ -110,10 +119,12 @@ def _target_size(
     if wanted is not None and factor is None:
         return per_axis(wanted, len(size))
     if wanted is not None or factor is None:
-        raise UsageError("give either size or scale_factor")
+        raise UsageError("exactly one of size and scale_factor is required")
     factors = factor if isinstance(factor, Sequence) else [factor] * len(size)
     if len(factors) != len(size):
-        raise ShapeMismatch(f"{list(factors)} are no factors for {len(size)} spatial axes")
+        raise ShapeMismatch(
+            f"scale_factor={list(factors)} must have {len(size)} numbers, one for each spatial axis"
+        )
     if not all(0 < times < math.inf for times in factors):
-        raise UsageError(f"scale_factor={factor} must be above 0 and finite")
+        raise UsageError(f"scale_factor must be positive and finite, not {factor}")
     return tuple([int(length * times) for length, times in zip(size, factors, strict=True)])

@@ -86,11 +86,12 @@ def test_a_wanted_dtype_decides() -> None:
 @pytest.mark.parametrize(
     "value, dtype, text",
     [
-        ([300], br.uint8, r"300 at \[0\] is no uint8, an integer from 0 to 255"),
+        ([300], br.uint8, r"300 at \[0\] is not a value of uint8, an integer from 0 to 255"),
         ([[1, 2], [3, -1]], br.uint8, r"-1 at \[1, 1\]"),
         (np.array([300]), br.uint8, "300"), (np.array([-1]), br.uint64, "-1"),
         (np.array([2**63], np.uint64), br.int64, "9223372036854775808"),
-        (1.5, br.int32, "1.5 is no int32"), (np.array([-0.5], np.float16), br.int8, "-0.5"),
+        (1.5, br.int32, "1.5 is not a value of int32"),
+        (np.array([-0.5], np.float16), br.int8, "-0.5"),
         (np.float64(2**63), br.int64, "9.2"), (np.float32(2**64), br.uint64, "1.8"),
         (np.array([np.inf], np.float32), br.int64, "inf"), (float("nan"), br.int32, "nan"),
         (np.array([256], ml_dtypes.bfloat16), br.uint8, "256"),
@@ -126,7 +127,7 @@ def test_integers_that_no_dtype_holds_together_are_refused() -> None:
     with pytest.raises(br.DTypeMismatch, match="no integer dtype holds both -1 and 9223372036854"):
         as_array([2**63, -1], None)
     for dtype in (br.int64, br.uint64, br.uint8):
-        with pytest.raises(br.DTypeMismatch, match=f"is no {dtype}"):
+        with pytest.raises(br.DTypeMismatch, match=f"is not a value of {dtype}"):
             as_array([2**63, -1], dtype)
     assert as_array([2**63, -1], br.float64).tolist() == [2.0**63, -1]
     assert as_array([2.0**63, 1], None).dtype == np.float32
@@ -140,7 +141,7 @@ def test_floats_are_rounded_to_infinity_too() -> None:
 @pytest.mark.parametrize(
     "value, text",
     [
-        (2**64, "18446744073709551616 is beyond 64 bits"), (None, "not None"),
+        (2**64, "18446744073709551616 does not fit in 64 bits"), (None, "not None"),
         ({"a": 1}, "not {'a': 1}"), (np.array([1], object), "array.astype"),
     ],
 )  # fmt: skip

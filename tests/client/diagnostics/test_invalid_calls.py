@@ -165,7 +165,7 @@ def test_which_argument_is_no_tensor_is_named(text: str) -> None:
 def test_an_error_of_another_kind_passes_as_it_is() -> None:
     refused(lambda: f(2, 3).sum(axis=2), br.ShapeMismatch, "axis 2")
     refused(lambda: f(2) & f(2), br.DTypeMismatch, "float32")
-    refused(lambda: br.tensordot(f(2), f(2)), br.ShapeMismatch, "no 2 axes to pair")
+    refused(lambda: br.tensordot(f(2), f(2)), br.ShapeMismatch, "do not have 2 axes to contract")
 
 
 MANY: Final[list[Callable[[list[Any]], object]]] = [
@@ -197,7 +197,9 @@ def test_what_is_no_tensor_among_tensors_is_named_in_whatever_they_come(
 def test_a_place_that_is_none_is_named_whatever_tensors_come_in(
     form: Callable[[list[Any]], Any],
 ) -> None:
-    refused(lambda: br.concat(form([f(2)]), axis="a"), br.ArgumentMismatch, "an axis is a whole")
+    refused(
+        lambda: br.concat(form([f(2)]), axis="a"), br.ArgumentMismatch, "an axis must be an integer"
+    )
 
 
 def test_dtypes_and_devices_go_by_name_too() -> None:

@@ -108,9 +108,9 @@ def test_random_numbers_carry_their_distribution(device: RecordingDevice) -> Non
 
 
 def test_random_arguments_are_checked(device: RecordingDevice) -> None:
-    with pytest.raises(br.UsageError, match="probability"):
+    with pytest.raises(br.UsageError, match="p must be from 0 to 1"):
         br.random.bernoulli((2,), 1.5, device=device)
-    with pytest.raises(br.UsageError, match="no integer"):
+    with pytest.raises(br.UsageError, match="low must be less than high, not 3 and 3"):
         br.random.integers(3, 3, (2,), device=device)
     with pytest.raises(br.UsageError, match="astype"):
         br.random.integers(0, 3, (2,), dtype=br.float32, device=device)
@@ -136,7 +136,7 @@ def test_random_integers_beyond_exact_floats_stay_in_their_range(
 
 def test_ranges_of_random_integers_that_no_float_says_are_refused(device: RecordingDevice) -> None:
     for low, high in ((0, 2**53 + 1), (1 - 2**63, 2049)):
-        with pytest.raises(br.UsageError, match=f"has no {low} to {high}, nor {high - low}"):
+        with pytest.raises(br.UsageError, match=f"the range from {low} to {high} cannot be sent"):
             br.random.integers(low, high, (2,), device=device)
 
 
@@ -158,14 +158,14 @@ def test_absurd_shapes_are_refused(device: RecordingDevice, shape: tuple[int, ..
 
 @pytest.mark.parametrize("count", [300, 3000])
 def test_a_range_beyond_its_dtype_is_refused(device: RecordingDevice, count: int) -> None:
-    with pytest.raises(br.DTypeMismatch, match=f"{count - 1} does not fit into uint8"):
+    with pytest.raises(br.DTypeMismatch, match=f"{count - 1} does not fit in uint8"):
         br.arange(count, dtype=br.uint8, device=device)
     assert br.arange(250, -1, -50, dtype=br.uint8, device=device).shape == (6,)
     assert br.arange(256.0, dtype=br.uint8, device=device).dtype is br.uint8
 
 
 def test_a_range_of_fractions_is_none_of_integers(device: RecordingDevice) -> None:
-    with pytest.raises(br.DTypeMismatch, match=r"0\.25 is no whole number, as those of int32 are"):
+    with pytest.raises(br.DTypeMismatch, match=r"0\.25 has a fraction, but int32 holds integers"):
         br.arange(0, 1, 0.25, dtype=br.int32, device=device)
 
 
@@ -175,13 +175,17 @@ def test_even_steps_in_integers_lose_their_fraction(device: RecordingDevice) -> 
     assert np.frombuffer(sent.bytes, np.int32).tolist() == [0, 0, 1]
     with pytest.raises(br.DTypeMismatch, match="500"):
         br.linspace(0, 500, 2, dtype=br.uint8, device=device)
-    with pytest.raises(br.UsageError, match="num is from 0"):
+    with pytest.raises(br.UsageError, match="num must be from 0"):
         br.linspace(0, 1, -1, device=device)
 
 
 @pytest.mark.parametrize("num", [5, 20_000])
 def test_even_steps_beyond_their_dtype_are_refused(device: RecordingDevice, num: int) -> None:
-    refused = [(0, 1000, "1000 does not"), (-1, 5, "-1 does not"), (0, math.inf, "inf is no uint8")]
+    refused = [
+        (0, 1000, "1000 does not"),
+        (-1, 5, "-1 does not"),
+        (0, math.inf, "inf is not a value of uint8"),
+    ]
     for start, stop, text in refused:
         with pytest.raises(br.DTypeMismatch, match=text):
             br.linspace(start, stop, num, dtype="uint8", device=device)
@@ -204,7 +208,7 @@ def test_a_single_even_step_is_its_start(device: RecordingDevice) -> None:
 def test_a_range_without_an_end_is_refused(
     device: RecordingDevice, arguments: tuple[float, ...]
 ) -> None:
-    with pytest.raises(br.UsageError, match="no range leads from"):
+    with pytest.raises(br.UsageError, match=r"the range from .* is not finite"):
         br.arange(*arguments, device=device)
 
 

@@ -72,9 +72,9 @@ def test_what_cannot_be_cut_is_refused(device: br.Device) -> None:
         F.unfold(x, 4)
     with pytest.raises(br.ShapeMismatch, match=r"must be \[batch, channels \* 4, 9\]"):
         F.fold(br.ones((1, 8, 5), device=device), 4, 2)
-    with pytest.raises(br.ShapeMismatch, match="no channels for 3"):
+    with pytest.raises(br.ShapeMismatch, match=r"not divisible by 3 . 3"):
         F.pixel_shuffle(x, 3)
-    with pytest.raises(br.ShapeMismatch, match="not divided by 2"):
+    with pytest.raises(br.ShapeMismatch, match="not divisible by 2"):
         F.pixel_unshuffle(x, 2)
-    with pytest.raises(br.UsageError, match="the factor is 0"):
+    with pytest.raises(br.UsageError, match="the factor must be a positive integer, not 0"):
         F.pixel_shuffle(x, 0)

@@ -175,7 +175,7 @@ def test_sampling(device: br.Device) -> None:
     same(real, np.fft.rfft(a).real, 1e-12)
     same(imaginary, np.fft.rfft(a).imag, 1e-12)
     same(F.irfft(real, imaginary), a, 1e-12)
-    with pytest.raises(br.UsageError, match="size or scale_factor"):
+    with pytest.raises(br.UsageError, match="exactly one of size and scale_factor"):
         F.interpolate(x)
 
 
