@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import (
@@ -71,6 +71,7 @@ class LocalLink:
     """A ``BlockingLink`` to an engine: a frame has been executed when ``send`` returns."""
 
     address: Final = "the local device"
+    detects_corruption: Final = True
 
     def __init__(
         self, backend: Backend, settings: Settings, custom: CustomOperations = NO_OPERATIONS
@@ -132,7 +133,7 @@ class LocalLink:
             self._interrupted = False
             return self._readable()
 
-    def keep_alive(self, interval_seconds: float) -> None:
+    def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: the server lives and dies with this process."""
 
     def interrupt(self) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import burn_remote as br
 from burn_remote.sessions.native_session import NativeSession
-from burn_remote_protocol.dialects.native import CHUNK_BYTES
-from burn_remote_protocol.replay import REPLAY_BYTES
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    VERSIONS,
+    decode_frame,
+    encode_batch,
+    encode_frame,
+    encode_task,
+)
+from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, Welcome
+from burn_remote_protocol.session_states import REPLAY_BYTES
 from support.faults import faulty_proxy, random_cuts
 from support.servers import RunningServer, server
 
@@ -93,9 +105,9 @@ def test_a_program_that_sends_more_than_is_kept_waits_for_the_connection_and_los
         assert isinstance(device.session, NativeSession)
         connection = device.session._connection
         deadline = time.monotonic() + 5
-        while connection._window.bytes < REPLAY_BYTES:
+        while connection._end.window.bytes < REPLAY_BYTES:
             assert time.monotonic() < deadline
-        assert connection._window.bytes < REPLAY_BYTES + 2 * CHUNK_BYTES
+        assert connection._end.window.bytes < REPLAY_BYTES + 2 * CHUNK_BYTES
         assert thread.is_alive()
         assert len(tensors) < 5
         proxy.open.set()
@@ -204,10 +216,6 @@ def test_a_restarted_server_does_not_know_the_session() -> None:
 
 
 def test_nobody_comes_back_to_a_session_without_its_secret(first_server: RunningServer) -> None:
-    from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
-    from burn_remote_protocol.links.websocket import blocking_link
-    from burn_remote_protocol.messages import Hello, Refused, Resume
-
     with br.RemoteDevice(first_server.address) as device:
         session = device.session.welcome.session
         link = blocking_link.connect(first_server.address, "/session")
@@ -219,3 +227,143 @@ def test_nobody_comes_back_to_a_session_without_its_secret(first_server: Running
         assert isinstance(refused, Refused)
         assert isinstance(refused.error, br.SessionLost)
         assert br.ones((1,), device=device).tolist() == [1]
+
+
+def test_another_token_s_holder_does_not_resume_a_session_although_it_knows_the_secret(
+    tmp_path: Path,
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"anna {'a' * 32}\nbert {'b' * 32}\n", "utf-8")
+    tokens.chmod(0o600)
+    with (
+        server("--token-file", str(tokens)) as running,
+        br.RemoteDevice(running.address, token="a" * 32) as device,
+    ):
+        welcome = device.session.welcome
+        resume = Resume(welcome.session, welcome.secret, 0)
+        link = blocking_link.connect(running.address, "/session")
+        link.send(encode_frame(Hello(VERSIONS, token="b" * 32, resume=resume)))
+        answer = link.receive(5)
+        link.close()
+        assert answer is not None
+        refused = decode_frame(answer)
+        assert isinstance(refused, Refused)
+        assert isinstance(refused.error, br.SessionLost)
+        assert br.ones((1,), device=device).tolist() == [1]
+
+
+def test_overlapping_resumes_are_carried_out_in_turn_and_the_last_one_serves(
+    first_server: RunningServer,
+) -> None:
+    """The first link stays half open; the second breaks before its Welcome is read."""
+    with contextlib.ExitStack() as stack:
+
+        def dial(resume: Resume | None) -> blocking_link.BlockingWebSocket:
+            link = blocking_link.connect(first_server.address, "/session", close_timeout_seconds=0)
+            stack.callback(link.close)
+            link.send(encode_frame(Hello(VERSIONS, resume=resume)))
+            return link
+
+        def receive(link: blocking_link.BlockingWebSocket) -> object:
+            frame = link.receive(5)
+            assert frame is not None
+            return decode_frame(frame)
+
+        welcome = receive(first := dial(None))
+        assert isinstance(welcome, Welcome)
+        first.send(encode_batch(0, [encode_task(Sync(1))]))
+        assert receive(first) == Reply(1, None)
+        resume = Resume(welcome.session, welcome.secret, 1)
+        dial(resume).close()
+        last = dial(resume)
+        again = receive(last)
+        assert isinstance(again, Welcome)
+        assert again.received == 1
+        for request in (2, 3):
+            last.send(encode_batch(1, [encode_task(Sync(request))]))
+            assert receive(last) == Reply(request, None)
+        with pytest.raises(br.ConnectionLost):
+            while first.receive(5) is not None:
+                pass
+        last.send(encode_batch(2, [encode_task(Sync(4))]))
+        assert receive(last) == Reply(4, None)
+
+
+def test_answers_that_were_buffered_when_the_link_broke_do_not_arrive_twice(
+    first_server: RunningServer,
+) -> None:
+    with (
+        faulty_proxy(first_server.port) as proxy,
+        br.RemoteDevice(proxy.address) as device,
+    ):
+        tensor = br.ones((3,), device=device)
+        tensor.numpy()
+        session = device.session
+        assert isinstance(session, NativeSession)
+        proxy.flowing.clear()
+        reads = [(tensor + number).read() for number in range(4)]
+        is_busy, may_go_on = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            is_busy.set()
+            may_go_on.wait(5)
+
+        reads[0].on_done(hold)
+        session.flush()
+        proxy.flowing.set()
+        reads[0].attend()
+        assert is_busy.wait(5)  # one thread handles the first answer; the others are buffered
+        proxy.cut_all()
+        deadline = time.monotonic() + 5
+        while proxy.connections < 2:  # a send notices the break, and the session is resumed
+            assert time.monotonic() < deadline
+            tensor = tensor * 1
+            session.flush()
+        may_go_on.set()
+        assert [read.result(5).tolist() for read in reads] == [[1 + n] * 3 for n in range(4)]
+        assert tensor.tolist() == [1, 1, 1]
+
+
+def test_a_program_survives_cuts_while_many_reads_are_outstanding(
+    first_server: RunningServer,
+) -> None:
+    def pipelined(device: br.Device) -> list[bytes]:
+        rng = np.random.default_rng(0)
+        weights = br.tensor(rng.standard_normal((64, 64)).astype(np.float32), device=device)
+        reads: list[Any] = []
+        for _ in range(60):
+            x = br.tensor(rng.random((64, 64), np.float32), device=device)
+            weights = weights * 0.5 + (x @ weights) * 1e-3
+            reads.append(weights.read())
+        return [read.result(30).tobytes() for read in reads]
+
+    with br.RemoteDevice(first_server.address) as device:
+        undisturbed = pipelined(device)
+    cuts = random_cuts(20, 20_000, 200_000)
+    with faulty_proxy(first_server.port, cuts) as proxy, br.RemoteDevice(proxy.address) as device:
+        assert pipelined(device) == undisturbed
+        assert proxy.cuts > 5
+
+
+@pytest.mark.parametrize("upwards", [True, False], ids=["to the server", "to the client"])
+def test_a_frame_that_a_flipped_bit_turns_into_a_pong_is_sent_again(upwards: bool) -> None:
+    """Without a checksum over the frames' numbers, nobody would miss it."""
+    with (
+        server("--heartbeat-seconds", "0.2") as running,
+        faulty_proxy(running.port) as proxy,
+        br.RemoteDevice(proxy.address) as device,
+    ):
+        tensor = br.ones((3,), device=device)
+        tensor.numpy()
+        flipped: list[bytes] = []
+
+        def to_pong(data: bytes, goes_up: bool) -> bytes:
+            if flipped or goes_up != upwards or data[:1] != b"\x82" or len(data) < 25:
+                return data
+            flipped.append(data)
+            return b"\x8a" + data[1:]
+
+        proxy.change = to_pong
+        assert (tensor + 1).read().result(10).tolist() == [2, 2, 2]
+        assert len(flipped) == 1
+        assert proxy.connections == 2

@@ -35,6 +35,8 @@ class FaultyProxy:
         self._resets = resets
         # Called at each cut, before the connection is closed: here a test kills who is at its end.
         self.at_cut: Callable[[], None] = lambda: None
+        # Called with what is passed on, and whether it goes to the server; returns what arrives.
+        self.change: Callable[[bytes, bool], bytes] = lambda data, goes_up: data
         # Cleared: connections are taken and nothing is passed on, as by a network that is down.
         self.open = threading.Event()
         self.open.set()
@@ -106,6 +108,7 @@ class FaultyProxy:
         try:
             while (data := source.recv(self._piece_bytes)) and not budget.stalled:
                 self.flowing.wait()
+                data = self.change(data, source is pair[0])
                 allowed = budget.take(len(data))
                 sink.sendall(data[:allowed])
                 if allowed < len(data):

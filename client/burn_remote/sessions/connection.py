@@ -1,9 +1,11 @@
-"""How do frames get to the server and back, even if the connection breaks in between?
+"""The client's end of a session: sends frames, and resumes over a new link after a break.
 
-Every session frame is kept until the server has it. When the link breaks, a thread of its own dials
-again within the session's lease, tells the server what arrived, and sends the rest again; the
-program notices nothing but time. Two locks: one keeps the order of sending and may be held for
-long, one guards the window and never is, so that receiving never waits for sending.
+``protocol/…/session_states.py`` decides what happens; this module performs it. When the link
+breaks, a thread dials again within the session's lease, tells the server which frames arrived, and
+sends again those that the server lacks. The program sees only a delay.
+
+Two locks: ``_sending`` keeps the order of what is sent and may be held while a send blocks.
+``_changed`` guards the state and is never held across I/O, so receiving never waits for sending.
 """
 
 from __future__ import annotations
@@ -23,96 +25,127 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionFailed,
     ConnectionLost,
+    GarbledBytes,
     SessionLost,
 )
 from burn_remote_protocol.handshake import accepted
+from burn_remote_protocol.links.checked import AnyBlockingLink, CheckedLink
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
-from burn_remote_protocol.replay import ACKNOWLEDGE_EVERY, REPLAY_BYTES, ReplayWindow
+from burn_remote_protocol.session_states import (
+    REPLAY_BYTES,
+    Duty,
+    Event,
+    Role,
+    SessionEnd,
+    State,
+)
 
-__all__ = ["Connection", "Dial"]
+__all__ = ["Connection", "Dial", "fresh"]
 
 Dial = Callable[[float], BlockingLink]
 Parts = tuple[bytes, bytes | None]
 
 CLIENT_NAME: Final = "burn_remote (Python)"
 
-# Pauses between attempts to connect again, doubled each time and drawn at random up to that.
-# Longer: a short break costs more. Shorter: many clients of a restarted server all come at once.
+# Pauses between attempts to resume are drawn at random up to a bound that doubles, so that the
+# clients of a restarted server do not all come at once.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# A port that refuses connections this long belongs to no server any more: sessions live in a
-# server's process, so there is nothing to come back to. Longer: a dead server is told later.
+# A port that refuses connections for this long belongs to no server any more. Sessions live in a
+# server's process, so there is nothing to come back to.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
+# Resumes in a row over which nothing passed, after which the pause before the next one doubles.
+IDLE_RESUMES: Final = 20
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Connection:
-    """One session's connection. ``handle`` gets each frame, ``lost`` the error that ended it."""
+    """One session's connection.
+
+    ``handle(frame, link)`` gets each frame with the number of its link, ``lost`` the error that
+    ended the session. ``due`` is called, by a thread that must not send, when ``acknowledge``
+    should be called soon.
+    """
 
     def __init__(
         self,
         dial: Dial,
         token: str | None,
         timeout_seconds: float,
-        handle: Callable[[bytes], None],
+        handle: Callable[..., None],
         lost: Callable[[BurnRemoteError], None],
+        due: Callable[[], None] = _nothing,
     ) -> None:
         self.traffic: Final = Traffic()
         self.error: BurnRemoteError | None = None
         self._dial = dial
         self._token = token
         self._lost = lost
+        self._due = due
+        self._beat_due = False
         self._sending = threading.Lock()
-        self._window: ReplayWindow[Parts] = ReplayWindow()
-        self._changed = threading.Condition()  # guards the window, the link's state and the error
-        self._connected = True
-        self._received = 0
-        self._told = 0
+        self._changed = threading.Condition()  # guards ``_end``, ``_link`` and ``error``
+        self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         self._link, self.welcome = self._open(timeout_seconds, None)
-        self.receiver: Final = Receiver(self._link, handle, self._break)
+        self._end.fire(Event.OPENED)
+        self._handle = handle
+        self.receiver: Final = Receiver(self._link, self._handler(), self._break)
 
     @property
     def address(self) -> str:
         """The server's address."""
         return self._link.address
 
+    @property
+    def _is_attached(self) -> bool:
+        return self._end.state is State.ATTACHED
+
+    def _handler(self) -> Callable[[bytes | memoryview], None]:
+        """Return what handles the frames of the newest link."""
+        handle, link = self._handle, self._end.link
+        return lambda frame: handle(frame, link)
+
     def take_received(self) -> int:
         """Return the session frames received so far, for a frame that tells the server."""
-        self._told = self._received
-        return self._received
+        return self._end.take_received()
 
     @property
     def acknowledgement_due(self) -> bool:
-        """Whether the server should be told soon what has arrived."""
-        return self._received - self._told >= ACKNOWLEDGE_EVERY
+        """Whether ``acknowledge`` should be called soon."""
+        return self._beat_due or self._end.owes_acknowledgement
 
-    def note_received(self) -> None:
-        """Count a session frame."""
-        self._received += 1
+    def note_received(self, link: int) -> bool:
+        """Count a session frame of a link. ``False``: ignore it, a later link brings it again."""
+        with self._changed:
+            return self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
-        """Forget what the server has. Raises ``SessionLost`` for an impossible number."""
-        with self._changed:
-            self._window.acknowledge(received)
-            self._changed.notify_all()
+        """Forget what the server has. Raises ``ProtocolViolation`` for more than was sent."""
+        if self._is_resumable:
+            with self._changed:
+                self._end.acknowledge(received)
+                self._changed.notify_all()
 
     # -- sending ------------------------------------------------------------------------------
 
     def send(self, frame: bytes, payload: memoryview | None = None) -> None:
         """Send a session frame, or keep it until the connection is back.
 
-        Blocks while the window is full: that is the backpressure. Raises the connection's error
-        once it has ended for good.
+        Blocks while the replay window is full: that is the backpressure. Raises the session's
+        error once it has ended.
         """
         while not self._send_if_room(frame, payload):
-            # Not under the sending lock: whoever brings the connection back, and so makes room,
-            # needs that.
+            # Without the sending lock: resuming, which makes room, needs it.
             with self._changed:
                 self._changed.wait_for(self._has_room)
 
     def _has_room(self) -> bool:
-        return self.error is not None or self._window.bytes < REPLAY_BYTES
+        return self.error is not None or self._end.window.bytes < REPLAY_BYTES
 
     def _send_if_room(self, frame: bytes, payload: memoryview | None) -> bool:
         size = len(frame) + (len(payload) if payload is not None else 0)
@@ -121,114 +154,153 @@ class Connection:
                 self._raise_error()
                 if not self._has_room():
                     return False
-                if self._resumable:
+                if self._is_resumable:
                     kept = None if payload is None else payload.tobytes()
-                    self._window.append((frame, kept), size)
-                connected = self._connected
+                    self._end.window.append((frame, kept), size)
+                    # The copy is what is checked and sent: a program may change its array while
+                    # another thread sends it.
+                    payload = None if kept is None else memoryview(kept)
+                link = self._link if self._is_attached else None
             self.traffic.frames_sent += 1
             self.traffic.bytes_sent += size
-            if connected:
-                self._pass_on(self._link, frame, payload)
+            if link is not None:
+                self._pass_on(link, frame, payload)
         return True
 
     def acknowledge(self) -> None:
         """Tell the server what has arrived, in a frame of its own."""
         with self._sending:
-            if self.error is None and self._connected:
+            self._beat_due = False
+            if self._is_attached:
                 frame = encode_frame(Acknowledged(self.take_received()))
                 self._pass_on(self._link, frame, None)
 
-    def _pass_on(self, link: BlockingLink, frame: bytes, payload: memoryview | None) -> None:
+    def _pass_on(self, link: AnyBlockingLink, frame: bytes, payload: memoryview | None) -> bool:
         try:
             if payload is None:
                 link.send(frame)
             else:
                 link.send_parts(frame, payload)
         except ConnectionLost as error:
-            # The frame is in the window: it goes out again when the connection is back.
+            # A session frame is in the window: it is sent again after the resume.
             self._break(link, error)
+            return False
+        return True
+
+    def _beat(self) -> None:
+        """Have a frame sent after each keepalive interval: one that was lost before shows in its
+        checksum. Called by threads that receive, which must not send."""
+        self._beat_due = True
+        self._due()
 
     @property
-    def _resumable(self) -> bool:
+    def _is_resumable(self) -> bool:
         return self.welcome.lease_seconds > 0
 
-    # -- breaking and coming back -------------------------------------------------------------
+    # -- breaking and resuming ----------------------------------------------------------------
 
-    def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
-        """Note that a link broke; come back if possible. Any thread, any number of times."""
+    def _break(self, link: AnyBlockingLink, error: BurnRemoteError) -> None:
+        """Note that a link broke; resume if possible. Any thread, any number of times."""
+        is_break = isinstance(error, ConnectionLost | GarbledBytes)
         with self._changed:
-            if self.error is not None or not self._connected or link is not self._link:
+            if self.error is not None or link is not self._link:
                 return
-            self._connected = False
-        comes_back = isinstance(error, ConnectionLost) and not isinstance(error, SessionLost)
-        if not comes_back or not self._resumable:
-            self.end(error)
-        else:
-            threading.Thread(
-                target=self._come_back, args=(error,), name="burn-remote-reconnect", daemon=True
-            ).start()
+            if is_break and not isinstance(error, SessionLost) and self._is_resumable:
+                if Duty.RESUME in self._end.broke(self._end.link):
+                    threading.Thread(
+                        target=self._come_back,
+                        args=(error,),
+                        name="burn-remote-reconnect",
+                        daemon=True,
+                    ).start()
+                return
+        self.end(error)
 
     def _come_back(self, cause: BurnRemoteError) -> None:
         self._link.close()
         deadline = time.monotonic() + self.welcome.lease_seconds
         refused_since: float | None = None
         pause = FIRST_PAUSE_SECONDS
+        if idle := self._end.idle_resumes:
+            # The link broke again before a frame had passed.
+            pause = min(pause * 2 ** min(idle // IDLE_RESUMES, 10), LONGEST_PAUSE_SECONDS)
+            self._pause(pause)
         while self.error is None:
             try:
                 self._resume(deadline)
                 return
-            except ConnectionFailed as error:
-                now = time.monotonic()
-                if not isinstance(error.__cause__, ConnectionRefusedError):
-                    refused_since = None
-                elif refused_since is None:
-                    refused_since = now
-                elif now - refused_since >= REFUSED_SECONDS:
-                    self.end(ConnectionLost(f"{cause}; nothing listens there any more"))
-                    return
-            except SessionLost as error:
-                self.end(error)
-                return
-            except ConnectionLost:
-                refused_since = None
             except BurnRemoteError as error:
-                self.end(SessionLost(f"{cause}; the server will not go on: {error}"))
+                if isinstance(error.__cause__, ConnectionRefusedError):
+                    refused_since = refused_since or time.monotonic()
+                else:
+                    refused_since = None
+                final = self._final(error, cause, deadline, refused_since)
+            if final is not None:
+                self.end(final)
                 return
-            if time.monotonic() >= deadline:
-                self.end(
-                    SessionLost(
-                        f"{cause}; it did not come back within its lease of "
-                        f"{self.welcome.lease_seconds:g} seconds"
-                    )
-                )
-                return
-            with self._changed:
-                self._changed.wait(random.uniform(0, pause))
+            self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _final(
+        self,
+        error: BurnRemoteError,
+        cause: BurnRemoteError,
+        deadline: float,
+        refused_since: float | None,
+    ) -> BurnRemoteError | None:
+        """Return how the session ends after an attempt to resume it; ``None``: try again."""
+        now = time.monotonic()
+        if isinstance(error, SessionLost):
+            return SessionLost(f"{error}; the connection was lost before: {cause}")
+        if not isinstance(error, ConnectionFailed | ConnectionLost | GarbledBytes):
+            return SessionLost(f"{cause}; the server refuses to resume: {error}")
+        if refused_since is not None and now - refused_since >= REFUSED_SECONDS:
+            return ConnectionLost(f"{cause}; nothing listens there any more")
+        if now >= deadline:
+            return SessionLost(
+                f"{cause}; it did not come back within its lease of "
+                f"{self.welcome.lease_seconds:g} seconds"
+            )
+        return None
+
+    def _pause(self, longest_seconds: float) -> None:
+        seconds = random.uniform(0, longest_seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: self.error is not None, seconds)
 
     def _resume(self, deadline: float) -> None:
         timeout = max(0.1, min(ATTEMPT_SECONDS, deadline - time.monotonic()))
-        resume = Resume(self.welcome.session, self.welcome.secret, self._received)
+        with self._changed:
+            self._end.begin_link()
+            resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
         link, welcome = self._open(timeout, resume)
         with self._sending:
             with self._changed:
-                self._window.acknowledge(welcome.received)
-                again = [*self._window.frames()]
-                if self.error is not None:
-                    link.close()
-                    return
-                self._link = link
-                self._told = self._received
-                self._connected = True
+                is_wanted = self.error is None
+                if is_wanted:
+                    try:
+                        self._end.resumed(welcome.received)
+                    except SessionLost:
+                        link.close()
+                        raise
+                    self._link = link
+                again = [*self._end.window.frames()]
+                self._changed.notify_all()
+            if not is_wanted:  # closed meanwhile
+                _say_closing(link)
+                link.close()
+                return
             # Receiving starts first: the server may have to send before it can read all of this.
-            self.receiver.use(link)
+            self.receiver.use(link, self._handler())
             for frame, payload in again:
-                self._pass_on(link, frame, memoryview(payload) if payload is not None else None)
-        with self._changed:
-            self._changed.notify_all()
+                if not self._pass_on(link, frame, None if payload is None else memoryview(payload)):
+                    return
 
-    def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
-        link = self._dial(timeout_seconds)
+    def _open(
+        self, timeout_seconds: float, resume: Resume | None
+    ) -> tuple[AnyBlockingLink, Welcome]:
+        plain = self._dial(timeout_seconds)
+        link = plain if plain.detects_corruption else CheckedLink(plain)
         try:
             hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
             link.send(encode_frame(hello))
@@ -240,7 +312,7 @@ class Connection:
                 )
             welcome = accepted(decode_frame(answer), VERSIONS)
             if heartbeat := welcome.limits.get("heartbeat_milliseconds"):
-                link.keep_alive(heartbeat / 1000)
+                link.keep_alive(heartbeat / 1000, self._beat)
             return link, welcome
         except BaseException:
             link.close()
@@ -249,33 +321,39 @@ class Connection:
     # -- the end ------------------------------------------------------------------------------
 
     def end(self, error: BurnRemoteError) -> None:
-        """End the connection for good. A second time does nothing."""
+        """End the session for good. A second time does nothing."""
         with self._changed:
             if self.error is not None:
                 return
             self.error = error
-            self._connected = False
+            self._end.fire(Event.CLOSE)
             self._changed.notify_all()
         self._link.close()
         self._lost(error)
         self.receiver.close()
 
     def close(self) -> None:
-        """Say goodbye, so that the server need not wait for this client to come back, and end."""
-        with contextlib.suppress(BurnRemoteError), self._sending:
-            if self.error is None and self._connected:
-                self._link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))
+        """Say ``Closing``, so that the server need not keep the session for its lease, and end."""
+        with self._sending:
+            if self._is_attached:
+                _say_closing(self._link)
         self.end(ClosedDevice(f"the device at {self.address} was closed"))
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail from now on; touch neither the locks nor the socket, which the parent still uses."""
         self.error = error
+        self._end = SessionEnd(Role.CLIENT)
         self._sending = threading.Lock()
         self._changed = threading.Condition()
 
     def _raise_error(self) -> None:
         if self.error is not None:
             raise fresh(self.error)
+
+
+def _say_closing(link: AnyBlockingLink) -> None:
+    with contextlib.suppress(BurnRemoteError):
+        link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))
 
 
 def fresh(error: BurnRemoteError) -> BurnRemoteError:

@@ -40,6 +40,7 @@ from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
     Cleanup,
+    Closing,
     Drop,
     Execute,
     Expose,
@@ -87,7 +88,12 @@ class NativeSession:
         self._flush_scheduled = False
         self._answers: Final = Answers(self._locations)
         self._connection: Final = Connection(
-            dial, token, timeout_seconds, weakly(self._handle), self._answers.fail
+            dial,
+            token,
+            timeout_seconds,
+            weakly(self._handle),
+            self._answers.fail,
+            weakly(self._flush_soon),
         )
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
@@ -305,16 +311,22 @@ class NativeSession:
             self.flush()
         self._connection.receiver.attend()
 
-    def _handle(self, frame: bytes) -> None:
+    def _handle(self, frame: bytes | memoryview, link: int) -> None:
+        """Handle a frame of the link with this number."""
         self.traffic.frames_received += 1
         self.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
         if isinstance(message, Acknowledged):
             self._connection.note_acknowledged(message.received)
             return
-        self._connection.note_received()
+        if not isinstance(message, Closing) and not self._connection.note_received(link):
+            return
         self._answers.take(message)
-        if self._connection.acknowledgement_due and not self._flush_scheduled:
+        if self._connection.acknowledgement_due:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
             self._flush_scheduled = True
             self._flusher.schedule(self)
 

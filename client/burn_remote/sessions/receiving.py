@@ -1,4 +1,4 @@
-"""Which thread reads a session's socket?
+"""Decides which thread reads a session's socket.
 
 The thread that waits for an answer reads the socket itself: handing the answer over from a reader
 thread costs about 40 µs, a third of a round trip. While nobody waits, an attendant thread blocks on
@@ -14,29 +14,30 @@ from typing import Any, Final
 
 from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError
-from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.checked import AnyBlockingLink
 
 __all__ = ["Receiver"]
 
-# How long the attendant stays away after a thread has read for itself. Larger: what comes unasked
-# is seen later. Smaller: in a loop of reads, both wake for each answer and get in each other's way.
+# How long the attendant stays away after a thread has read for itself: in a loop of reads, both
+# would wake for each answer. What arrives unasked is seen so much later.
 AWAY_SECONDS: Final = 0.02
 
 
 class Receiver:
-    """Pass each frame of a link to ``handle``, in whichever thread reads it, one at a time.
+    """Passes each frame of a link to ``handle``, in whichever thread reads it, one at a time.
 
-    ``lost`` is told when the link ends; ``use`` then gives another, or ``close`` ends it.
+    ``lost`` is called when the link ends; ``use`` then gives another one, with its own ``handle``,
+    or ``close`` ends the receiver.
     """
 
     def __init__(
         self,
-        link: BlockingLink,
-        handle: Callable[[bytes], None],
-        lost: Callable[[BlockingLink, BurnRemoteError], None],
+        link: AnyBlockingLink,
+        handle: Callable[[Any], None],
+        lost: Callable[[Any, BurnRemoteError], None],
     ) -> None:
-        self._link = link
-        self._handle = handle
+        # One attribute, so that no thread passes a link's frame to another link's ``handle``.
+        self._source = (link, handle)
         self._lost = lost
         self._reading = threading.Lock()
         self._wanted = threading.Event()
@@ -85,10 +86,10 @@ class Receiver:
         """Have the attendant read now: somebody awaits an answer without a thread of its own."""
         self._wanted.set()
 
-    def use(self, link: BlockingLink) -> None:
-        """Go on with another link in place of one that broke."""
-        self._link = link
+    def use(self, link: AnyBlockingLink, handle: Callable[[Any], None]) -> None:
+        """Continue with another link in place of one that broke."""
         with self._changed:
+            self._source = (link, handle)
             self._broken = False
             self._changed.notify_all()
         self._wanted.set()
@@ -99,7 +100,7 @@ class Receiver:
             self._closed = True
             self._changed.notify_all()
         self._wanted.set()
-        self._link.interrupt()
+        self._source[0].interrupt()
         if self._attendant is not threading.current_thread() and self._attendant.is_alive():
             # It is blocked nowhere by now; the bound is for an interpreter that is shutting down.
             self._attendant.join(1.0)
@@ -115,15 +116,15 @@ class Receiver:
             pass
 
     def _read_frame(self, timeout_seconds: float | None) -> bool:
-        link = self._link
+        link, handle = self._source
         try:
             frame = link.receive(timeout_seconds)
             if frame is None:
                 return False
-            self._handle(frame)
+            handle(frame)
         except BurnRemoteError as error:
             with self._changed:
-                self._broken = self._link is link
+                self._broken = self._source[0] is link
             self._lost(link, error)
             return self._wait_for_link(timeout_seconds)
         return True
@@ -141,7 +142,7 @@ class Receiver:
                 self._wanted.wait(AWAY_SECONDS)
                 continue
             self._wanted.clear()
-            if not self._wait_for_link(None) or not self._link.wait_readable(None):
+            if not self._wait_for_link(None) or not self._source[0].wait_readable(None):
                 continue
             if not self._reading.acquire(blocking=False):
                 # A waiting thread reads; without this pause both would poll the same bytes.

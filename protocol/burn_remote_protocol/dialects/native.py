@@ -136,7 +136,7 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
     return _CHUNK_HEAD.pack(CHUNK, _HAS_CHECKSUM, 0, _checksum(checked), payload, offset)
 
 
-def decode_frame(frame: bytes) -> Any:
+def decode_frame(frame: bytes | memoryview) -> Any:
     """Return the message, ``Batch`` or ``Chunk`` that a frame holds.
 
     Raises ``ProtocolViolation`` for anything else. Allocates no more than the frame's own size.
@@ -163,7 +163,7 @@ def decode_frame(frame: bytes) -> Any:
         raise ProtocolViolation(f"not a body of frame kind {kind}: {seen}") from None
 
 
-def _decode_batch(frame: bytes) -> Batch:
+def _decode_batch(frame: bytes | memoryview) -> Batch:
     wire = unpack_frozen(memoryview(frame)[1:])
     try:
         received, tasks = wire
@@ -174,7 +174,7 @@ def _decode_batch(frame: bytes) -> Batch:
     return Batch(count(received), tasks)
 
 
-def _decode_chunk(frame: bytes) -> Chunk:
+def _decode_chunk(frame: bytes | memoryview) -> Chunk:
     if len(frame) < _CHUNK_HEAD.size:
         raise ProtocolViolation(f"a chunk has a header of {_CHUNK_HEAD.size} bytes")
     _, flags, reserved, checksum, payload, offset = _CHUNK_HEAD.unpack_from(frame)

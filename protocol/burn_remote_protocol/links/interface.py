@@ -13,6 +13,7 @@ Which error means what:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 __all__ = [
@@ -61,6 +62,11 @@ class BlockingLink(Protocol):
         """Tell whether the link is known to be dead. It may be dead unnoticed."""
         ...
 
+    @property
+    def detects_corruption(self) -> bool:
+        """Whether what arrives is what was sent, as over TLS and within a process."""
+        ...
+
     def send(self, frame: bytes) -> None:
         """Send one frame; return when the operating system took it, which is the backpressure.
 
@@ -93,10 +99,12 @@ class BlockingLink(Protocol):
         """
         ...
 
-    def keep_alive(self, interval_seconds: float) -> None:
-        """Ask the other end for a sign of life each interval, while a thread receives or waits.
+    def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
+        """Ping the other end each interval, while a thread receives or waits.
 
-        Whatever arrives is one. Without any for two intervals the link ends, ``ConnectionLost``.
+        ``beat`` is called with each ping, by that thread; it must not send. Without a sign of life
+        for two intervals the link ends with ``ConnectionLost``. Whatever arrives is one, except
+        that a part of a message only counts from 1 KiB on.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
@@ -144,6 +145,9 @@ class MemoryLink(_End):
         self._changed = changed
         self._interrupted = False
 
+    # Nothing between the two ends can change a byte.
+    detects_corruption = True
+
     @property
     def address(self) -> str:
         return "memory"
@@ -175,7 +179,7 @@ class MemoryLink(_End):
             interrupted, self._interrupted = self._interrupted, False
             return not interrupted and self._may_receive()
 
-    def keep_alive(self, interval_seconds: float) -> None:
+    def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: both ends live and die together."""
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""How do a connection's frames leave, one at a time, and how does its reader wait for room?"""
+"""Sends a native connection's frames, one at a time, and lets its reader wait for room."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable
 
 from burn_remote_protocol.dialects.native import encode_frame
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.checked import AnyAsyncLink
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 
 __all__ = ["MAX_WAITING_REPLIES", "FrameWriter"]
 
-# Answers that wait to be sent before the next frame is read. Larger: a client that asks and does
-# not read makes the server hold more. Smaller: a burst of reads is answered in more steps.
+# Replies that may wait to be sent before the next frame is read. It bounds what a client that asks
+# and does not read makes the server hold.
 MAX_WAITING_REPLIES = 1024
 
 
@@ -23,7 +23,7 @@ class FrameWriter:
 
     def __init__(
         self,
-        link: AsyncLink,
+        link: AnyAsyncLink,
         outbox: NativeOutbox,
         sent: Callable[[int], None],
         session: Session | None = None,
@@ -33,11 +33,16 @@ class FrameWriter:
         self._sent = sent
         self._session = session
         self._said: deque[bytes] = deque()
+        self._stopped = False
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
 
+    def stop(self) -> None:
+        """Take nothing more from the outbox: another connection's writer does."""
+        self._stopped = True
+
     def wake(self) -> None:
-        """Look again: there may be something to send, or room."""
+        """Check again whether there is something to send, or room."""
         self._wake.set()
         self._progress.set()
 
@@ -62,7 +67,7 @@ class FrameWriter:
 
     async def flush(self) -> None:
         """Send everything that waits."""
-        while self._said or len(self._outbox):
+        while not self._stopped and (self._said or len(self._outbox)):
             if self._said:
                 await self._link.send(self._said.popleft())
                 continue

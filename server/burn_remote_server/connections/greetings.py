@@ -1,4 +1,4 @@
-"""How does a native connection open, and what is said when it is refused or ended?"""
+"""The handshake of a native connection, and the messages that refuse or end it."""
 
 from __future__ import annotations
 
@@ -8,48 +8,74 @@ from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
+    GarbledBytes,
     ProtocolViolation,
     SessionLost,
 )
 from burn_remote_protocol.handshake import agreed_version
+from burn_remote_protocol.links.checked import AnyAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["greeting", "name_of", "refuse", "say_goodbye"]
+__all__ = ["greeting", "name_of", "read_hello", "receive_first", "refuse", "say_goodbye"]
 
 logger = get_logger(__name__)
 
 
 def name_of(message: object) -> str:
+    """Return how a message is called in errors."""
     return type(message).__name__
 
 
-async def greeting(link: AsyncLink, host: Host) -> tuple[Hello, int]:
+async def receive_first(link: AsyncLink, host: Host) -> bytes:
+    """Return a connection's first frame. Raises ``ConnectionLost``, ``ProtocolViolation``."""
     seconds = host.settings.handshake_timeout_seconds
     try:
         async with asyncio.timeout(seconds):
-            hello = decode_frame(await link.receive())
+            return await link.receive()
     except TimeoutError:
         raise ProtocolViolation(f"no Hello came within {seconds:g} seconds") from None
+
+
+async def greeting(link: AsyncLink, host: Host) -> tuple[Hello, int]:
+    """Receive a ``Hello``; return it, and the version to speak.
+
+    Raises ``ConnectionLost``, ``ProtocolViolation``, ``VersionMismatch``.
+    """
+    return read_hello(await receive_first(link, host))
+
+
+def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:
+    """Return what a client's first frame says, and the version to speak with it.
+
+    Raises ``ProtocolViolation``, ``VersionMismatch``.
+    """
+    hello = decode_frame(frame)
     if not isinstance(hello, Hello):
         raise ProtocolViolation(f"a connection opens with Hello, not with {name_of(hello)}")
     return hello, agreed_version(hello, VERSIONS)
 
 
-async def refuse(link: AsyncLink, error: BurnRemoteError) -> None:
+async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
+    """Answer a ``Hello`` that is not accepted. Never raises.
+
+    Garbled bytes get no answer: the client tries again when the connection is closed.
+    """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return
     logger.warning("connection refused", peer=link.peer, code=error.code, reason=str(error))
     try:
-        await link.send(encode_frame(Refused(error)))
+        if not isinstance(error, GarbledBytes):
+            await link.send(encode_frame(Refused(error)))
         await link.close(1008, "refused")
     except ConnectionLost:
         pass
 
 
-async def say_goodbye(link: AsyncLink, error: BurnRemoteError) -> None:
+async def say_goodbye(link: AnyAsyncLink, error: BurnRemoteError) -> None:
+    """Tell the other end why this one closes the connection. Never raises."""
     try:
         await link.send(encode_frame(Closing(error)))
         await link.close(1001 if isinstance(error, SessionLost) else 1008, error.code)

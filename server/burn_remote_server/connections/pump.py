@@ -1,4 +1,4 @@
-"""How does one native connection live: handshake, read loop, write loop, end?"""
+"""The life of one native connection: handshake, read loop, write loop, end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     ConnectionLost,
+    GarbledBytes,
     ProtocolViolation,
     SessionLost,
 )
+from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -32,9 +34,14 @@ from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.connections.attachments import Attachment
 from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES, FrameWriter
-from burn_remote_server.connections.greetings import greeting, name_of, refuse, say_goodbye
+from burn_remote_server.connections.greetings import (
+    name_of,
+    read_hello,
+    receive_first,
+    refuse,
+    say_goodbye,
+)
 from burn_remote_server.execution.outbox import NativeOutbox
-from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -44,39 +51,50 @@ __all__ = ["TURN_COST", "serve_session"]
 logger = get_logger(__name__)
 
 # What one session may cost the event loop before the others get their turn, in the unit of the
-# estimates, about a nanosecond. Larger: one session's small work delays the others' more. Smaller:
-# turning to others, some 5 µs, shows.
+# estimates, about a nanosecond. It is how long one session's small work delays the others'; letting
+# them run costs some 5 µs.
 TURN_COST: Final = 200_000
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 async def serve_session(
-    link: AsyncLink,
+    plain: AsyncLink,
     device: Device,
     token: str | None = None,
     admitted: Callable[[], None] = _nothing,
 ) -> None:
     """Serve one client until it goes, misbehaves, or the server drains.
 
-    ``token`` is what stood in the path, for a client that says none in its ``Hello``. ``admitted``
-    is called when the client may go on.
+    ``token`` is the one in the path, for a client whose ``Hello`` has none. ``admitted`` is called
+    when the client has been let in.
     """
     host = device.host
+    link: AnyAsyncLink = plain
     try:
-        hello, version = await greeting(link, host)
+        first = await receive_first(plain, host)
+        if is_checked(first):  # then each frame is, in both directions
+            link = checked = CheckedAsyncLink(plain)
+            hello, version = read_hello(checked.open(first))
+        else:
+            hello, version = read_hello(first)
         grant = host.access.admit(token if hello.token is None else hello.token)
         admitted()
         if hello.resume is not None:
-            attachment = await host.attachments.resume(hello.resume)
+            attachment = host.attachments.resume(hello.resume, grant.name)
         else:
             attachment = _open(device, grant)
     except BurnRemoteError as error:
         host.counters.sessions_refused += 1
         await refuse(link, error)
         return
+    task = asyncio.current_task()
+    assert task is not None  # a handler runs in a task
+    writer = _session_writer(link, attachment)
+    number = attachment.attach(task, writer)
+    connection = _Connection(link, number, attachment, writer, host)
     log = logger.bind(
         session=session_name(attachment.session.identifier),
         peer=link.peer,
@@ -84,20 +102,18 @@ async def serve_session(
         token=grant.name,
     )
     log.info("session resumed" if hello.resume else "session opened", client=hello.client)
-    connection = asyncio.current_task()
-    assert connection is not None  # a handler runs in a task
-    writer = _session_writer(link, attachment)
-    attachment.attach(connection, writer.wake)
     ending = _Ending()
     try:
         await link.send(encode_frame(_welcome(device, attachment, version)))
-        ending = _Ending(await _converse(link, attachment, writer, host))
+        ending = _Ending(await connection.converse())
     except BurnRemoteError as error:
         ending = _ending(error, attachment, host)
         log.info("connection ended", code=error.code, reason=str(error))
     finally:
-        if attachment.serves(connection):
-            _let_go(attachment, host, ending.lease_seconds)
+        if ending.lease_seconds > 0:
+            attachment.detach(number, ending.lease_seconds)
+        else:
+            attachment.close(number)
     if ending.reason is not None:
         await say_goodbye(link, ending.reason)
 
@@ -112,13 +128,13 @@ class _Ending(NamedTuple):
 def _ending(error: BurnRemoteError, attachment: Attachment, host: Host) -> _Ending:
     if isinstance(error, ClosedDevice):
         return _Ending()
-    if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
+    if isinstance(error, ConnectionLost | GarbledBytes) and not isinstance(error, SessionLost):
         is_kept = attachment.session.error is None and not host.draining.is_set()
         return _Ending(lease_seconds=host.settings.lease_seconds if is_kept else 0.0)
     return _Ending(reason=error)
 
 
-def _session_writer(link: AsyncLink, attachment: Attachment) -> FrameWriter:
+def _session_writer(link: AnyAsyncLink, attachment: Attachment) -> FrameWriter:
     counters = attachment.session.counters
 
     def sent(size: int) -> None:
@@ -134,20 +150,7 @@ def _open(device: Device, grant: Grant) -> Attachment:
     def fetch(task: Fetch, slot: InFlight) -> None:
         host.start_fetch(outbox, device.backend, task, slot)
 
-    allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
-    outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
-    session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
-    outbox.count_in(FrameAccount(session.interpreter.answers))
-    attachment = Attachment(session, outbox)
-    attachment.session.counters.failures = outbox.failures
-    host.attachments.add(attachment)
-    return attachment
-
-
-def _let_go(attachment: Attachment, host: Host, lease_seconds: float) -> None:
-    """End a session, or keep it for its lease so that its client can come back."""
-
-    def end() -> None:
+    def free(attachment: Attachment) -> None:
         session = attachment.session
         logger.info(
             "session closed",
@@ -157,84 +160,121 @@ def _let_go(attachment: Attachment, host: Host, lease_seconds: float) -> None:
         host.attachments.forget(attachment)
         host.end_session(session)
 
-    if lease_seconds > 0:
-        attachment.detach(lease_seconds, end)
-    else:
-        end()
+    allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
+    outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
+    session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
+    outbox.count_in(FrameAccount(session.interpreter.answers))
+    attachment = Attachment(session, outbox, free)
+    attachment.session.counters.failures = outbox.failures
+    host.attachments.add(attachment)
+    return attachment
 
 
-async def _converse(
-    link: AsyncLink, attachment: Attachment, writer: FrameWriter, host: Host
-) -> BurnRemoteError:
-    """Read and write until the server drains; return what the client is told then.
+class _Connection:
+    """The link with this number, and the session that it serves until a later link does."""
 
-    Raises ``ConnectionLost`` when the client is gone, ``ClosedDevice`` when it said goodbye, and
-    ``ProtocolViolation`` when it misbehaves.
-    """
-    reading = asyncio.ensure_future(_read(link, attachment, writer, host))
-    writing = asyncio.ensure_future(writer.run())
-    draining = asyncio.ensure_future(host.draining.wait())
-    running: set[asyncio.Future[Any]] = {reading, writing, draining}
-    try:
-        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for finished in (reading, writing):
-            if finished.done():
-                finished.result()
-        reading.cancel()
-        while attachment.session.queued:
-            await writer.progress()
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        await writer.flush()
-        return SessionLost("the server is shutting down")
-    finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    def __init__(
+        self,
+        link: AnyAsyncLink,
+        number: int,
+        attachment: Attachment,
+        writer: FrameWriter,
+        host: Host,
+    ) -> None:
+        self._link: Final = link
+        self._number: Final = number
+        self._attachment: Final = attachment
+        self._writer: Final = writer
+        self._host: Final = host
 
+    async def converse(self) -> BurnRemoteError:
+        """Read and write until the server drains; return what the client is told then.
 
-async def _read(link: AsyncLink, attachment: Attachment, writer: FrameWriter, host: Host) -> None:
-    queue_length = host.settings.session_queue_batches
-    queue_bytes = host.settings.session_queue_bytes
-    session, outbox = attachment.session, attachment.outbox
-    while True:
-        frame = await link.receive()
-        session.counters.client_received_bytes += len(frame)
-        message = decode_frame(frame)
+        Raises ``ConnectionLost`` when the client is gone, ``ClosedDevice`` when it said
+        ``Closing``, and ``ProtocolViolation`` when it misbehaves.
+        """
+        attachment, writer, host = self._attachment, self._writer, self._host
+        reading = asyncio.ensure_future(self._read())
+        writing = asyncio.ensure_future(writer.run())
+        draining = asyncio.ensure_future(host.draining.wait())
+        running: set[asyncio.Future[Any]] = {reading, writing, draining}
+        if isinstance(self._link, CheckedAsyncLink):
+            running.add(asyncio.ensure_future(self._beat()))
+        try:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for finished in (reading, writing):
+                if finished.done():
+                    finished.result()
+            reading.cancel()
+            while attachment.session.queued:
+                await writer.progress()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await writer.flush()
+            return SessionLost("the server is shutting down")
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        """Send a frame each interval: one that was lost before shows in its checksum."""
+        while True:
+            await asyncio.sleep(self._host.settings.heartbeat_seconds)
+            self._writer.say(self._attachment.acknowledgement())
+
+    async def _read(self) -> None:
+        attachment, writer = self._attachment, self._writer
+        queue_length = self._host.settings.session_queue_batches
+        queue_bytes = self._host.settings.session_queue_bytes
+        session, outbox = attachment.session, attachment.outbox
+        while True:
+            frame = await self._link.receive()
+            # A later link may have taken the session over while this task was about to run.
+            if not attachment.serves(self._number):
+                return
+            session.counters.client_received_bytes += len(frame)
+            message = decode_frame(frame)
+            if isinstance(message, Closing):
+                attachment.leave()
+                await self._finish()
+                raise message.error
+            self._take(message, len(frame))
+            if attachment.owes_acknowledgement:
+                writer.say(attachment.acknowledgement())
+            while (
+                session.queued >= queue_length
+                or session.queued_bytes >= queue_bytes
+                or len(outbox) >= MAX_WAITING_REPLIES
+            ):
+                await writer.progress()
+            if session.spent >= TURN_COST:
+                # Frames that have arrived are received without waiting: without this, a session
+                # with many of them would keep the others from theirs.
+                session.spent = 0
+                await asyncio.sleep(0)
+
+    def _take(self, message: object, size: int) -> None:
+        attachment, number = self._attachment, self._number
+        session = attachment.session
         if isinstance(message, Batch):
             session.counters.batches += 1
-            attachment.note_frame()
+            attachment.note_frame(number)
             attachment.note_acknowledged(message.received)
-            session.submit_batch(message, len(frame))
+            session.submit_batch(message, size)
         elif isinstance(message, Chunk):
-            attachment.note_frame()
+            attachment.note_frame(number)
             session.submit_chunk(message)
         elif isinstance(message, Acknowledged):
             attachment.note_acknowledged(message.received)
-        elif isinstance(message, Closing):
-            await _finish(session, writer)
-            raise message.error
         else:
             raise ProtocolViolation(f"a client in a session does not send {name_of(message)}")
-        if (acknowledgement := attachment.acknowledgement()) is not None:
-            writer.say(acknowledgement)
-        while (
-            session.queued >= queue_length
-            or session.queued_bytes >= queue_bytes
-            or len(outbox) >= MAX_WAITING_REPLIES
-        ):
-            await writer.progress()
-        if session.spent >= TURN_COST:
-            # Frames that have arrived are received without waiting: without this, a session with
-            # many of them would keep the others from theirs.
-            session.spent = 0
-            await asyncio.sleep(0)
 
-
-async def _finish(session: Session, writer: FrameWriter) -> None:
-    """Wait for what a client asked for before it said goodbye: moves to others may depend on it."""
-    while session.queued and session.error is None:
-        await writer.progress()
+    async def _finish(self) -> None:
+        """Wait for what a client asked for before ``Closing``: moves to others may depend on it."""
+        session = self._attachment.session
+        while session.queued and session.error is None:
+            await self._writer.progress()
 
 
 def _about(device: Device) -> dict[str, object]:

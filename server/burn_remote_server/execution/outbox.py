@@ -24,7 +24,7 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
 )
 from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply
-from burn_remote_protocol.replay import ReplayWindow
+from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.execution.slots import InFlight
@@ -108,9 +108,8 @@ class NativeOutbox:
             self.window.append(frame, size)
         return frame
 
-    def send_again(self, received: int) -> None:
-        """Queue what a client that comes back does not have. Raises ``SessionLost``."""
-        self.window.acknowledge(received)
+    def replay(self) -> None:
+        """Send again, before anything else, what the client has not acknowledged."""
         self._again = deque(self.window.frames())
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:

@@ -72,7 +72,7 @@ def test_attempts_to_come_back_wait_a_random_time_that_doubles_up_to_a_bound(
         lost.append(error)
         ended.set()
 
-    connection = Connection(dial, None, 5, lambda frame: None, note)
+    connection = Connection(dial, None, 5, lambda frame, link: None, note)
     connection.receiver.start()
     server.close()
     assert ended.wait(5)

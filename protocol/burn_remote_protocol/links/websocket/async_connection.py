@@ -61,6 +61,11 @@ class DirectConnection(Connection):
         """How much of what was sent the operating system has taken; pings count as not sent."""
         return self._written_bytes - self.transport.get_write_buffer_size()
 
+    @property
+    def is_within_message(self) -> bool:
+        """Whether a part of a message has arrived."""
+        return self._cutter.is_within_message
+
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
         if self._cutter.arrived:  # came before the connection was open

@@ -105,6 +105,7 @@ class BlockingWebSocket:
         self._sender = Sender(channel, fragment_bytes)
         self._close_timeout_seconds = close_timeout_seconds
         self._pings = Pings(None)
+        self._beat: Callable[[], None] | None = None
         self._protocol = protocol  # answers control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
         self._receive_lock = threading.Lock()
@@ -124,6 +125,10 @@ class BlockingWebSocket:
     @property
     def closed(self) -> bool:
         return self._end is not None
+
+    @property
+    def detects_corruption(self) -> bool:
+        return isinstance(self._channel, TlsChannel)
 
     def send(self, frame: bytes) -> None:
         self.send_parts(frame, _NO_PAYLOAD)
@@ -157,8 +162,11 @@ class BlockingWebSocket:
                 while True:
                     message = self._cutter.take()
                     if message is not None:
+                        self._pings.answered()
                         return message
                     if self._cutter.control:
+                        if not self._cutter.is_within_message:
+                            self._pings.answered()
                         self._handle_control(self._cutter.control.popleft())
                     elif not self._read(deadline):
                         return None
@@ -182,9 +190,10 @@ class BlockingWebSocket:
                 return False
         return True
 
-    def keep_alive(self, interval_seconds: float) -> None:
+    def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping from now on, while a thread receives or waits; give up a peer that stays silent."""
         self._pings = Pings(interval_seconds)
+        self._beat = beat
         self._channel.bound_silence(interval_seconds)
 
     def interrupt(self) -> None:
@@ -224,7 +233,7 @@ class BlockingWebSocket:
             raise self._stop(self._broken(error)) from error
         if not arrived[-1]:
             raise self._stop(f"{self._address} hung up")
-        self._pings.answered()
+        self._pings.arrived(len(arrived[-1]))
         return True
 
     def _handle_control(self, frame: bytes) -> None:
@@ -296,6 +305,8 @@ class BlockingWebSocket:
                 return False
             case Due.PING:
                 self._advance(self._protocol.send_ping, b"")
+                if self._beat is not None:
+                    self._beat()
             case Due.ANSWER:
                 seconds = self._pings.interval_seconds
                 self._stop(f"{self._address} did not answer a ping in {seconds:g} s")

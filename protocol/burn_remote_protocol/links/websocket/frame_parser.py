@@ -93,6 +93,12 @@ class FrameCutter:
         """The list to which what was read is appended."""
         return self._place.arrived
 
+    @property
+    def is_within_message(self) -> bool:
+        """Whether a part of a message, or of a header, has arrived."""
+        place = self._place
+        return bool(place.missing or place.open or place.position < len(place.buffer))
+
     def wanted(self) -> int:
         """Return how many bytes to read next. More than ``READ_BYTES`` are known to come."""
         place = self._place

@@ -1,4 +1,4 @@
-"""When has the other end of an event loop's connection been silent for too long?"""
+"""Pings the other end of an event loop's connection, and ends it when that is silent."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Final
 from websockets.protocol import State
 
 from burn_remote_protocol.links.websocket.async_connection import DirectConnection
+from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 
 __all__ = ["Heartbeat"]
 
 
 class Heartbeat:
-    """Ping each interval; end the connection after one in which there was no sign of life.
+    """Pings each interval, and ends the connection after one without a sign of life.
 
-    Whatever arrives is a sign of life, and so are bytes that the network takes. While this end does
-    not read, nothing is held against the other. So a silent end is found within two intervals.
+    Whatever arrives is a sign of life, and so are ``PART_BYTES`` that the network takes (less than
+    that are what this end sends on its own). While a message is incomplete, only ``PART_BYTES`` of
+    it are one. While this end does not read, nothing is held against the other. So a silent end is
+    found within two intervals.
     """
 
     def __init__(
@@ -39,7 +42,11 @@ class Heartbeat:
         if connection.state is not State.OPEN or connection.transport.is_closing():
             return
         arrived, departed = connection.arrived_bytes, connection.departed_bytes
-        is_alive = arrived > self._arrived or departed > self._departed
+        grown = arrived - self._arrived
+        is_alive = grown >= PART_BYTES or (
+            not connection.is_within_message
+            and (grown > 0 or departed - self._departed >= PART_BYTES)
+        )
         if not is_alive and not connection.reading_paused:
             self._silent()
             connection.transport.abort()

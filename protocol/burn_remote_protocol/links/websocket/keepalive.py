@@ -1,4 +1,4 @@
-"""When is a ping to be sent, and when is a peer given up that answers none?"""
+"""The times of a blocking link's pings, and when its peer counts as silent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import enum
 import time
 from typing import Final
 
-__all__ = ["Due", "Pings"]
+__all__ = ["PART_BYTES", "Due", "Pings"]
+
+# What must arrive within an interval of a message that is not complete to count as a sign of life:
+# more than the pings and pongs that a peer sends. A flipped bit in a frame's length makes them look
+# like parts of a message that never ends.
+PART_BYTES: Final = 1024
 
 
 class Due(enum.Enum):
-    """What should be there by now."""
+    """What is due now."""
 
     NOTHING = enum.auto()
     PING = enum.auto()
@@ -24,6 +29,7 @@ class Pings:
         self.interval_seconds: Final = interval_seconds or 0.0
         self._due = None if interval_seconds is None else time.monotonic() + interval_seconds
         self._waiting = False
+        self._part_bytes = 0
 
     def seconds_until(self, deadline: float | None) -> float | None:
         """Return how long to wait for the deadline or the next ping, whichever comes first."""
@@ -37,12 +43,18 @@ class Pings:
             return Due.NOTHING
         if self._waiting:
             return Due.ANSWER
-        # In this order: another thread that looks in between must not take the old moment for that
-        # of the answer.
+        # ``_due`` first: a thread that looks in between must not think that the answer is overdue.
         self._due = now + self.interval_seconds
+        self._part_bytes = 0
         self._waiting = True
         return Due.PING
 
     def answered(self) -> None:
-        """Note that the peer gave a sign of life."""
+        """Note a whole message, or a control frame between messages."""
         self._waiting = False
+
+    def arrived(self, count: int) -> None:
+        """Note bytes of a message that may not be complete."""
+        self._part_bytes += count
+        if self._part_bytes >= PART_BYTES:
+            self._waiting = False

@@ -1,0 +1,168 @@
+"""Links whose frames carry a checksum, for transports that do not detect corrupted bytes.
+
+TCP's checksum misses one corrupted segment in some ten thousand, and proxies and network cards
+corrupt bytes behind its back. TLS detects that; a plain WebSocket does not. So each frame is sent
+with a header:
+
+====== ===== ==================================================================================
+offset bytes meaning
+====== ===== ==================================================================================
+0      1     12, which marks a checked frame
+1      8     XXH3 (64 bits) of the frame that follows, big-endian; the seed is the number of
+             frames that this end sent before over this link
+9      …     the frame
+====== ===== ==================================================================================
+
+The seed makes a frame that was lost, repeated or reordered fail its check, or the next one's. A
+flipped bit in a WebSocket header can lose a frame, by turning it into a pong.
+
+An end that has sent or received one checked frame accepts no other, so a flipped bit cannot turn
+the checksums off. A frame that fails ends the link with ``GarbledBytes``, and so does broken
+WebSocket framing: what was lost is sent again over the next link.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from burn_remote_protocol.errors import GarbledBytes, ProtocolViolation
+from burn_remote_protocol.links.interface import NORMAL_CLOSURE, AsyncLink, BlockingLink
+
+__all__ = [
+    "AnyAsyncLink",
+    "AnyBlockingLink",
+    "CheckedAsyncLink",
+    "CheckedLink",
+    "Checks",
+    "is_checked",
+]
+
+_MARK: Final = 12
+_HEADER: Final = struct.Struct(">BQ")
+
+
+def is_checked(frame: bytes | memoryview) -> bool:
+    """Whether this frame has a checksum."""
+    return frame[:1] == bytes((_MARK,))
+
+
+class Checks:
+    """The numbers of the frames that one end of a link has sent and received."""
+
+    __slots__ = ("_received", "_sent")
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._received = 0
+
+    def seal(self, frame: bytes) -> bytes:
+        """Return a frame with its header. Each frame must be sent in the order of the calls."""
+        digest = xxh3_64_intdigest(frame, self._sent)
+        self._sent += 1
+        return _HEADER.pack(_MARK, digest) + frame
+
+    def seal_parts(self, head: bytes, payload: memoryview) -> bytes:
+        """Return the header and ``head`` of a frame that ``payload`` continues."""
+        digest = xxh3_64(head, self._sent)
+        digest.update(payload)
+        self._sent += 1
+        return _HEADER.pack(_MARK, digest.intdigest()) + head
+
+    def open(self, sealed: bytes) -> memoryview:
+        """Return the frame inside. Raises ``GarbledBytes``."""
+        frame = memoryview(sealed)[_HEADER.size :]
+        if len(sealed) < _HEADER.size or sealed[0] != _MARK:
+            raise GarbledBytes(
+                "a frame without a checksum arrived over a link whose frames have one"
+            )
+        if xxh3_64_intdigest(frame, self._received) != int.from_bytes(sealed[1:9], "big"):
+            raise GarbledBytes(
+                f"frame {self._received:,} of {len(frame):,} bytes does not match its checksum"
+            )
+        self._received += 1
+        return frame
+
+
+def _garbled(error: ProtocolViolation) -> GarbledBytes:
+    return GarbledBytes(f"the WebSocket framing is broken: {error}")
+
+
+class CheckedLink:
+    """A ``BlockingLink`` with checksums. Unlike there, only one thread may send at a time."""
+
+    def __init__(self, link: BlockingLink) -> None:
+        self._link: Final = link
+        self._checks: Final = Checks()
+
+    @property
+    def address(self) -> str:
+        return self._link.address
+
+    def send(self, frame: bytes) -> None:
+        self._link.send(self._checks.seal(frame))
+
+    def send_parts(self, head: bytes, payload: memoryview) -> None:
+        self._link.send_parts(self._checks.seal_parts(head, payload), payload)
+
+    def receive(self, timeout_seconds: float | None = None) -> memoryview | None:
+        """Return the next frame, as ``BlockingLink.receive``. Raises ``GarbledBytes``."""
+        try:
+            sealed = self._link.receive(timeout_seconds)
+        except ProtocolViolation as error:
+            raise _garbled(error) from error
+        return None if sealed is None else self._checks.open(sealed)
+
+    def wait_readable(self, timeout_seconds: float | None = None) -> bool:
+        return self._link.wait_readable(timeout_seconds)
+
+    def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
+        self._link.keep_alive(interval_seconds, beat)
+
+    def interrupt(self) -> None:
+        self._link.interrupt()
+
+    def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
+        self._link.close(code, reason)
+
+
+class CheckedAsyncLink:
+    """An ``AsyncLink`` with checksums."""
+
+    def __init__(self, link: AsyncLink) -> None:
+        self._link: Final = link
+        self._checks: Final = Checks()
+
+    @property
+    def peer(self) -> str:
+        return self._link.peer
+
+    async def send(self, frame: bytes) -> None:
+        # Sealed and handed to the transport without a suspension in between, so in one order.
+        await self._link.send(self._checks.seal(frame))
+
+    async def send_parts(self, head: bytes, payload: memoryview) -> None:
+        await self._link.send_parts(self._checks.seal_parts(head, payload), payload)
+
+    async def receive(self) -> memoryview:
+        """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
+        try:
+            return self._checks.open(await self._link.receive())
+        except GarbledBytes:
+            raise
+        except ProtocolViolation as error:
+            raise _garbled(error) from error
+
+    def open(self, sealed: bytes) -> memoryview:
+        """Check a frame that was received before this link was made. Raises ``GarbledBytes``."""
+        return self._checks.open(sealed)
+
+    async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
+        await self._link.close(code, reason)
+
+
+AnyBlockingLink = BlockingLink | CheckedLink
+AnyAsyncLink = AsyncLink | CheckedAsyncLink

@@ -1,0 +1,331 @@
+"""The state machine of a session and its connections, used by both ends. Performs no I/O.
+
+Theory of operation
+-------------------
+A session outlives its connections. Client and server each own one ``SessionEnd``, which answers
+four questions: what state is the session in, which link serves it, which frames may the other end
+lack, and what has to be done next. The owner performs the I/O.
+
+**Counting.** A link delivers frames in order, so counting them identifies them. Batches, chunks,
+replies and failures are *session frames* and are counted; frames that open, acknowledge or close
+are not. Each end keeps a session frame in its replay window until the other end says that it has
+it. After a break, each end says how many it has received, and the other sends the rest again.
+
+**Acknowledgements are maxima.** A count says "at least so many". A replayed batch carries the count
+of when it was written, which is lower than what has been said since; it is ignored. A count above
+what was sent is a protocol violation.
+
+**Links are numbered.** Each attempt to resume begins a new link, with the next number, *before* the
+count of received frames is read for it. From that moment, frames and ends of older links are
+ignored: their frames were not counted, so they are sent again. Without the numbers, a frame that
+was still buffered when the count was read would arrive twice, and the end of an old link would
+detach the session from the new one.
+
+**The server resumes in one step.** A valid ``Resume`` takes the session away from whatever link
+serves it, without waiting for that link to close. Two resumes at once are therefore two resumes one
+after the other, and the last one wins. A ``Resume`` that is refused changes nothing.
+
+**No resume without an end.** An end that replays the same oldest frame in ``MAX_FRUITLESS_RESUMES``
+consecutive resumes gives up: something on the way breaks the connection because of that frame.
+
+States
+------
+OPENING    no ``Welcome`` yet
+ATTACHED   a link serves the session
+DETACHED   the link broke; the session waits for a resume until its lease ends
+LEAVING    the other end said ``Closing``; the work that it asked for is being finished
+ENDED      nothing is kept; every later event is ignored
+
+``TRANSITIONS`` has a row for each event that can happen in each state. An event without a row is
+impossible there, and ``SessionEnd.fire`` raises ``SessionLost``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from burn_remote_protocol.errors import ProtocolViolation, SessionLost
+
+__all__ = [
+    "ACKNOWLEDGE_EVERY",
+    "MAX_FRUITLESS_RESUMES",
+    "REPLAY_BYTES",
+    "TRANSITIONS",
+    "Duty",
+    "Event",
+    "ReplayWindow",
+    "Role",
+    "SessionEnd",
+    "State",
+    "Transition",
+]
+
+# Received frames after which the sender is told: few enough that little is kept for replay, many
+# enough that acknowledgements are a small part of the traffic.
+ACKNOWLEDGE_EVERY: Final = 16
+# The size of a client's replay window, which bounds how far an upload runs ahead of the server.
+REPLAY_BYTES: Final = 64 * 1024 * 1024
+# With the client's pauses between attempts, about 15 seconds of a network that passes nothing. A
+# frame of 512 KiB gets through a network that cuts each connection after 60 KB 50 times.
+MAX_FRUITLESS_RESUMES: Final = 100
+
+F = TypeVar("F")
+
+
+class Role(enum.Enum):
+    """Which end of the session this is."""
+
+    CLIENT = enum.auto()
+    SERVER = enum.auto()
+
+
+class State(enum.Enum):
+    """What the session can do at the moment; see the module's docstring."""
+
+    OPENING = enum.auto()
+    ATTACHED = enum.auto()
+    DETACHED = enum.auto()
+    LEAVING = enum.auto()
+    ENDED = enum.auto()
+
+
+class Event(enum.Enum):
+    """What can happen to a session."""
+
+    OPENED = enum.auto()  # the server sent ``Welcome``, the client received it
+    BROKE = enum.auto()  # the link that serves the session is dead, or delivered garbled bytes
+    RESUMED = enum.auto()  # as OPENED, for a session that existed before
+    EXPIRED = enum.auto()  # the lease is over, or the client gave up
+    CLOSING = enum.auto()  # the other end said ``Closing``
+    FINISHED = enum.auto()  # the work that was asked for before ``Closing`` is done
+    CLOSE = enum.auto()  # this end ends the session: by choice, or because of an error
+
+
+class Duty(enum.Flag):
+    """What the owner does after an event, in this order."""
+
+    NOTHING = 0
+    STOP_LEASE = enum.auto()
+    HANG_UP = enum.auto()  # close the link that served the session
+    SAY_WELCOME = enum.auto()
+    REPLAY = enum.auto()  # send the frames that the other end lacks, oldest first
+    RESUME = enum.auto()  # dial, and send ``Hello`` with ``Resume``
+    START_LEASE = enum.auto()
+    FINISH = enum.auto()  # wait for the session's queue to drain
+    SAY_CLOSING = enum.auto()
+    FREE = enum.auto()  # drop the session; fail everybody who waits for an answer
+
+
+class Transition(NamedTuple):
+    """The next state, and what each end does."""
+
+    state: State
+    client: Duty
+    server: Duty
+
+
+_NOTHING: Final = Duty.NOTHING
+_HANG_UP_AND_FREE: Final = Duty.HANG_UP | Duty.FREE
+_CLOSE: Final = Duty.SAY_CLOSING | Duty.HANG_UP | Duty.FREE
+_RETURN: Final = Duty.SAY_WELCOME | Duty.REPLAY
+
+# fmt: off
+TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
+    # state, event                    next state      the client does     the server does
+    (State.OPENING, Event.OPENED):
+        Transition(State.ATTACHED, _NOTHING, Duty.SAY_WELCOME),
+    (State.OPENING, Event.BROKE):
+        Transition(State.ENDED, _HANG_UP_AND_FREE, _HANG_UP_AND_FREE),
+    (State.OPENING, Event.CLOSE):
+        Transition(State.ENDED, _HANG_UP_AND_FREE, _HANG_UP_AND_FREE),
+
+    (State.ATTACHED, Event.BROKE):
+        Transition(State.DETACHED, Duty.HANG_UP | Duty.RESUME, Duty.START_LEASE),
+    # The client noticed a break that the server has not. A client is never resumed by a server.
+    (State.ATTACHED, Event.RESUMED):
+        Transition(State.ATTACHED, _NOTHING, Duty.HANG_UP | _RETURN),
+    (State.ATTACHED, Event.CLOSING):
+        Transition(State.LEAVING, Duty.FINISH, Duty.FINISH),
+    (State.ATTACHED, Event.CLOSE):
+        Transition(State.ENDED, _CLOSE, _CLOSE),
+
+    # News of a link that is known to be dead.
+    (State.DETACHED, Event.BROKE):
+        Transition(State.DETACHED, _NOTHING, _NOTHING),
+    (State.DETACHED, Event.RESUMED):
+        Transition(State.ATTACHED, Duty.REPLAY, Duty.STOP_LEASE | _RETURN),
+    (State.DETACHED, Event.EXPIRED):
+        Transition(State.ENDED, Duty.FREE, Duty.FREE),
+    # It was buffered when the link broke.
+    (State.DETACHED, Event.CLOSING):
+        Transition(State.LEAVING, Duty.FINISH, Duty.FINISH),
+    (State.DETACHED, Event.CLOSE):
+        Transition(State.ENDED, Duty.FREE, Duty.STOP_LEASE | Duty.FREE),
+
+    # The client hangs up right after ``Closing``; the lease bounds how long its work is continued.
+    (State.LEAVING, Event.BROKE):
+        Transition(State.LEAVING, _NOTHING, Duty.START_LEASE),
+    (State.LEAVING, Event.EXPIRED):
+        Transition(State.ENDED, Duty.FREE, Duty.FREE),
+    (State.LEAVING, Event.CLOSING):
+        Transition(State.LEAVING, _NOTHING, _NOTHING),
+    (State.LEAVING, Event.FINISHED):
+        Transition(State.ENDED, _HANG_UP_AND_FREE, Duty.STOP_LEASE | _HANG_UP_AND_FREE),
+    (State.LEAVING, Event.CLOSE):
+        Transition(State.ENDED, _HANG_UP_AND_FREE, Duty.STOP_LEASE | _HANG_UP_AND_FREE),
+
+    **{(State.ENDED, event): Transition(State.ENDED, _NOTHING, _NOTHING) for event in Event
+       if event is not Event.RESUMED},
+}
+# fmt: on
+
+
+class ReplayWindow(Generic[F]):
+    """The frames that the other end may lack. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[F, int]] = deque()
+        self.acknowledged = 0
+        self.bytes = 0
+
+    @property
+    def sent(self) -> int:
+        """Session frames sent since the session opened."""
+        return self.acknowledged + len(self._frames)
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def append(self, frame: F, size: int) -> None:
+        """Keep a frame that is about to be sent."""
+        self._frames.append((frame, size))
+        self.bytes += size
+
+    def acknowledge(self, received: int) -> None:
+        """Forget the first ``received`` frames; a count that was exceeded before changes nothing.
+
+        Raises ``ProtocolViolation`` when that is more than was sent.
+        """
+        if received > self.sent:
+            raise ProtocolViolation(
+                f"the other end acknowledges {received:,} frames; {self.sent:,} were sent"
+            )
+        while self.acknowledged < received:
+            _, size = self._frames.popleft()
+            self.bytes -= size
+            self.acknowledged += 1
+
+    def frames(self) -> Iterator[F]:
+        """Return what must be sent again, oldest first."""
+        return (frame for frame, _ in [*self._frames])
+
+
+class SessionEnd(Generic[F]):
+    """One end of a session. Not thread-safe.
+
+    ``link`` is the number of the link whose frames count; ``received`` is the number of session
+    frames that have arrived; ``window`` holds those that were sent.
+    """
+
+    def __init__(self, role: Role, window: ReplayWindow[F] | None = None) -> None:
+        self.state = State.OPENING
+        self.link = 1
+        self.received = 0
+        self.window: Final[ReplayWindow[F]] = ReplayWindow() if window is None else window
+        # Resumes in a row between which nothing arrived, in either direction.
+        self.idle_resumes = 0
+        self._role: Final = role
+        self._told = 0
+        self._fruitless_resumes = 0
+        self._at_last_resume = (0, 0)
+
+    # -- state --------------------------------------------------------------------------------
+
+    def fire(self, event: Event) -> Duty:
+        """Enter the next state; return what this end does now.
+
+        Raises ``SessionLost`` for an event that is impossible in this state.
+        """
+        transition = TRANSITIONS.get((self.state, event))
+        if transition is None:
+            raise SessionLost(
+                f"a session that is {self.state.name.lower()} cannot be {event.name.lower()}"
+            )
+        self.state = transition.state
+        return transition.client if self._role is Role.CLIENT else transition.server
+
+    def broke(self, link: int) -> Duty:
+        """Note that a link is dead; nothing follows if a later one serves the session."""
+        return self.fire(Event.BROKE) if link == self.link else Duty.NOTHING
+
+    def begin_link(self) -> int:
+        """Return the number of a new link; from now on, frames of older links are ignored."""
+        self.link += 1
+        return self.link
+
+    def check_resume(self, received: int) -> None:
+        """Refuse a resume that cannot succeed, and change nothing.
+
+        ``received`` is how many of this end's frames the other end has. Raises ``SessionLost``.
+        """
+        if (self.state, Event.RESUMED) not in TRANSITIONS:
+            raise SessionLost("the session has ended")
+        window = self.window
+        if not window.acknowledged <= received <= window.sent:
+            raise SessionLost(
+                f"the other end has {received:,} frames; this end keeps those "
+                f"from {window.acknowledged:,} to {window.sent:,}"
+            )
+        if received == window.acknowledged < window.sent and (
+            self._fruitless_resumes >= MAX_FRUITLESS_RESUMES
+        ):
+            raise SessionLost(
+                f"the connection broke {MAX_FRUITLESS_RESUMES} times in a row "
+                "before one frame had arrived"
+            )
+
+    def resumed(self, received: int) -> Duty:
+        """Attach the session to the newest link; replay ``window.frames()`` to it.
+
+        Raises ``SessionLost`` as ``check_resume``.
+        """
+        self.check_resume(received)
+        window = self.window
+        is_fruitless = received == window.acknowledged < window.sent
+        self._fruitless_resumes = self._fruitless_resumes + 1 if is_fruitless else 0
+        progress = (self.received, received)
+        self.idle_resumes = self.idle_resumes + 1 if progress == self._at_last_resume else 0
+        self._at_last_resume = progress
+        window.acknowledge(received)
+        self._told = self.received
+        return self.fire(Event.RESUMED)
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def receive(self, link: int) -> bool:
+        """Count a session frame. ``False``: it must be ignored, because a later link serves the
+        session, over which it comes again."""
+        if link != self.link:
+            return False
+        self.received += 1
+        return True
+
+    def acknowledge(self, received: int) -> None:
+        """Forget frames that the other end has, whichever link says so.
+
+        Raises ``ProtocolViolation`` for more than were sent.
+        """
+        self.window.acknowledge(received)
+
+    def take_received(self) -> int:
+        """Return the count for a frame that tells it to the other end."""
+        self._told = self.received
+        return self.received
+
+    @property
+    def owes_acknowledgement(self) -> bool:
+        """Whether the other end should be told soon what has arrived."""
+        return self.received - self._told >= ACKNOWLEDGE_EVERY

@@ -1,0 +1,103 @@
+"""A frame that was garbled, lost, repeated or reordered ends a checked link; no bit is trusted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from burn_remote_protocol.dialects.native import encode_frame
+from burn_remote_protocol.errors import GarbledBytes, LimitExceeded
+from burn_remote_protocol.links.checked import (
+    CheckedAsyncLink,
+    CheckedLink,
+    Checks,
+    is_checked,
+)
+from burn_remote_protocol.links.memory import async_memory_pair, memory_pair
+from burn_remote_protocol.messages import Hello
+
+
+def test_the_header_is_the_one_of_the_wire_document() -> None:
+    checks = Checks()
+    assert checks.seal(b"frame") == b"\x0c" + xxh3_64_intdigest(b"frame", 0).to_bytes(8) + b"frame"
+    head = checks.seal_parts(b"head", memoryview(b"payload"))
+    assert head == b"\x0c" + xxh3_64_intdigest(b"headpayload", 1).to_bytes(8) + b"head"
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20))
+def test_frames_arrive_as_they_were_sent(frames: list[bytes]) -> None:
+    sender, receiver = Checks(), Checks()
+    assert [bytes(receiver.open(sender.seal(frame))) for frame in frames] == frames
+
+
+@pytest.mark.parametrize("frame", [b"", b"x", bytes(range(200))], ids=len)
+def test_every_flipped_bit_is_found(frame: bytes) -> None:
+    sealed = Checks().seal(frame)
+    for position in range(8 * len(sealed)):
+        garbled = bytearray(sealed)
+        garbled[position // 8] ^= 1 << position % 8
+        with pytest.raises(GarbledBytes):
+            Checks().open(bytes(garbled))
+
+
+def test_a_flipped_bit_does_not_turn_the_checksums_off() -> None:
+    """A connection whose first frame is a plain Hello has no checksums."""
+    mark = Checks().seal(b"hello")[0]
+    hello = encode_frame(Hello((1,)))[0]
+    assert (mark ^ hello).bit_count() > 1
+
+
+@pytest.mark.parametrize("order", [(1,), (0, 0), (0, 2)], ids=["lost", "repeated", "reordered"])
+def test_a_frame_out_of_order_is_found(order: tuple[int, ...]) -> None:
+    sender, receiver = Checks(), Checks()
+    sealed = [sender.seal(b"frame") for _ in range(3)]
+    with pytest.raises(GarbledBytes):
+        for number in order:
+            receiver.open(sealed[number])
+
+
+@pytest.mark.parametrize("length", [0, 1, 8])
+def test_a_frame_too_short_for_a_checksum_is_garbled(length: int) -> None:
+    with pytest.raises(GarbledBytes, match="without a checksum"):
+        Checks().open(Checks().seal(b"")[:length])
+
+
+def test_a_blocking_link_checks_both_directions() -> None:
+    plain, far = memory_pair()
+    link, other = CheckedLink(plain), CheckedLink(far)
+    link.send(b"one")
+    link.send_parts(b"head", memoryview(b"payload"))
+    assert [bytes(other.receive(1) or b"") for _ in range(2)] == [b"one", b"headpayload"]
+    other.send(b"back")
+    assert bytes(link.receive(1) or b"") == b"back"
+    far.send(b"no checksum")
+    with pytest.raises(GarbledBytes):
+        link.receive(1)
+
+
+def test_broken_framing_counts_as_garbled() -> None:
+    plain, far = memory_pair(max_message_bytes=10)
+    far.send(bytes(11))
+    with pytest.raises(GarbledBytes, match="framing") as caught:
+        CheckedLink(plain).receive(1)
+    assert isinstance(caught.value.__cause__, LimitExceeded)
+
+
+async def test_an_asynchronous_link_checks_both_directions() -> None:
+    plain, far = async_memory_pair(max_message_bytes=100)
+    await far.send(Checks().seal(b"first"))
+    first = await plain.receive()
+    assert is_checked(first)
+    link, other = CheckedAsyncLink(plain), CheckedAsyncLink(far)
+    assert bytes(link.open(first)) == b"first"
+    await link.send(b"one")
+    await link.send_parts(b"head", memoryview(b"payload"))
+    assert [bytes(await other.receive()) for _ in range(2)] == [b"one", b"headpayload"]
+    await far.send(b"no checksum")
+    with pytest.raises(GarbledBytes):
+        await link.receive()
+    await far.send(bytes(101))
+    with pytest.raises(GarbledBytes, match="framing"):
+        await link.receive()

@@ -1,0 +1,206 @@
+"""A TCP proxy that breaks connections as networks do: it cuts, stalls, goes silent, flips bits."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["KINDS", "Fault", "FaultyNetwork", "faulty_network", "random_faults"]
+
+# reset: both ends see ECONNRESET. end: both see an orderly end. stall: nothing passes for a while.
+# silence: nothing passes any more, not even the end. flip: one bit is inverted.
+KINDS: Final = ("reset", "end", "stall", "silence", "flip")
+
+PIECE_BYTES: Final = 65_536
+BUFFER_BYTES: Final = 262_144
+# How long the first part is offered to an end that does not read before its connection is cut.
+LAST_WORDS_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to a connection once so many bytes, in both directions together, have come."""
+
+    kind: str
+    after_bytes: int
+    bit: int = 0
+
+
+# Returns the fault of the next connection; ``None``: it has none.
+Plan = Callable[[], Fault | None]
+
+
+def random_faults(
+    count: int, low: int, high: int, seed: int, kinds: tuple[str, ...] = KINDS
+) -> Plan:
+    """Return a plan for ``count`` faults at random places; every fourth is in the handshake.
+
+    The first connection's is not: there is no session to lose before that.
+    """
+    rng = random.Random(seed)
+    faults = [
+        Fault(
+            kinds[number % len(kinds)] if number < len(kinds) else rng.choice(kinds),
+            rng.randrange(1, 1_500) if number % 4 == 3 else rng.randrange(low, high),
+            rng.randrange(8),
+        )
+        for number in range(count)
+    ]
+    left = iter(faults)
+    return lambda: next(left, None)
+
+
+class FaultyNetwork:
+    """Passes bytes on to a port of this host, with one fault for each connection."""
+
+    def __init__(self, target_port: int, plan: Plan, *, stall_seconds: float = 0.2) -> None:
+        self.faults: Final[Counter[str]] = Counter()
+        self._plan = plan
+        self._target_port = target_port
+        self._stall_seconds = stall_seconds
+        self._closed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = f"ws://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """Stop listening, and end what is open."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target_port), 5)
+            except OSError:
+                near.close()
+                continue
+            line = _Line(near, far, self._plan(), self)
+            thread = threading.Thread(target=line.run, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for ``close``; tell whether it was called."""
+        return self._closed.wait(seconds)
+
+    @property
+    def stall_seconds(self) -> float:
+        return self._stall_seconds
+
+
+class _Line:
+    """One connection through the network, served by one thread."""
+
+    def __init__(
+        self, near: socket.socket, far: socket.socket, fault: Fault | None, network: FaultyNetwork
+    ) -> None:
+        self._ends: Final = (near, far)
+        self._other: Final = {near: far, far: near}
+        self._waiting: Final = {near: bytearray(), far: bytearray()}  # to be sent there
+        self._ended: set[socket.socket] = set()
+        self._fault = fault
+        self._carried = 0
+        self._network: Final = network
+        for end in self._ends:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setblocking(False)
+
+    def run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except OSError:
+            pass
+        finally:
+            for end in self._ends:
+                end.close()
+
+    def _step(self) -> bool:
+        """Pass on what there is; ``False`` when the connection has ended."""
+        readers = [
+            end
+            for end in self._ends
+            if end not in self._ended and len(self._waiting[self._other[end]]) < BUFFER_BYTES
+        ]
+        writers = [end for end in self._ends if self._waiting[end]]
+        if any(not self._waiting[self._other[end]] for end in self._ended):
+            return False
+        readable, writable, _ = select.select(readers, writers, [], 0.05)
+        if self._network.wait(0):
+            return False
+        for end in writable:
+            with contextlib.suppress(BlockingIOError):
+                del self._waiting[end][: end.send(self._waiting[end][:PIECE_BYTES])]
+        return all(map(self._read, readable))
+
+    def _read(self, end: socket.socket) -> bool:
+        try:
+            data = bytearray(end.recv(PIECE_BYTES))
+        except BlockingIOError:
+            return True
+        if not data:
+            self._ended.add(end)
+            return True
+        sink = self._other[end]
+        fault, before = self._fault, self._carried
+        self._carried += len(data)
+        if fault is None or self._carried < fault.after_bytes:
+            self._waiting[sink] += data
+            return True
+        self._fault = None
+        self._network.faults[fault.kind] += 1
+        place = max(0, fault.after_bytes - before - 1)
+        if fault.kind == "flip":
+            data[place] ^= 1 << fault.bit
+            self._waiting[sink] += data
+            return True
+        if fault.kind == "stall":
+            self._waiting[sink] += data
+            return not self._network.wait(self._network.stall_seconds)
+        self._waiting[sink] += data[:place]
+        if fault.kind == "silence":
+            self._network.wait(None)
+        else:
+            self._cut(sink, resets=fault.kind == "reset")
+        return False
+
+    def _cut(self, sink: socket.socket, *, resets: bool) -> None:
+        """Deliver the part before the fault, then break both connections."""
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        waiting = self._waiting[sink]
+        while waiting and time.monotonic() < deadline:
+            _, writable, _ = select.select([], [sink], [], 0.05)
+            if writable:
+                del waiting[: sink.send(waiting)]
+        for end in self._ends:
+            if resets:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@contextlib.contextmanager
+def faulty_network(target_port: int, plan: Plan) -> Iterator[FaultyNetwork]:
+    """Run a faulty network in front of a server's port."""
+    network = FaultyNetwork(target_port, plan)
+    try:
+        yield network
+    finally:
+        network.close()
