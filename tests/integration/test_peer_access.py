@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -66,6 +67,34 @@ def test_peers_move_tensors_over_tls_and_show_each_other_certificates(
         ):
             tensor = br.ones((1000, 1000), device=a).to(b)
             assert tensor.sum().item() == 1_000_000
+
+
+def test_peers_prove_their_token_over_tls_to_each_device_at_its_advertised_address(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    ca = str(tmp_path / "ca.pem")
+    flags = [*certificate(tmp_path, authority), "--peer-ca", ca, "--device-count", "2"]
+    variables = {"BURN_REMOTE_TOKENS": f"alice:{ALICE}", "BURN_REMOTE_PEER_TOKEN": PEERS}
+    with server(*flags, **variables) as first, server(*flags, **variables) as second:
+        options: dict[str, Any] = {"token": ALICE, "tls": ca}
+        with (
+            br.RemoteDevice(f"{first.address}/1", **options) as a,
+            br.RemoteDevice(second.address, **options) as b,
+        ):
+            moved = br.arange(100_000, device=a).to(b)
+            assert moved.sum().item() == 4_999_950_000
+            assert moved.to(a).sum().item() == 4_999_950_000
+
+
+def test_a_source_that_is_reached_by_an_address_not_its_own_says_what_to_set() -> None:
+    variables = {"BURN_REMOTE_PEER_TOKEN": PEERS}
+    elsewhere = ("--advertise-address", "ws://node-b:3000")
+    with (
+        server(*elsewhere, **variables) as source,
+        server(**variables) as target,
+        br.RemoteDevice(target.address) as device,
+    ):
+        assert "--advertise-address" in refusal(source.address, device)
 
 
 def test_a_peer_whose_certificate_is_not_trusted_is_not_fetched_from(
