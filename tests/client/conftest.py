@@ -1,4 +1,4 @@
-"""A device that runs nothing: what tests of the client alone compute on."""
+"""A recording device, for tests of the client without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call does not take is refused with what was seen, what is expected and what to write."""
+"""Invalid arguments are refused with the value, the expectation and advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import burn_remote
 from burn_remote import functional
 from support.runners import RecordingDevice
 
-# Type checkers would refuse these calls before they are made.
+# Typed as Any, because a type checker rejects these calls.
 br: Final[Any] = burn_remote
 F: Final[Any] = functional
 DEVICE: Final[Any] = RecordingDevice()
@@ -31,7 +31,7 @@ def refused(call: Callable[[], object], kind: type[Exception], text: str) -> Non
         call()
 
 
-NO_WHOLE_NUMBERS: dict[str, Callable[[], object]] = {
+NOT_INTEGERS: dict[str, Callable[[], object]] = {
     "a seed must be an integer, not 'a'": lambda: DEVICE.seed("a"),
     "a seed must be an integer, not 1.5": lambda: DEVICE.seed(1.5),
     "an axis must be an integer, not 'a'": lambda: f(2).sum(axis="a"),
@@ -55,12 +55,12 @@ NO_WHOLE_NUMBERS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("text", NO_WHOLE_NUMBERS)
-def test_what_is_no_whole_number_is_named(text: str) -> None:
-    refused(NO_WHOLE_NUMBERS[text], br.ArgumentMismatch, text)
+@pytest.mark.parametrize("text", NOT_INTEGERS)
+def test_an_argument_that_is_not_an_integer_is_shown(text: str) -> None:
+    refused(NOT_INTEGERS[text], br.ArgumentMismatch, text)
 
 
-NO_NUMBERS: dict[str, Callable[[], object]] = {
+NOT_NUMBERS: dict[str, Callable[[], object]] = {
     r"std \(the shape comes first\) must be a number, not \(2, 3\)": lambda: br.random.normal(
         0, 1, (2, 3), device=DEVICE
     ),
@@ -79,19 +79,19 @@ NO_NUMBERS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("text", NO_NUMBERS)
-def test_what_is_no_number_is_named(text: str) -> None:
-    refused(NO_NUMBERS[text], br.ArgumentMismatch, text)
+@pytest.mark.parametrize("text", NOT_NUMBERS)
+def test_an_argument_that_is_not_a_number_is_shown(text: str) -> None:
+    refused(NOT_NUMBERS[text], br.ArgumentMismatch, text)
 
 
-def test_positions_may_be_a_list_or_one_number() -> None:
+def test_indices_of_take_may_be_a_list_or_an_integer() -> None:
     assert f(2, 3).take([0, 0], axis=0).shape == (2, 3)
     assert f(2, 3).take(1, axis=0).shape == (3,)
     assert f(2, 3).take([], axis=0).shape == (0, 3)
     refused(lambda: f(2).take([0.5]), br.DTypeMismatch, "not an index; convert it to integers")
 
 
-def test_positions_of_this_program_count_from_the_end_and_are_checked_here() -> None:
+def test_indices_of_take_may_be_negative_and_are_checked_without_a_read() -> None:
     with br.LocalDevice() as device:
         x = device.tensor([10, 20, 30])
         assert x.take([-1, 0]).tolist() == [30, 10]
@@ -102,7 +102,7 @@ def test_positions_of_this_program_count_from_the_end_and_are_checked_here() -> 
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
-def test_positions_of_a_small_dtype_index_a_large_axis(dtype: type) -> None:
+def test_indices_of_a_small_dtype_index_a_large_axis(dtype: type) -> None:
     with br.LocalDevice() as device:
         x = br.arange(1000, device=device)
         places: Any = np.array([1, 2], dtype)
@@ -110,7 +110,7 @@ def test_positions_of_a_small_dtype_index_a_large_axis(dtype: type) -> None:
         assert x[np.array([-1, 2], np.int8)].tolist() == [999, 2]
 
 
-def test_no_integer_and_no_truth_is_nan_or_infinite() -> None:
+def test_integers_and_bools_are_finite() -> None:
     with br.LocalDevice() as device:
         for x in (device.tensor([1, 2]), device.tensor([True, False])):
             assert x.isnan().tolist() == x.isinf().tolist() == [False, False]
@@ -119,7 +119,7 @@ def test_no_integer_and_no_truth_is_nan_or_infinite() -> None:
     refused(quantized.isnan, br.DTypeMismatch, r"dequantize it first with x\.dequantize\(\)")
 
 
-def test_masks_and_schemes_are_not_lost_in_silence() -> None:
+def test_masked_arrays_and_schemes_as_dtypes_are_refused() -> None:
     masked = np.ma.masked_array([1, 2], [False, True])
     refused(
         lambda: br.tensor(masked, device=DEVICE), br.DTypeMismatch, r"use array\.filled\(number\)"
@@ -146,23 +146,23 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", OUT_OF_RANGE)
-def test_a_value_that_cannot_be_is_named_with_those_that_can(text: str) -> None:
+def test_a_value_out_of_range_is_shown_with_the_range(text: str) -> None:
     refused(OUT_OF_RANGE[text], br.UsageError, text)
 
 
-def test_integers_of_numpy_are_whole_numbers() -> None:
+def test_numpy_integers_are_accepted() -> None:
     assert br.quant_scheme(block=np.int64(4)).level == (4,)
     assert br.quant_scheme(block=[np.int64(4), 2]).level == (4, 2)
     assert f(6).reshape(np.int64(2), 3).shape == (2, 3)
 
 
-def test_a_local_device_computes_on_after_a_seed_was_refused() -> None:
+def test_a_local_device_works_after_an_invalid_seed() -> None:
     with br.LocalDevice() as device:
         refused(lambda: device.seed(1.5), br.ArgumentMismatch, "not 1.5")
         assert br.ones(2, device=device).tolist() == [1, 1]
 
 
-NO_OUTPUTS: dict[str, Callable[[], object]] = {
+INVALID_OUTPUTS: dict[str, Callable[[], object]] = {
     "outputs must be a TensorSpec.* or a list of them, not 3": lambda: br.custom(
         "a", f(2), outputs=3
     ),
@@ -175,12 +175,12 @@ NO_OUTPUTS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("text", NO_OUTPUTS)
-def test_what_declares_no_output_is_shown(text: str) -> None:
-    refused(NO_OUTPUTS[text], br.ArgumentMismatch, text)
+@pytest.mark.parametrize("text", INVALID_OUTPUTS)
+def test_an_invalid_declaration_of_outputs_is_shown(text: str) -> None:
+    refused(INVALID_OUTPUTS[text], br.ArgumentMismatch, text)
 
 
-def test_outputs_are_declared_by_whatever_names_a_dtype() -> None:
+def test_outputs_accept_every_form_of_a_dtype() -> None:
     for dtype in ("float32", np.float32, br.float32):
         assert br.custom("a", f(2), outputs=br.TensorSpec(3, dtype)).dtype is br.float32
     refused(
@@ -189,11 +189,11 @@ def test_outputs_are_declared_by_whatever_names_a_dtype() -> None:
     assert br.custom("a", f(2), outputs=br.TensorSpec(3, "float32")).shape == (3,)
 
 
-def test_no_dtype_is_none() -> None:
+def test_none_is_not_a_dtype() -> None:
     refused(lambda: f(2).astype(None), br.DTypeMismatch, "cannot hold None")
 
 
-NO_LABELS: Final = [
+INVALID_LABELS: Final = [
     (
         F.cross_entropy,
         f(2, 3),
@@ -207,8 +207,8 @@ NO_LABELS: Final = [
 ]
 
 
-@pytest.mark.parametrize("loss, x, target, text", NO_LABELS)
-def test_labels_that_are_none_are_refused_before_anything_is_sent(
+@pytest.mark.parametrize("loss, x, target, text", INVALID_LABELS)
+def test_invalid_labels_are_refused_before_anything_is_sent(
     loss: Callable[..., object], x: Any, target: Any, text: str
 ) -> None:
     before = len(DEVICE.runner.operations)
@@ -216,12 +216,12 @@ def test_labels_that_are_none_are_refused_before_anything_is_sent(
     assert len(DEVICE.runner.operations) == before
 
 
-def test_schemes_and_numbers_of_quantized_data_are_checked() -> None:
+def test_arguments_of_quantized_tensor_are_checked() -> None:
     scheme = br.quant_scheme()
     refused(lambda: br.quantized_tensor([1], 1.0, "Q8S"), br.UsageError, "not 'Q8S'")
     refused(lambda: br.quantized_tensor([[1], [1, 2]], 1.0, scheme), br.DTypeMismatch, "elements")
     refused(lambda: br.quantized_tensor([1], "a", scheme), br.DTypeMismatch, "cannot hold")
 
 
-def test_the_shape_of_a_norm_may_be_one_size() -> None:
+def test_the_shape_of_a_norm_may_be_an_integer() -> None:
     assert F.layer_norm(f(2, 3), 3).shape == (2, 3)

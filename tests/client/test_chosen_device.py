@@ -1,4 +1,4 @@
-"""Without a device a tensor is on the default one, and where that is not there, one learns why."""
+"""The default device of tensors created without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import burn_remote as br
 from support.servers import server
 
 
-def test_a_tensor_without_a_device_goes_to_the_address_of_the_environment(
+def test_the_default_device_has_the_address_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with server() as running:
@@ -20,7 +20,7 @@ def test_a_tensor_without_a_device_goes_to_the_address_of_the_environment(
         x.device.close()
 
 
-def test_where_nothing_listens_one_learns_how_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_default_device_gives_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("BURN_REMOTE_ADDRESS", f"ws://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Every row of the table has a method or function: the calls below issue all of them."""
+"""Every row of the operation table is issued by a method or function."""
 
 from __future__ import annotations
 
@@ -248,6 +248,6 @@ def test_the_call_issues_its_row(family: str, name: str) -> None:
     assert TABLE[family, name] in issued
 
 
-def test_a_tensor_is_made_by_an_upload() -> None:
+def test_creating_a_tensor_uploads_it() -> None:
     tensor = f(2, 3)
     assert DEVICE.runner.uploads[tensor.handle.id].spec == tensor.handle.spec

@@ -1,4 +1,4 @@
-"""Which dialect a server speaks is found out, and only where the program left that open."""
+"""Detection of a server's dialect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import burn_remote as br
 from support.burn_end import burn_end
 
 
-def test_a_server_without_a_native_route_is_spoken_to_as_burn() -> None:
+def test_a_server_without_a_native_route_gets_the_burn_dialect() -> None:
     with burn_end() as end:
         device = end.admit(lambda: br.RemoteDevice(end.address))
         assert device.info == {"dialect": "burn-0.21"}
@@ -16,7 +16,7 @@ def test_a_server_without_a_native_route_is_spoken_to_as_burn() -> None:
         device.close()
 
 
-def test_a_dialect_that_is_named_is_not_looked_for() -> None:
+def test_a_given_dialect_is_not_detected() -> None:
     with burn_end() as end:
         end.admit(lambda: br.RemoteDevice(end.address, dialect="burn-0.21")).close()
         assert end.refused == []
@@ -25,7 +25,7 @@ def test_a_dialect_that_is_named_is_not_looked_for() -> None:
 
 
 @pytest.mark.parametrize("status", [403, 500, 503])
-def test_a_server_that_is_in_trouble_is_not_taken_for_burn_s(status: int) -> None:
+def test_a_server_error_is_not_taken_for_the_burn_dialect(status: int) -> None:
     with burn_end(refuse_with=status) as end:
         with pytest.raises(br.ConnectionFailed, match=str(status)):
             br.RemoteDevice(end.address)
@@ -38,6 +38,6 @@ def test_a_device_behind_a_path_keeps_its_path() -> None:
     assert end.refused == ["/1/session", "/1/request"]
 
 
-def test_a_dialect_that_nobody_speaks_is_named_with_those_that_are() -> None:
+def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:
     with pytest.raises(br.UsageError, match=r"klingon.*native.*burn-0.21"):
         br.RemoteDevice("ws://127.0.0.1:9", dialect="klingon")

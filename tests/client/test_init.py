@@ -1,4 +1,4 @@
-"""Weights start with the distributions that the papers and PyTorch's documents give."""
+"""Initializers draw from the distributions of the papers and of PyTorch's documentation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 import burn_remote as br
 from burn_remote import init
 
-# 200,000 numbers: the mean is known to std / 447, the standard deviation to std / 632. Bounds of
-# five of these are missed once in two million; seeds are fixed.
+# With 200,000 numbers the standard error of the mean is std / 447, and that of the standard
+# deviation std / 632. Bounds of five standard errors are exceeded once in two million runs, and
+# seeds are fixed.
 SHAPE = (500, 100, 2, 2)
 COUNT = math.prod(SHAPE)
 FAN_IN, FAN_OUT = 400, 2000
@@ -29,7 +30,7 @@ def device() -> Iterator[br.Device]:
 
 
 def is_uniform(values: np.ndarray[Any, Any], low: float, high: float) -> None:
-    """Compare with the distribution: Kolmogorov and Smirnov's distance, at 0.1 %."""
+    """Apply the Kolmogorov-Smirnov test at the 0.1 % level."""
     found = np.sort(values.reshape(-1).astype(np.float64))
     assert low <= found[0]
     assert found[-1] <= high
@@ -62,7 +63,7 @@ NORMAL: list[tuple[Callable[..., br.Tensor], dict[str, Any], float]] = [
 
 
 @pytest.mark.parametrize(("function", "options", "bound"), UNIFORM)
-def test_uniform_rules(
+def test_uniform_initializers_have_their_distribution(
     device: br.Device, function: Callable[..., br.Tensor], options: dict[str, Any], bound: float
 ) -> None:
     values = function(SHAPE, **options, device=device).numpy()
@@ -70,13 +71,13 @@ def test_uniform_rules(
 
 
 @pytest.mark.parametrize(("function", "options", "std"), NORMAL)
-def test_normal_rules(
+def test_normal_initializers_have_their_distribution(
     device: br.Device, function: Callable[..., br.Tensor], options: dict[str, Any], std: float
 ) -> None:
     is_normal(function(SHAPE, **options, device=device).numpy(), 0, std)
 
 
-def test_plain_distributions_and_constants(device: br.Device) -> None:
+def test_plain_distributions_and_constants_match_their_arguments(device: br.Device) -> None:
     is_uniform(init.uniform(SHAPE, -2, 5, device=device).numpy(), -2, 5)
     is_normal(init.normal(SHAPE, 3, 0.5, device=device).numpy(), 3, 0.5)
     assert init.constant((2,), 1.5, device=device).tolist() == [1.5, 1.5]
@@ -88,7 +89,7 @@ def test_plain_distributions_and_constants(device: br.Device) -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "a", "b"), [(0.0, 1.0, -2.0, 2.0), (0.0, 0.02, -2.0, 2.0), (1.0, 2.0, 2.0, 9.0)]
 )
-def test_a_truncated_normal_distribution_is_the_part_between_its_bounds(
+def test_a_truncated_normal_distribution_lies_between_its_bounds(
     device: br.Device, mean: float, std: float, a: float, b: float
 ) -> None:
     values = init.trunc_normal(SHAPE, mean, std, a, b, device=device).numpy().astype(np.float64)
@@ -110,8 +111,9 @@ def test_rows_or_columns_are_orthogonal(device: br.Device, shape: tuple[int, ...
     np.testing.assert_allclose(few @ few.T, 4 * np.eye(len(few)), atol=1e-12)
 
 
-def test_no_orthogonal_matrix_is_likelier_than_another(device: br.Device) -> None:
-    # Over all of them each element has mean 0 and mean square 1/n, and half have determinant 1.
+def test_orthogonal_matrices_are_uniformly_distributed(device: br.Device) -> None:
+    # In the uniform distribution each element has mean 0 and mean square 1/n, and half of the
+    # matrices have determinant 1.
     draws = np.array(
         [init.orthogonal((3, 3), dtype=br.float64, device=device).numpy() for _ in range(600)]
     )
@@ -121,7 +123,7 @@ def test_no_orthogonal_matrix_is_likelier_than_another(device: br.Device) -> Non
 
 
 @pytest.mark.parametrize("dtype", [br.float16, br.bfloat16, br.float64], ids=str)
-def test_every_rule_makes_the_dtype_that_was_asked_for(device: br.Device, dtype: br.DType) -> None:
+def test_every_initializer_returns_the_given_dtype(device: br.Device, dtype: br.DType) -> None:
     expected = ml_dtypes.bfloat16 if dtype is br.bfloat16 else str(dtype)
     for function in (init.kaiming_uniform, init.xavier_normal, init.trunc_normal, init.orthogonal):
         values = function((4, 8), dtype=dtype, device=device).numpy()
@@ -135,7 +137,7 @@ def test_the_same_seed_gives_the_same_weights(device: br.Device) -> None:
     np.testing.assert_array_equal(init.kaiming_normal((3, 4), device=device).numpy(), first)
 
 
-def test_gains_are_those_that_pytorch_documents() -> None:
+def test_gains_match_pytorchs_documentation() -> None:
     assert init.calculate_gain("linear") == init.calculate_gain("conv2d") == 1
     assert init.calculate_gain("sigmoid") == 1
     assert init.calculate_gain("tanh") == 5 / 3
@@ -164,6 +166,6 @@ def test_gains_are_those_that_pytorch_documents() -> None:
         (lambda: init.eye((3, 3, 3)), "must be the shape of a matrix"),
     ],
 )
-def test_what_cannot_be_is_refused(call: Callable[[], object], sentence: str) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises(br.UsageError, match=sentence):
         call()

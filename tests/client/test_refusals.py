@@ -1,4 +1,4 @@
-"""What cannot be is refused in the caller's line, with what was seen; nothing is sent for it."""
+"""Invalid shapes, dtypes and options are refused in the caller's line; nothing is sent."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ SHAPES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", SHAPES)
-def test_shapes(text: str) -> None:
+def test_invalid_shapes_are_refused(text: str) -> None:
     before = len(DEVICE.runner.reads)
     with pytest.raises(br.ShapeMismatch, match=text):
         SHAPES[text]()
@@ -135,7 +135,7 @@ DTYPES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", DTYPES)
-def test_numbers_that_no_element_can_be_are_measured_where_they_are_long(text: str) -> None:
+def test_huge_integers_are_abbreviated_in_messages(text: str) -> None:
     with pytest.raises(br.DTypeMismatch, match=text):
         DTYPES[text]()
 
@@ -197,12 +197,12 @@ USES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", USES)
-def test_uses(text: str) -> None:
+def test_invalid_options_are_refused(text: str) -> None:
     with pytest.raises(br.UsageError, match=text):
         USES[text]()
 
 
-def test_dtypes() -> None:
+def test_invalid_dtypes_are_refused() -> None:
     with pytest.raises(br.DTypeMismatch, match="mask is float32"):
         br.where(f(2), f(2), f(2))
     with pytest.raises(br.DTypeMismatch, match="not an index"):
@@ -213,7 +213,7 @@ def test_dtypes() -> None:
         f(2).astype("complex64")
 
 
-def test_what_changes_nothing_sends_nothing() -> None:
+def test_calls_without_effect_send_nothing() -> None:
     x = f(2, 3)
     before = len(DEVICE.runner.operations)
     unchanged = [
@@ -231,7 +231,7 @@ def test_bounds_may_be_tensors() -> None:
     assert br.maximum(1, x).shape == br.minimum(1, x).shape == (2, 3)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_scalars_are_numbers() -> None:
     assert (f(2) * np.float32(2)).dtype is br.float32
     assert (i(2) + np.int32(2)).dtype is br.int64
     assert br.where(f(2) > 0, np.float32(1), np.float32(0)).dtype is br.float32

@@ -1,4 +1,4 @@
-"""NumPy arrays become tensor data and come back with the same elements."""
+"""Conversion between NumPy arrays and tensor data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("stored, dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3, 4)])
-def test_elements_survive_the_way_there_and_back(
+def test_elements_survive_a_round_trip(
     stored: type, dtype: br.DType, shape: tuple[int, ...]
 ) -> None:
     array: np.ndarray = np.random.default_rng(0).integers(0, 2, shape).astype(stored)
@@ -55,7 +55,7 @@ def test_a_plain_array_is_not_copied_before_it_is_sent() -> None:
     assert array_from(data)[0] == 7
 
 
-def test_a_buffer_that_can_be_written_is_taken_over() -> None:
+def test_a_writable_buffer_is_not_copied() -> None:
     buffer = bytearray(8)
     array = array_from(br.TensorData(buffer, (1,), br.float64))
     array[0] = 1.0
@@ -76,7 +76,7 @@ def test_python_numbers_have_the_default_dtypes_and_arrays_keep_theirs(
     assert data_from(as_array(value, None)).dtype is dtype
 
 
-def test_a_wanted_dtype_decides() -> None:
+def test_elements_are_converted_to_the_given_dtype() -> None:
     assert as_array([2.0, 0], br.int32).tolist() == [2, 0]
     assert as_array([1.7, 0], br.float16).dtype == np.float16
     assert as_array([0.5, 0], br.bool).tolist() == [True, False]
@@ -104,7 +104,7 @@ def test_an_integer_dtype_refuses_what_it_cannot_hold(
         as_array(value, dtype)
 
 
-def test_the_ends_of_the_integers_fit() -> None:
+def test_the_bounds_of_integer_dtypes_fit() -> None:
     assert as_array([0, 255], br.uint8).tolist() == [0, 255]
     assert as_array(np.array([-(2.0**63)]), br.int64).tolist() == [-(2**63)]
     assert as_array(np.array([], np.float64), br.int8).shape == (0,)
@@ -115,15 +115,13 @@ def test_the_ends_of_the_integers_fit() -> None:
     "value",
     [[2**63 + 1, 5], [[2**64 - 1], [0]], (np.uint64(2**63 + 1), 5), [2**63 + 1, True]],
 )
-def test_integers_beyond_those_with_a_sign_keep_their_value(
-    value: list[int], dtype: br.DType | None
-) -> None:
+def test_integers_beyond_int64_keep_their_value(value: list[int], dtype: br.DType | None) -> None:
     array = as_array(value, dtype)
     assert array.dtype == np.uint64
     assert array.tolist() == np.array(value, object).tolist()
 
 
-def test_integers_that_no_dtype_holds_together_are_refused() -> None:
+def test_integers_without_a_common_dtype_are_refused() -> None:
     with pytest.raises(br.DTypeMismatch, match="no integer dtype holds both -1 and 9223372036854"):
         as_array([2**63, -1], None)
     for dtype in (br.int64, br.uint64, br.uint8):
@@ -133,7 +131,7 @@ def test_integers_that_no_dtype_holds_together_are_refused() -> None:
     assert as_array([2.0**63, 1], None).dtype == np.float32
 
 
-def test_floats_are_rounded_to_infinity_too() -> None:
+def test_floats_beyond_the_dtype_become_infinite() -> None:
     assert as_array(1e39, None).tolist() == np.inf
     assert as_array([1e5, -1e5], br.float16).tolist() == [np.inf, -np.inf]
 
@@ -145,7 +143,7 @@ def test_floats_are_rounded_to_infinity_too() -> None:
         ({"a": 1}, "not {'a': 1}"), (np.array([1], object), "array.astype"),
     ],
 )  # fmt: skip
-def test_what_is_no_number_is_shown(value: object, text: str) -> None:
+def test_an_element_that_is_not_a_number_is_shown(value: object, text: str) -> None:
     with pytest.raises(br.DTypeMismatch, match=text):
         as_array(value, None)
     assert as_array([2, 0], br.bool).tolist() == [True, False]
@@ -153,19 +151,19 @@ def test_what_is_no_number_is_shown(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", np.float32, np.dtype("<f4"), ">f4", br.float32])
-def test_numpys_names_of_dtypes_are_understood(name: object) -> None:
+def test_numpy_names_of_dtypes_are_accepted(name: object) -> None:
     assert as_dtype(name) is br.float32  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [1j, "text", [[1], [2, 3]], [None], object()])
-def test_what_no_tensor_can_hold_is_refused(value: object) -> None:
+def test_elements_that_tensors_cannot_hold_are_refused(value: object) -> None:
     with pytest.raises(br.DTypeMismatch):
         as_array(value, None)
     with pytest.raises(br.DTypeMismatch):
         as_array(value, br.float32)
 
 
-def test_names_that_are_no_dtypes_are_refused() -> None:
+def test_unknown_names_of_dtypes_are_refused() -> None:
     with pytest.raises(br.DTypeMismatch, match="float32"):
         as_dtype("float33")
     with pytest.raises(br.DTypeMismatch, match="complex"):
@@ -173,7 +171,7 @@ def test_names_that_are_no_dtypes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("stored, dtype", DTYPES)
-def test_a_dtype_equals_numpys(stored: type, dtype: br.DType) -> None:
+def test_dtypes_compare_equal_to_numpy_dtypes(stored: type, dtype: br.DType) -> None:
     assert dtype == stored
     assert dtype == np.dtype(stored)
     assert dtype != np.complex64

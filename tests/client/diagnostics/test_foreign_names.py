@@ -1,4 +1,4 @@
-"""A function that another library has leads to ours, from whichever module it is asked of."""
+"""Error messages for names of other libraries give our equivalent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.runners import RecordingDevice
 
 
 @pytest.mark.parametrize("module", [burn_remote, functional, random])
-def test_the_name_that_was_typed_leads_to_what_to_write(module: object) -> None:
+def test_a_foreign_function_name_gives_our_equivalent(module: object) -> None:
     with pytest.raises(
         AttributeError, match=r"'cat'; in burn_remote: burn_remote\.concat\(\[x, y\]\)"
     ):
@@ -32,7 +32,7 @@ def test_the_name_that_was_typed_leads_to_what_to_write(module: object) -> None:
 
 
 @pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())
-def test_what_it_leads_to_is_there(typed: str, written: str) -> None:
+def test_the_equivalents_of_functions_exist(typed: str, written: str) -> None:
     assert typed not in burn_remote.__all__
     for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
         found: object = burn_remote
@@ -44,7 +44,9 @@ def test_what_it_leads_to_is_there(typed: str, written: str) -> None:
 
 @pytest.mark.parametrize("typed", ["hstack", "vstack"])
 @pytest.mark.parametrize("shape", [(2,), (2, 2)])
-def test_what_replaces_a_stack_is_right_for_every_rank(typed: str, shape: tuple[int, ...]) -> None:
+def test_the_equivalents_of_hstack_and_vstack_are_right_for_every_rank(
+    typed: str, shape: tuple[int, ...]
+) -> None:
     for_more, for_one = FUNCTIONS[typed].split(", of one axis: ")
     x = np.arange(math.prod(shape)).reshape(shape)
     with burn_remote.LocalDevice() as device:
@@ -53,7 +55,7 @@ def test_what_replaces_a_stack_is_right_for_every_rank(typed: str, shape: tuple[
         np.testing.assert_array_equal(joined.numpy(), getattr(np, typed)([x, x]))
 
 
-def test_a_device_makes_tensors_through_functions() -> None:
+def test_a_foreign_attribute_of_a_device_gives_our_equivalent() -> None:
     device: object = RecordingDevice()
     with pytest.raises(
         AttributeError, match=r"'zeros'; in burn_remote: burn_remote\.zeros\(shape, device="
@@ -64,7 +66,7 @@ def test_a_device_makes_tensors_through_functions() -> None:
 
 
 @pytest.mark.parametrize(("typed", "written"), DEVICE_ATTRIBUTES.items())
-def test_what_a_device_leads_to_is_there(typed: str, written: str) -> None:
+def test_the_equivalents_of_device_attributes_exist(typed: str, written: str) -> None:
     assert not hasattr(burn_remote.RemoteDevice, typed)
     for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
         found: object = burn_remote
@@ -74,7 +76,7 @@ def test_what_a_device_leads_to_is_there(typed: str, written: str) -> None:
         assert hasattr(burn_remote.RemoteDevice, name)
 
 
-def test_submodules_are_imported_as_before() -> None:
+def test_submodules_remain_importable() -> None:
     assert importlib.import_module("burn_remote.device").Device is burn_remote.Device
     with pytest.raises(ImportError, match="unheard_of"):
         exec("from burn_remote import unheard_of")

@@ -1,4 +1,4 @@
-"""What is said of a call that a function cannot take: of names, of places, and of no tensors."""
+"""Error messages for invalid calls: keywords, positions, and arguments that are not tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from burn_remote import functional, gradients, init, random
 from burn_remote.diagnostics.foreign_names import POSITIONAL, RENAMED_KEYWORDS
 from support.runners import RecordingDevice
 
-# Type checkers would refuse these calls before they are made.
+# Typed as Any, because a type checker rejects these calls.
 br: Final[Any] = burn_remote
 F: Final[Any] = functional
 DEVICE: Final[Any] = RecordingDevice()
@@ -66,17 +66,17 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", OTHER_NAMES)
-def test_the_keyword_that_another_library_has_leads_to_ours(text: str) -> None:
+def test_a_foreign_keyword_gives_our_equivalent(text: str) -> None:
     refused(OTHER_NAMES[text], br.ArgumentMismatch, text)
 
 
-def test_a_keyword_that_nobody_has_stays_pythons_own_error() -> None:
+def test_an_unknown_keyword_raises_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'unheard_of'"):
         f(2).sum(unheard_of=1)
 
 
 @pytest.mark.parametrize("row", RENAMED_KEYWORDS, ids=lambda row: "-".join(row[:2]))
-def test_what_another_keyword_leads_to_is_there(row: tuple[str, str, str]) -> None:
+def test_the_equivalents_of_keywords_exist(row: tuple[str, str, str]) -> None:
     typed, here, _ = row
     functions: list[Any] = [*FUNCTIONS.values(), burn_remote.RemoteDevice]
     names = [{p.name for p in parameters_of(function)} for function in functions]
@@ -94,17 +94,17 @@ TOO_MANY: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", TOO_MANY)
-def test_what_is_given_by_place_and_has_none_is_shown_where_it_goes(text: str) -> None:
+def test_surplus_positional_arguments_give_the_correct_call(text: str) -> None:
     refused(TOO_MANY[text], br.ArgumentMismatch, text)
 
 
 @pytest.mark.parametrize("name", POSITIONAL)
-def test_what_is_written_with_a_tuple_is_there(name: str) -> None:
+def test_functions_with_a_correct_call_exist(name: str) -> None:
     assert f"burn_remote.{name}" in FUNCTIONS
 
 
 def with_arrays(function: Callable[..., object]) -> list[object]:
-    """Return what a call needs, with arrays in place of tensors."""
+    """Return the required arguments of a function, with arrays in place of tensors."""
     values = {"str": "name", "AnyDType": "float32", "Iterable[Tensor]": [np.ones((3, 3))]}
     return [
         values.get(p.annotation, np.ones((3, 3)) if "Tensor" in p.annotation else 1)
@@ -113,7 +113,7 @@ def with_arrays(function: Callable[..., object]) -> list[object]:
     ]
 
 
-# They return what they are given where there is nothing to compute; custom has a case below.
+# These may return their argument unchanged; custom has a test below.
 UNTOUCHED: Final = {f"burn_remote.{name}" for name in ("clip", "custom", "moveaxis", "positive")}
 OF_TENSORS: Final = [
     name
@@ -137,7 +137,7 @@ OF_AN_AXIS: Final = [
 
 
 @pytest.mark.parametrize("name", OF_AN_AXIS)
-def test_every_function_of_an_axis_knows_its_other_name(name: str) -> None:
+def test_every_function_with_an_axis_explains_dim(name: str) -> None:
     function = FUNCTIONS[name]
     refused(
         lambda: function(f(2), dim=0), br.ArgumentMismatch, "no argument dim=; in burn_remote: axis"
@@ -158,11 +158,11 @@ NO_TENSORS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("text", NO_TENSORS)
-def test_which_argument_is_no_tensor_is_named(text: str) -> None:
+def test_the_argument_that_is_not_a_tensor_is_named(text: str) -> None:
     refused(NO_TENSORS[text], br.ArgumentMismatch, text)
 
 
-def test_an_error_of_another_kind_passes_as_it_is() -> None:
+def test_other_errors_are_not_changed() -> None:
     refused(lambda: f(2, 3).sum(axis=2), br.ShapeMismatch, "axis 2")
     refused(lambda: f(2) & f(2), br.DTypeMismatch, "float32")
     refused(lambda: br.tensordot(f(2), f(2)), br.ShapeMismatch, "do not have 2 axes to contract")
@@ -177,7 +177,7 @@ MANY: Final[list[Callable[[list[Any]], object]]] = [
 
 
 @pytest.mark.parametrize("form", MANY)
-def test_tensors_that_do_not_go_together_are_named_in_whatever_they_come(
+def test_incompatible_tensors_in_any_iterable_are_named(
     form: Callable[[list[Any]], Any],
 ) -> None:
     tensors = [f(2), f(2).astype(br.int64)]
@@ -186,7 +186,7 @@ def test_tensors_that_do_not_go_together_are_named_in_whatever_they_come(
 
 @pytest.mark.parametrize("join", [br.concat, br.stack])
 @pytest.mark.parametrize("form", MANY)
-def test_what_is_no_tensor_among_tensors_is_named_in_whatever_they_come(
+def test_an_element_of_any_iterable_that_is_not_a_tensor_is_named(
     form: Callable[[list[Any]], Any], join: Callable[[Any], object]
 ) -> None:
     refused(lambda: join(form([f(2), 1])), br.ArgumentMismatch, r"tensors\[1\] is of type int, not")
@@ -194,7 +194,7 @@ def test_what_is_no_tensor_among_tensors_is_named_in_whatever_they_come(
 
 
 @pytest.mark.parametrize("form", MANY)
-def test_a_place_that_is_none_is_named_whatever_tensors_come_in(
+def test_an_invalid_axis_is_named_for_any_iterable_of_tensors(
     form: Callable[[list[Any]], Any],
 ) -> None:
     refused(
@@ -202,7 +202,7 @@ def test_a_place_that_is_none_is_named_whatever_tensors_come_in(
     )
 
 
-def test_dtypes_and_devices_go_by_name_too() -> None:
+def test_dtypes_and_devices_may_be_keywords() -> None:
     x = f(2)
     assert x.astype(dtype=br.float16).dtype is br.float16
     assert x.to(device=DEVICE) is x

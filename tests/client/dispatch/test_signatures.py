@@ -1,4 +1,4 @@
-"""Signatures are inferred once for each kind of call, and kept within a bound."""
+"""Inference of signatures, and their bounded cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_equal_calls_share_one_signature(device: RecordingDevice) -> None:
 
 
 @pytest.mark.parametrize("one, other", [(0.0, -0.0), (1.0, 2.0), (math.inf, -math.inf)])
-def test_numbers_that_differ_in_their_bits_have_signatures_of_their_own(
+def test_numbers_with_different_bits_have_different_signatures(
     device: RecordingDevice, one: float, other: float
 ) -> None:
     x = br.zeros((2,), device=device)
@@ -37,7 +37,7 @@ def test_numbers_that_differ_in_their_bits_have_signatures_of_their_own(
     assert str(second.parameters["rhs"]) == str(other)
 
 
-def test_nan_is_found_again(device: RecordingDevice) -> None:
+def test_nan_hits_the_cache(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     x * math.nan
     x * math.nan
@@ -45,7 +45,7 @@ def test_nan_is_found_again(device: RecordingDevice) -> None:
     assert first.signature is second.signature
 
 
-def test_the_oldest_signature_gives_way() -> None:
+def test_the_oldest_signature_is_evicted() -> None:
     signatures = Signatures(numeric.ADD_SCALAR)
     spec = f32(2)
     for number in range(SIGNATURES_PER_ROW + 1):
@@ -55,7 +55,7 @@ def test_the_oldest_signature_gives_way() -> None:
     assert (spec, SIGNATURES_PER_ROW) in signatures.known
 
 
-def test_inputs_are_read_and_outputs_are_new() -> None:
+def test_inputs_are_read_only_and_outputs_uninitialized() -> None:
     signature = infer(base.SELECT, (f32(4, 5), i64(3)), (1,))
     assert signature.kind == "BaseFloat"
     assert signature.outputs == (f32(4, 3),)
@@ -69,7 +69,7 @@ def test_a_list_of_tensors_is_one_input() -> None:
     assert len(signature.input_uses) == 2
 
 
-def test_an_optional_output_is_there_when_its_input_is() -> None:
+def test_an_optional_output_is_present_if_its_input_is() -> None:
     row = convolution.DEFORMABLE_CONV2D_BACKWARD
     x, offset, weight, bias, grad = (
         f32(1, 3, 5, 5), f32(1, 18, 3, 3), f32(4, 3, 3, 3), f32(4), f32(1, 4, 3, 3),
@@ -80,7 +80,7 @@ def test_an_optional_output_is_there_when_its_input_is() -> None:
     assert signature.arguments[-2] is None
 
 
-def test_a_refusal_names_the_operation_and_its_tensors() -> None:
+def test_an_error_names_the_operation_and_its_tensors() -> None:
     with pytest.raises(br.ShapeMismatch, match=r"Numeric\.Add\(float32\[2\], float32\[3\]\)"):
         infer(numeric.ADD, (f32(2), f32(3)))
     with pytest.raises(br.DTypeMismatch, match=r"Base\.MaskFill\(float32\[2\].*astype"):
@@ -89,16 +89,16 @@ def test_a_refusal_names_the_operation_and_its_tensors() -> None:
         infer(base.CAT, ((f32(2), f32(3, 1)),), (0,))
 
 
-def test_a_result_larger_than_any_tensor_is_a_shape_mismatch() -> None:
+def test_a_result_beyond_the_limits_is_a_shape_mismatch() -> None:
     with pytest.raises(br.ShapeMismatch, match="elements of a tensor"):
         infer(base.REPEAT_DIM, (f32(2),), (0, 2**60))
 
 
-def test_a_mask_is_of_the_tensors_kind() -> None:
+def test_a_mask_has_the_dtype_family_of_its_tensor() -> None:
     assert infer(base.MASK_FILL, (flags(2), flags(2)), (Scalar.of(True),)).kind == "BaseBool"
 
 
-def test_threads_may_ask_for_new_signatures_at_once() -> None:
+def test_threads_may_infer_signatures_concurrently() -> None:
     import threading
 
     signatures = Signatures(numeric.ADD_SCALAR)

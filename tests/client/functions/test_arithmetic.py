@@ -1,4 +1,4 @@
-"""Operands go together, or the caller's own line says why not."""
+"""Combinations of operands: the operation issued, or the error raised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def device() -> RecordingDevice:
         (br.int64, "NumericInt"), (br.uint8, "NumericInt"),
     ],
 )  # fmt: skip
-def test_the_dtype_chooses_the_wire_kind(
+def test_the_dtype_selects_the_operation_family(
     device: RecordingDevice, dtype: br.DType, kind: str
 ) -> None:
     x = br.ones((2,), dtype=dtype, device=device)
@@ -44,7 +44,7 @@ def test_a_tensor_of_lower_rank_is_reshaped_first(device: RecordingDevice) -> No
     assert device.runner.names[before:] == ["BaseFloat.Reshape", "NumericFloat.Add"] * 2
 
 
-def test_nothing_is_sent_when_shapes_do_not_fit(device: RecordingDevice) -> None:
+def test_nothing_is_sent_if_shapes_do_not_broadcast(device: RecordingDevice) -> None:
     x, y = br.ones((4, 3), device=device), br.ones((2,), device=device)
     before = len(device.runner.names)
     with pytest.raises(br.ShapeMismatch, match=r"Numeric\.Add\(float32\[4, 3\], float32\[2\]\)"):
@@ -52,7 +52,7 @@ def test_nothing_is_sent_when_shapes_do_not_fit(device: RecordingDevice) -> None
     assert len(device.runner.names) == before
 
 
-def test_dtypes_are_not_mixed(device: RecordingDevice) -> None:
+def test_tensors_of_different_dtypes_are_refused(device: RecordingDevice) -> None:
     x, n = br.ones((2,), device=device), br.ones((2,), dtype=br.int64, device=device)
     with pytest.raises(br.DTypeMismatch, match="astype"):
         x * n
@@ -62,7 +62,7 @@ def test_dtypes_are_not_mixed(device: RecordingDevice) -> None:
         br.ones((2,), dtype=br.bool, device=device) + br.ones((2,), dtype=br.bool, device=device)
 
 
-def test_devices_are_not_mixed(device: RecordingDevice) -> None:
+def test_tensors_of_different_devices_are_refused(device: RecordingDevice) -> None:
     other = RecordingDevice("other")
     x, y = br.ones((2,), device=device), br.ones((2,), device=other)
     with pytest.raises(br.DeviceMismatch, match=r"on other.*\.to\(device\)"):
@@ -81,7 +81,7 @@ def test_devices_are_not_mixed(device: RecordingDevice) -> None:
         (br.uint64, 2**64 - 1, 2**64 - 1), (br.int8, np.int64(-128), -128),
     ],
 )  # fmt: skip
-def test_a_number_takes_the_tensors_dtype(
+def test_a_number_is_converted_to_the_tensors_dtype(
     device: RecordingDevice, dtype: br.DType, number: float, expected: float
 ) -> None:
     result = br.ones((2,), dtype=dtype, device=device) + number
@@ -97,7 +97,7 @@ def test_a_number_takes_the_tensors_dtype(
         (br.uint8, 256, "0 to 255"), (br.uint8, -1, "0 to 255"), (br.int64, 2**63, "fit"),
     ],
 )  # fmt: skip
-def test_a_number_that_does_not_fit_is_refused_with_advice(
+def test_an_incompatible_number_is_refused_with_advice(
     device: RecordingDevice, dtype: br.DType, number: float, advice: str
 ) -> None:
     with pytest.raises(br.DTypeMismatch, match=advice):
@@ -105,14 +105,14 @@ def test_a_number_that_does_not_fit_is_refused_with_advice(
 
 
 @pytest.mark.parametrize("operand", ["text", 1j, [1, 2], None, np.ones(2)])
-def test_what_is_no_operand_is_a_type_error(device: RecordingDevice, operand: object) -> None:
+def test_an_invalid_operand_is_a_type_error(device: RecordingDevice, operand: object) -> None:
     with pytest.raises(TypeError):
         br.ones((2,), device=device) + operand  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         operand - br.ones((2,), device=device)  # type: ignore[arg-type]
 
 
-def test_two_numbers_have_no_device() -> None:
+def test_two_numbers_are_refused() -> None:
     for function in (br.add, br.pow, br.maximum, br.minimum, br.equal):
         with pytest.raises(TypeError, match="tensor"):
             function(1, 2)
@@ -126,7 +126,7 @@ def test_integers_divide_to_floats(device: RecordingDevice) -> None:
         assert quotient.dtype is br.int32
 
 
-def test_the_exponent_chooses_the_row(device: RecordingDevice) -> None:
+def test_the_exponent_selects_the_operation(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     n = br.ones((2,), dtype=br.int32, device=device)
     for power, row in ((x**2, "PowiScalar"), (x**2.0, "PowfScalar"), (x**n, "Powi")):
@@ -137,12 +137,12 @@ def test_the_exponent_chooses_the_row(device: RecordingDevice) -> None:
         n**-1
 
 
-def test_unsigned_integers_have_no_negatives(device: RecordingDevice) -> None:
+def test_unsigned_integers_cannot_be_negated(device: RecordingDevice) -> None:
     with pytest.raises(br.DTypeMismatch, match="no negative"):
         -br.ones((2,), dtype=br.uint8, device=device)
 
 
-def test_bits_are_not_for_floats(device: RecordingDevice) -> None:
+def test_floats_have_no_bitwise_operators(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     for function in (br.bitwise_and, br.bitwise_or, br.bitwise_xor, br.bitwise_left_shift):
         with pytest.raises(br.DTypeMismatch):
@@ -161,7 +161,7 @@ def test_bools_and_integers_share_the_bitwise_operators(device: RecordingDevice)
         t & br.ones((2,), dtype=br.int64, device=device)
 
 
-def test_logic_takes_numbers_for_truths(device: RecordingDevice) -> None:
+def test_logical_functions_treat_nonzero_numbers_as_true(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     for result in (
         br.logical_and(x, x), br.logical_or(x, x > 0), br.logical_xor(x, x), br.logical_not(x),
@@ -170,14 +170,14 @@ def test_logic_takes_numbers_for_truths(device: RecordingDevice) -> None:
 
 
 @pytest.mark.parametrize("function", [br.exp, br.sin, br.erf, br.log2, br.sqrt])
-def test_functions_of_reals_are_not_for_integers(
+def test_functions_of_real_numbers_refuse_integers(
     device: RecordingDevice, function: type[br.Tensor]
 ) -> None:
     with pytest.raises(br.DTypeMismatch, match="astype"):
         function(br.ones((2,), dtype=br.int64, device=device))  # type: ignore[arg-type]
 
 
-def test_integers_are_round_already(device: RecordingDevice) -> None:
+def test_rounding_integers_returns_the_tensor_itself(device: RecordingDevice) -> None:
     n = br.ones((2,), dtype=br.int64, device=device)
     assert all(function(n) is n for function in (br.round, br.floor, br.ceil, br.trunc))
 

@@ -1,4 +1,4 @@
-"""Tensors are made of data or of rules, on the device that is named."""
+"""Creation of tensors, without a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def default(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> Recordi
     return device
 
 
-def test_without_a_device_tensors_are_on_the_default_one(default: RecordingDevice) -> None:
+def test_tensors_without_a_device_are_on_the_default_device(default: RecordingDevice) -> None:
     made = [
         br.tensor([1, 2]), br.asarray(np.ones(3)), br.zeros(3), br.ones((2, 3)), br.empty(()),
         br.full((2,), 7), br.arange(3), br.linspace(0, 1, 3), br.eye(3), br.random.normal((2,)),
@@ -34,21 +34,21 @@ def test_without_a_device_tensors_are_on_the_default_one(default: RecordingDevic
     assert all(x.device is default for x in made)
 
 
-def test_data_is_uploaded_as_it_is(device: RecordingDevice) -> None:
+def test_data_is_uploaded_unchanged(device: RecordingDevice) -> None:
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     x = br.tensor(array, device=device)
     assert (x.shape, x.dtype) == ((2, 3), br.int16)
     assert device.runner.uploads[x.handle.id].bytes == array.tobytes()
 
 
-def test_a_tensor_is_converted_but_not_sent(device: RecordingDevice) -> None:
+def test_a_tensor_is_converted_without_an_upload(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     assert br.tensor(x) is x
     assert br.tensor(x, dtype=br.float64, device=device).dtype is br.float64
     assert device.runner.uploads == {}
 
 
-def test_defaults_are_float32_for_shapes_and_the_numbers_own_for_full(
+def test_the_default_dtype_is_float32_and_that_of_full_is_the_numbers(
     device: RecordingDevice,
 ) -> None:
     assert br.zeros((2,), device=device).dtype is br.float32
@@ -60,7 +60,7 @@ def test_defaults_are_float32_for_shapes_and_the_numbers_own_for_full(
         br.full((2,), 1.5, dtype=br.int8, device=device)
 
 
-def test_like_means_shape_dtype_and_device(device: RecordingDevice) -> None:
+def test_like_copies_shape_dtype_and_device(device: RecordingDevice) -> None:
     x = br.zeros((2, 3), dtype=br.uint8, device=device)
     for y in (br.zeros_like(x), br.ones_like(x), br.empty_like(x), br.full_like(x, 3)):
         assert (y.shape, y.dtype, y.device) == ((2, 3), br.uint8, device)
@@ -71,7 +71,7 @@ def test_like_means_shape_dtype_and_device(device: RecordingDevice) -> None:
     "arguments",
     [(5,), (2, 5), (5, 2), (0, 10, 3), (10, 0, -3), (0.5,), (0, 1, 0.1), (1, 0, -0.25), (3.0, 1)],
 )
-def test_ranges_are_numpys(device: RecordingDevice, arguments: tuple[float, ...]) -> None:
+def test_ranges_match_numpy(device: RecordingDevice, arguments: tuple[float, ...]) -> None:
     x = br.arange(*arguments, device=device)
     expected = np.arange(*arguments)
     assert x.shape == expected.shape
@@ -82,7 +82,7 @@ def test_ranges_are_numpys(device: RecordingDevice, arguments: tuple[float, ...]
     )
 
 
-def test_a_long_range_is_counted_on_the_device(device: RecordingDevice) -> None:
+def test_a_long_range_is_computed_on_the_device(device: RecordingDevice) -> None:
     x = br.arange(MAX_UPLOADED_RANGE + 1, device=device)
     assert (x.shape, x.dtype) == ((MAX_UPLOADED_RANGE + 1,), br.int64)
     assert br.linspace(0, 1, 10_000, device=device).shape == (10_000,)
@@ -94,7 +94,7 @@ def test_a_step_of_zero_is_refused(device: RecordingDevice) -> None:
         br.arange(0, 5, 0, device=device)
 
 
-def test_random_numbers_carry_their_distribution(device: RecordingDevice) -> None:
+def test_random_operations_carry_their_distribution(device: RecordingDevice) -> None:
     cases = [
         (br.random.uniform((2,), -1, 1, device=device), ("Uniform", -1.0, 1.0)),
         (br.random.normal((2,), std=3, device=device), ("Normal", 0.0, 3.0)),
@@ -134,13 +134,15 @@ def test_random_integers_beyond_exact_floats_stay_in_their_range(
         assert {int(one) for one in drawn.numpy()} == {low, low + 1, low + 2}
 
 
-def test_ranges_of_random_integers_that_no_float_says_are_refused(device: RecordingDevice) -> None:
+def test_a_range_of_random_integers_that_float64_cannot_represent_is_refused(
+    device: RecordingDevice,
+) -> None:
     for low, high in ((0, 2**53 + 1), (1 - 2**63, 2049)):
         with pytest.raises(br.UsageError, match=f"the range from {low} to {high} cannot be sent"):
             br.random.integers(low, high, (2,), device=device)
 
 
-def test_grids_have_numpys_shapes(device: RecordingDevice) -> None:
+def test_grids_have_the_shapes_of_numpys(device: RecordingDevice) -> None:
     axes = [br.ones((size,), device=device) for size in (2, 3, 4)]
     assert {grid.shape for grid in br.meshgrid(*axes)} == {(3, 2, 4)}
     assert {grid.shape for grid in br.meshgrid(*axes, indexing="ij")} == {(2, 3, 4)}
@@ -151,7 +153,9 @@ def test_grids_have_numpys_shapes(device: RecordingDevice) -> None:
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2**60,)])
-def test_absurd_shapes_are_refused(device: RecordingDevice, shape: tuple[int, ...]) -> None:
+def test_shapes_beyond_the_limits_are_refused(
+    device: RecordingDevice, shape: tuple[int, ...]
+) -> None:
     with pytest.raises(br.BurnRemoteError):
         br.zeros(shape, device=device)
 
@@ -164,12 +168,12 @@ def test_a_range_beyond_its_dtype_is_refused(device: RecordingDevice, count: int
     assert br.arange(256.0, dtype=br.uint8, device=device).dtype is br.uint8
 
 
-def test_a_range_of_fractions_is_none_of_integers(device: RecordingDevice) -> None:
+def test_a_range_of_fractions_is_refused_for_integer_dtypes(device: RecordingDevice) -> None:
     with pytest.raises(br.DTypeMismatch, match=r"0\.25 has a fraction, but int32 holds integers"):
         br.arange(0, 1, 0.25, dtype=br.int32, device=device)
 
 
-def test_even_steps_in_integers_lose_their_fraction(device: RecordingDevice) -> None:
+def test_linspace_truncates_for_integer_dtypes(device: RecordingDevice) -> None:
     x = br.linspace(0, 1, 3, dtype=br.int32, device=device)
     sent = device.runner.uploads[x.handle.id]
     assert np.frombuffer(sent.bytes, np.int32).tolist() == [0, 0, 1]
@@ -180,7 +184,7 @@ def test_even_steps_in_integers_lose_their_fraction(device: RecordingDevice) -> 
 
 
 @pytest.mark.parametrize("num", [5, 20_000])
-def test_even_steps_beyond_their_dtype_are_refused(device: RecordingDevice, num: int) -> None:
+def test_linspace_beyond_its_dtype_is_refused(device: RecordingDevice, num: int) -> None:
     refused = [
         (0, 1000, "1000 does not"),
         (-1, 5, "-1 does not"),
@@ -196,7 +200,7 @@ def test_even_steps_beyond_their_dtype_are_refused(device: RecordingDevice, num:
     assert br.linspace(0, 256, num, dtype="uint8", endpoint=False, device=device).shape == (num,)
 
 
-def test_a_single_even_step_is_its_start(device: RecordingDevice) -> None:
+def test_linspace_of_one_number_is_its_start(device: RecordingDevice) -> None:
     assert br.linspace(7, 1000, 1, dtype="uint8", device=device).shape == (1,)
     assert br.linspace(7, 1000, 0, dtype="uint8", device=device).shape == (0,)
 
@@ -205,7 +209,7 @@ def test_a_single_even_step_is_its_start(device: RecordingDevice) -> None:
     "arguments",
     [(math.inf,), (-math.inf,), (math.nan,), (0, 1, math.nan), (0, 1e308, 1e-308), (10**400, 0.5)],
 )
-def test_a_range_without_an_end_is_refused(
+def test_an_infinite_range_is_refused(
     device: RecordingDevice, arguments: tuple[float, ...]
 ) -> None:
     with pytest.raises(br.UsageError, match=r"the range from .* is not finite"):

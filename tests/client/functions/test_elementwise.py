@@ -1,4 +1,4 @@
-"""Functions of each element give what NumPy's, SciPy's or their formulas give."""
+"""Elementwise functions match NumPy or the formulas that define them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CASES: list[tuple[Callable[[br.Tensor], br.Tensor], Callable[[Any], Any], np.nda
 @pytest.mark.parametrize(
     "function, expected, values", CASES, ids=[case[0].__name__ for case in CASES]
 )
-def test_functions(
+def test_floating_point_functions_match_numpy(
     device: br.Device,
     function: Callable[[br.Tensor], br.Tensor],
     expected: Callable[[Any], Any],
@@ -61,7 +61,7 @@ def test_functions(
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8])
-def test_functions_of_integers(device: br.Device, dtype: Any) -> None:
+def test_functions_of_integers_match_numpy(device: br.Device, dtype: Any) -> None:
     a = np.array([0, 1, 5, -3 if dtype != np.uint8 else 3]).astype(dtype)
     x = br.tensor(a, device=device)
     same(br.sign(x), np.sign(a))
@@ -78,7 +78,7 @@ def test_functions_of_integers(device: br.Device, dtype: Any) -> None:
         * 2
     )
 )
-def test_maximum_and_minimum_keep_nan(
+def test_maximum_and_minimum_propagate_nan(
     device: br.Device, both: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = (br.tensor(a, device=device) for a in both)
@@ -90,7 +90,7 @@ def test_maximum_and_minimum_keep_nan(
 
 
 @given(arrays(np.bool_, array_shapes(max_dims=3, max_side=3)))
-def test_where_chooses(device: br.Device, mask: np.ndarray) -> None:
+def test_where_matches_numpy(device: br.Device, mask: np.ndarray) -> None:
     a = np.arange(mask.size, dtype=np.float32).reshape(mask.shape)
     m, x = br.tensor(mask, device=device), br.tensor(a, device=device)
     same(br.where(m, x, -x), np.where(mask, a, -a))
@@ -136,7 +136,7 @@ ACTIVATIONS: list[tuple[Callable[[br.Tensor], br.Tensor], Callable[[Any], Any]]]
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("function, expected", ACTIVATIONS)
-def test_activations(
+def test_activations_match_their_formulas(
     device: br.Device,
     function: Callable[[br.Tensor], br.Tensor],
     expected: Callable[[Any], Any],
@@ -147,7 +147,7 @@ def test_activations(
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_softmax(device: br.Device, axis: int) -> None:
+def test_softmax_matches_its_definition(device: br.Device, axis: int) -> None:
     a = np.array([[1.0, 2.0, -1000.0], [1000.0, 1000.0, 999.0]])
     x = br.tensor(a, device=device)
     powers = np.exp(a - a.max(axis, keepdims=True))
@@ -158,7 +158,7 @@ def test_softmax(device: br.Device, axis: int) -> None:
     same(F.log_softmax(x, dim=axis), logarithm, 1e-14)
 
 
-def test_activations_with_weights(device: br.Device) -> None:
+def test_activations_with_parameters_match_their_definitions(device: br.Device) -> None:
     a = np.linspace(-1, 1, 24).reshape(2, 3, 4)
     w = np.array([0.1, 0.2, 0.3])
     x = br.tensor(a, device=device)

@@ -1,4 +1,4 @@
-"""An index selects what NumPy's would, and says what is wrong with it otherwise."""
+"""Indices select the same elements as in NumPy; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def device() -> RecordingDevice:
 
 
 def select_with_numpy(array: np.ndarray, index: Any) -> np.ndarray:
-    """Carry a selection out as a server would."""
+    """Apply a selection to an array as a server would."""
     selection = selection_of(index, array.shape)
     taken = slice_ranges(array.shape, selection.ranges)
     sliced = array[np.ix_(*[list(one) for one in taken])] if taken else array
@@ -50,14 +50,14 @@ INDICES = [
 
 
 @pytest.mark.parametrize("index", INDICES, ids=repr)
-def test_positions_give_the_shape_that_numpy_gives(device: RecordingDevice, index: Any) -> None:
+def test_indices_give_the_shape_that_numpy_gives(device: RecordingDevice, index: Any) -> None:
     x = br.zeros((4, 3, 5), device=device)
     assert x[index].shape == np.zeros((4, 3, 5))[index].shape
     if not isinstance(index, list) or index:
         assert x.set(index, 1.0).shape == (4, 3, 5)
 
 
-def test_tensors_of_positions_give_the_shapes_of_arrays(device: RecordingDevice) -> None:
+def test_index_tensors_give_the_shapes_of_index_arrays(device: RecordingDevice) -> None:
     x = br.zeros((4, 3, 5), device=device)
     i = br.zeros((2, 3), dtype=br.int32, device=device)
     j = br.zeros((3,), dtype=br.int64, device=device)
@@ -82,14 +82,14 @@ def test_tensors_of_positions_give_the_shapes_of_arrays(device: RecordingDevice)
         (np.ones(3, bool), br.ShapeMismatch, "mask"),
     ],
 )  # fmt: skip
-def test_a_wrong_index_says_what_is_wrong(
+def test_an_invalid_index_is_refused(
     device: RecordingDevice, index: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         br.zeros((4, 3, 5), device=device)[index]
 
 
-def test_a_mask_on_the_device_is_refused_with_advice(device: RecordingDevice) -> None:
+def test_a_mask_tensor_is_refused_with_advice(device: RecordingDevice) -> None:
     x = br.zeros((4,), device=device)
     with pytest.raises(br.UsageError, match=r"where\(mask.*set\(mask"):
         x[x > 0]
@@ -97,7 +97,7 @@ def test_a_mask_on_the_device_is_refused_with_advice(device: RecordingDevice) ->
         x[x]
 
 
-def test_what_is_remembered_of_indices_holds_no_tensor(device: RecordingDevice) -> None:
+def test_the_cache_of_indices_holds_no_tensor(device: RecordingDevice) -> None:
     x = br.zeros((4,), device=device)
     bound = RememberedBound()
     assert x[bound:].shape == (3,)
@@ -108,13 +108,13 @@ def test_what_is_remembered_of_indices_holds_no_tensor(device: RecordingDevice) 
 
 
 class RememberedBound:
-    """A bound of a slice that is no integer but can be used as one, like a tensor."""
+    """A slice bound with ``__index__``, like a tensor."""
 
     def __index__(self) -> int:
         return 1
 
 
-def test_true_is_not_one_where_one_is_remembered(device: RecordingDevice) -> None:
+def test_true_does_not_hit_the_cache_entry_of_one(device: RecordingDevice) -> None:
     x = br.zeros((4, 3), device=device)
     assert x[1].shape == (3,)
     with pytest.raises(br.UsageError):
@@ -124,14 +124,14 @@ def test_true_is_not_one_where_one_is_remembered(device: RecordingDevice) -> Non
         x[1, False]
 
 
-def test_assignments_leave_the_tensor_as_it_is(device: RecordingDevice) -> None:
+def test_set_does_not_change_the_tensor(device: RecordingDevice) -> None:
     x = br.zeros((4, 3), device=device)
     y = x.set((slice(1, 3), 0), br.ones((2,), device=device))
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
     assert y is not x
 
 
-def test_only_what_is_needed_is_sent_for_an_assignment(device: RecordingDevice) -> None:
+def test_set_issues_only_the_necessary_operations(device: RecordingDevice) -> None:
     x = br.zeros((4, 3), device=device)
     before = len(device.runner.names)
     x.set(0, 1)
@@ -141,7 +141,7 @@ def test_only_what_is_needed_is_sent_for_an_assignment(device: RecordingDevice) 
     assert device.runner.names[before + 1 :] == ["BaseFloat.MaskFill"]
 
 
-def test_wrong_assignments_are_refused(device: RecordingDevice) -> None:
+def test_invalid_calls_of_set_are_refused(device: RecordingDevice) -> None:
     x = br.zeros((4, 3), device=device)
     with pytest.raises(br.ShapeMismatch):
         x.set(slice(0, 2), br.ones((5,), device=device))

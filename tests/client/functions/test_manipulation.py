@@ -1,4 +1,4 @@
-"""Elements end up where NumPy puts them."""
+"""Reshaping, indexing, gathering and creation match NumPy."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ MOVES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("move, expected", MOVES)
-def test_moves(device: br.Device, move: Any, expected: Any) -> None:
+def test_shape_functions_match_numpy(device: br.Device, move: Any, expected: Any) -> None:
     a = counted(*SHAPE)
     same(move(br.tensor(a, device=device)), expected(a))
 
 
 @given(data=st.data())
-def test_basic_indices_read_and_write(device: br.Device, data: st.DataObject) -> None:
+def test_basic_indices_read_and_write_as_in_numpy(device: br.Device, data: st.DataObject) -> None:
     shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
     index = data.draw(basic_indices(shape, allow_newaxis=True, max_dims=5))
     a = counted(*shape)
@@ -122,7 +122,9 @@ INDICES = [
 
 @pytest.mark.parametrize("index", INDICES, ids=repr)
 @pytest.mark.parametrize("on_device", [False, True])
-def test_positions_read_and_write(device: br.Device, index: Any, on_device: bool) -> None:
+def test_index_arrays_read_and_write_as_in_numpy(
+    device: br.Device, index: Any, on_device: bool
+) -> None:
     a = counted(4, 3, 5)
     x = br.tensor(a, device=device)
     used = _on(device, index, a.shape) if on_device else index
@@ -136,7 +138,7 @@ def test_positions_read_and_write(device: br.Device, index: Any, on_device: bool
 
 
 def _on(device: br.Device, index: Any, shape: tuple[int, ...]) -> Any:
-    """Put the lists of positions in an index on the device, where they count from the start."""
+    """Replace the lists in an index by tensors of nonnegative indices."""
 
     def moved(item: Any, size: int) -> Any:
         if isinstance(item, list) or (isinstance(item, np.ndarray) and item.dtype != np.bool_):
@@ -154,7 +156,7 @@ def _on(device: br.Device, index: Any, shape: tuple[int, ...]) -> Any:
     [("add", np.add), ("mul", np.multiply), ("min", np.minimum), ("max", np.maximum)],
 )
 @pytest.mark.parametrize("index", [[0, 2, 0], ([0, 0, 1], [1, 1, 0]), slice(1, 3), (..., 0)])
-def test_updates_combine_old_and_new(
+def test_updates_combine_old_and_new_elements(
     device: br.Device, update: Any, ufunc: Any, index: Any
 ) -> None:
     a = counted(4, 3) - 5
@@ -165,7 +167,7 @@ def test_updates_combine_old_and_new(
     same(x.set(index, y, update=update), expected)
 
 
-def test_masks_write(device: br.Device) -> None:
+def test_masks_write_as_in_numpy(device: br.Device) -> None:
     a = counted(4, 3)
     x = br.tensor(a, device=device)
     mask = a % 2 == 0
@@ -179,7 +181,7 @@ def test_masks_write(device: br.Device) -> None:
     same(x.set(rows, 5), expected)
 
 
-def test_gathering_and_scattering(device: br.Device) -> None:
+def test_gather_and_scatter_match_numpy(device: br.Device) -> None:
     a = counted(3, 4)
     x = br.tensor(a, device=device)
     i = np.array([[0, 2, 1, 1], [1, 1, 0, 2]])
@@ -202,7 +204,7 @@ def test_gathering_and_scattering(device: br.Device) -> None:
     same(x.scatter_nd(corners, br.ones((2,), device=device)), expected)
 
 
-def test_creation(device: br.Device) -> None:
+def test_creation_functions_match_numpy(device: br.Device) -> None:
     same(br.arange(5000, device=device), np.arange(5000))
     same(br.arange(2, 9000, 3, device=device), np.arange(2, 9000, 3))
     same(br.arange(0, 500, 0.1, device=device), (np.arange(5000) * 0.1).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Operators give what NumPy gives, for shapes that broadcast and all dtypes."""
+"""Operators match NumPy for all dtypes and for shapes that broadcast."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pairs(dtypes: list[Any], **elements: Any) -> st.SearchStrategy[tuple[np.ndar
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("act", ARITHMETIC + COMPARISONS)
 @given(both=pairs(FLOATS + INTEGERS))
-def test_arithmetic_and_comparisons(
+def test_arithmetic_and_comparisons_match_numpy(
     device: br.Device, act: Callable[[Any, Any], Any], both: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = (br.tensor(array, device=device) for array in both)
@@ -59,7 +59,7 @@ def test_arithmetic_and_comparisons(
 
 @pytest.mark.parametrize("act", BITS)
 @given(both=pairs([*INTEGERS, np.bool_]))
-def test_bits(
+def test_bitwise_operators_match_numpy(
     device: br.Device, act: Callable[[Any, Any], Any], both: tuple[np.ndarray, np.ndarray]
 ) -> None:
     x, y = (br.tensor(array, device=device) for array in both)
@@ -68,7 +68,7 @@ def test_bits(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @given(both=pairs(INTEGERS, min_value=1, max_value=100), signs=st.tuples(*[st.booleans()] * 2))
-def test_integers_divide_as_pythons_do(
+def test_integers_divide_as_in_python(
     device: br.Device, both: tuple[np.ndarray, np.ndarray], signs: tuple[bool, bool]
 ) -> None:
     a, b = both
@@ -97,7 +97,7 @@ def test_floats_divide_as_pythons_do(
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
-def test_numbers_stand_on_either_side(device: br.Device, dtype: Any) -> None:
+def test_numbers_may_be_either_operand(device: br.Device, dtype: Any) -> None:
     a = np.array([1, 2, 5], dtype)
     x = br.tensor(a, device=device)
     for act in [*ARITHMETIC, operator.floordiv, operator.mod, operator.pow, *COMPARISONS]:
@@ -109,7 +109,7 @@ def test_numbers_stand_on_either_side(device: br.Device, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_shift(device: br.Device, dtype: Any) -> None:
+def test_shifts_match_numpy(device: br.Device, dtype: Any) -> None:
     a, b = np.array([1, 5, 100], dtype), np.array([0, 2, 3], dtype)
     x, y = br.tensor(a, device=device), br.tensor(b, device=device)
     same(x >> y, a >> b)
@@ -118,7 +118,7 @@ def test_integers_shift(device: br.Device, dtype: Any) -> None:
     same(~x, ~a)
 
 
-def test_powers(device: br.Device) -> None:
+def test_powers_match_numpy(device: br.Device) -> None:
     a = np.array([-2.0, 0.0, 0.5, 3.0])
     x = br.tensor(a, device=device)
     same(x**3, a**3)
@@ -133,7 +133,9 @@ def test_powers(device: br.Device) -> None:
 @pytest.mark.parametrize("first", [(2, 3), (4, 2, 3), (1, 2, 3), (3,), (0, 3)])
 @pytest.mark.parametrize("second", [(3, 4), (4, 3, 2), (3,)])
 @pytest.mark.parametrize("dtype", [np.float64, np.int32])
-def test_matrices(device: br.Device, first: Any, second: Any, dtype: Any) -> None:
+def test_matrix_products_match_numpy(
+    device: br.Device, first: Any, second: Any, dtype: Any
+) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-5, 5, shape).astype(dtype) for shape in (first, second))
     same(br.tensor(a, device=device) @ br.tensor(b, device=device), a @ b)
@@ -141,7 +143,7 @@ def test_matrices(device: br.Device, first: Any, second: Any, dtype: Any) -> Non
 
 @pytest.mark.parametrize("source", [*FLOATS, np.float16, *INTEGERS, np.bool_])
 @pytest.mark.parametrize("target", [*FLOATS, np.float16, *INTEGERS, np.bool_])
-def test_casts(device: br.Device, source: Any, target: Any) -> None:
+def test_conversions_match_numpy(device: br.Device, source: Any, target: Any) -> None:
     a = np.array([0, 1, 2, 100]).astype(source)
     converted = br.tensor(a, device=device).astype(as_dtype(target))
     same(converted, a.astype(target))

@@ -1,4 +1,4 @@
-"""Reductions, accumulations and orders give what NumPy gives."""
+"""Reductions, cumulative operations, sorting and norms match NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ WITH_NAN = st.sampled_from([0.0, -1.0, 2.0, np.nan, -np.inf, np.inf])
 
 
 @given(data=st.data(), keepdims=st.booleans())
-def test_sums_products_and_means(device: br.Device, data: st.DataObject, keepdims: bool) -> None:
+def test_sums_products_and_means_match_numpy(
+    device: br.Device, data: st.DataObject, keepdims: bool
+) -> None:
     shape = data.draw(array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=3))
     axis = data.draw(st.none() | valid_tuple_axes(len(shape), min_size=1) if shape else st.none())
     a = data.draw(arrays(np.float64, shape, elements=NUMBERS))
@@ -38,7 +40,7 @@ def test_sums_products_and_means(device: br.Device, data: st.DataObject, keepdim
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64, np.bool_])
-def test_sums_of_integers_are_wide(device: br.Device, dtype: Any) -> None:
+def test_sums_of_integers_have_64_bits(device: br.Device, dtype: Any) -> None:
     a = np.array([[1, 0, 100], [100, 1, 1]]).astype(dtype)
     x = br.tensor(a, device=device)
     same(x.sum(), a.sum())
@@ -48,7 +50,7 @@ def test_sums_of_integers_are_wide(device: br.Device, dtype: Any) -> None:
     same(x.cumulative_sum(axis=1), a.cumsum(axis=1))
 
 
-def test_nothing_reduces_to_what_leaves_others_alone(device: br.Device) -> None:
+def test_empty_reductions_return_the_neutral_element(device: br.Device) -> None:
     x = br.zeros((0, 3), device=device)
     same(x.sum(), np.float32(0))
     same(x.prod(axis=0), np.ones(3, np.float32))
@@ -58,7 +60,7 @@ def test_nothing_reduces_to_what_leaves_others_alone(device: br.Device) -> None:
         x.argmax(axis=0)
 
 
-def test_corrections_are_numpys(device: br.Device) -> None:
+def test_corrections_match_numpys_ddof(device: br.Device) -> None:
     a = np.random.default_rng(0).random((3, 5))
     x = br.tensor(a, device=device)
     same(x.var(axis=1, correction=1), a.var(axis=1, ddof=1), 1e-12)
@@ -66,7 +68,7 @@ def test_corrections_are_numpys(device: br.Device) -> None:
 
 
 @given(a=arrays(np.float64, array_shapes(max_dims=3, max_side=4), elements=WITH_NAN))
-def test_extremes_keep_nan(device: br.Device, a: np.ndarray) -> None:
+def test_extremes_propagate_nan(device: br.Device, a: np.ndarray) -> None:
     x = br.tensor(a, device=device)
     same(x.max(axis=0), a.max(axis=0))
     same(x.min(axis=-1, keepdims=True), a.min(axis=-1, keepdims=True))
@@ -86,9 +88,7 @@ def test_extremes_keep_nan(device: br.Device, a: np.ndarray) -> None:
     a=arrays(np.float32, array_shapes(max_dims=3, max_side=6), elements=WITH_NAN),
     axis=st.integers(0, 2),
 )
-def test_sorting_puts_nan_last_and_keeps_equals_in_order(
-    device: br.Device, a: np.ndarray, axis: int
-) -> None:
+def test_sorting_is_stable_and_puts_nan_last(device: br.Device, a: np.ndarray, axis: int) -> None:
     axis %= a.ndim
     x = br.tensor(a, device=device)
     same(x.sort(axis=axis), np.sort(a, axis=axis))
@@ -98,7 +98,7 @@ def test_sorting_puts_nan_last_and_keeps_equals_in_order(
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, np.uint8])
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
-def test_the_top_of_an_axis(device: br.Device, dtype: Any, k: int) -> None:
+def test_topk_matches_a_sort(device: br.Device, dtype: Any, k: int) -> None:
     a = np.array([[3, 1, 2, 3, 0], [5, 5, 1, 127, 5]]).astype(dtype)
     x = br.tensor(a, device=device)
     order = np.argsort(-a.astype(int), axis=1, stable=True)[:, :k]
@@ -112,14 +112,14 @@ def test_the_top_of_an_axis(device: br.Device, dtype: Any, k: int) -> None:
     same(places, order)
 
 
-def test_the_smallest_integer_of_all_is_found(device: br.Device) -> None:
+def test_topk_finds_the_smallest_integer_of_a_dtype(device: br.Device) -> None:
     x = br.tensor(np.array([-128, 127, 0], np.int8), device=device)
     values, _ = x.topk(2, largest=False)
     assert values.tolist() == [-128, 0]
 
 
 @given(a=arrays(np.float64, array_shapes(max_dims=3, max_side=4), elements=NUMBERS))
-def test_accumulations(device: br.Device, a: np.ndarray) -> None:
+def test_cumulative_operations_match_numpy(device: br.Device, a: np.ndarray) -> None:
     x = br.tensor(a, device=device)
     for axis in range(a.ndim):
         same(x.cumulative_sum(axis=axis), a.cumsum(axis=axis), 1e-12)
@@ -128,7 +128,7 @@ def test_accumulations(device: br.Device, a: np.ndarray) -> None:
         same(x.cummin(axis=axis), np.minimum.accumulate(a, axis=axis))
 
 
-def test_accumulations_may_start_before_the_first(device: br.Device) -> None:
+def test_cumulative_operations_may_include_the_initial_element(device: br.Device) -> None:
     x = br.tensor([2, 3, 4], device=device)
     same(br.cumulative_sum(x, include_initial=True), np.array([0, 2, 5, 9]))
     same(br.cumulative_prod(x, include_initial=True), np.array([1, 2, 6, 24]))
@@ -136,7 +136,7 @@ def test_accumulations_may_start_before_the_first(device: br.Device) -> None:
         br.cumulative_sum(br.zeros((2, 2), device=device))
 
 
-def test_norms_and_products(device: br.Device) -> None:
+def test_norms_and_products_match_numpy(device: br.Device) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.random((4, 3)), rng.random((4, 3))
     x, y = br.tensor(a, device=device), br.tensor(b, device=device)

@@ -1,4 +1,4 @@
-"""A tensor knows its shape and dtype at once, and waits only where it says so."""
+"""Tensors know shape and dtype without waiting; only conversions wait."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def device() -> RecordingDevice:
 
 
 def answer(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> None:
-    """Answer the oldest read that is open."""
+    """Complete the oldest pending read."""
     _, pending = device.runner.reads.pop(0)
     pending.complete(br.TensorData(array.tobytes(), array.shape, dtype))
 
 
 def answer_soon(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> threading.Thread:
-    """Answer, from another thread, the read that the caller is about to wait for."""
+    """Complete, from another thread, the read that the caller is about to wait for."""
     read = threading.Event()
     register = device.runner.read_tensor_async
 
@@ -50,7 +50,7 @@ def answer_soon(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> 
     return thread
 
 
-def test_attributes_and_repr_ask_nobody(device: RecordingDevice) -> None:
+def test_attributes_and_repr_issue_no_read(device: RecordingDevice) -> None:
     x = br.zeros((64, 10), device=device)
     assert (x.shape, x.ndim, x.size, x.nbytes) == ((64, 10), 2, 640, 2560)
     assert x.dtype is br.float32
@@ -80,7 +80,7 @@ def test_a_dropped_tensor_is_freed(device: RecordingDevice) -> None:
     assert device.runner.dropped == [identifier]
 
 
-def test_a_read_gives_a_writable_array_of_its_own(device: RecordingDevice) -> None:
+def test_a_read_gives_a_new_writable_array(device: RecordingDevice) -> None:
     x = br.zeros((2, 3), device=device)
     pending = x.read()
     assert not pending.done()
@@ -108,7 +108,7 @@ def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
         np.asarray(x, copy=False)
 
 
-def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -> None:
+def test_numpy_operations_never_read_a_tensor(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     assert isinstance(np.float32(2) * x, br.Tensor)
     with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
@@ -118,7 +118,7 @@ def test_numpy_never_computes_with_a_tensor_by_itself(device: RecordingDevice) -
     assert device.runner.reads == []
 
 
-def test_a_function_of_numpy_that_a_tensor_has_itself_says_where_it_would_compute(
+def test_a_numpy_function_that_is_also_a_method_is_refused_with_advice(
     device: RecordingDevice,
 ) -> None:
     x = br.zeros((2,), device=device)
@@ -127,7 +127,7 @@ def test_a_function_of_numpy_that_a_tensor_has_itself_says_where_it_would_comput
     assert device.runner.reads == []
 
 
-def test_other_functions_of_numpy_read_the_tensors_in_their_arguments(
+def test_other_numpy_functions_read_the_tensors_in_their_arguments(
     device: RecordingDevice,
 ) -> None:
     x = br.zeros((2,), device=device)
@@ -136,13 +136,13 @@ def test_other_functions_of_numpy_read_the_tensors_in_their_arguments(
     thread.join(5)
 
 
-def test_assigning_to_elements_says_what_makes_another_tensor(device: RecordingDevice) -> None:
+def test_assigning_to_elements_is_refused_with_advice(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(TypeError, match=r"x\.set\(index, value\)"):
         x[0] = 1
 
 
-def test_the_name_that_numpy_or_torch_has_leads_to_ours(device: RecordingDevice) -> None:
+def test_a_foreign_method_name_gives_our_equivalent(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum"):
         x.cumsum  # type: ignore[attr-defined]  # noqa: B018
@@ -151,20 +151,20 @@ def test_the_name_that_numpy_or_torch_has_leads_to_ours(device: RecordingDevice)
 
 
 @pytest.mark.parametrize(("typed", "written"), METHODS.items())
-def test_what_another_name_leads_to_is_there(typed: str, written: str) -> None:
+def test_the_equivalents_of_methods_exist(typed: str, written: str) -> None:
     assert not hasattr(br.Tensor, typed)
     for owner, name in re.findall(r"\b(x|burn_remote)\.(\w+)", written):
         assert hasattr(br.Tensor if owner == "x" else br, name), f"{owner}.{name}"
 
 
-def test_a_tensor_made_of_data_by_its_class_says_what_makes_one() -> None:
+def test_constructing_a_tensor_of_data_is_refused_with_advice() -> None:
     with pytest.raises(AttributeError, match=r"burn_remote\.tensor\(data\) makes a tensor of data"):
         repr(br.Tensor([1, 2]))  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="takes a handle"):
         _ = object.__new__(br.Tensor).handle
 
 
-def test_what_an_attribute_fails_with_is_told(
+def test_a_failing_property_raises_its_own_error(
     device: RecordingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = br.ones(2, device=device)
@@ -174,7 +174,7 @@ def test_what_an_attribute_fails_with_is_told(
 
 
 @pytest.mark.parametrize("convert", [bool, int, float, complex])
-def test_one_element_becomes_a_python_number(
+def test_a_single_element_converts_to_a_python_number(
     device: RecordingDevice, convert: type[complex]
 ) -> None:
     x = br.zeros((1, 1), device=device)
@@ -183,7 +183,7 @@ def test_one_element_becomes_a_python_number(
     thread.join(5)
 
 
-def test_an_integer_is_an_index(device: RecordingDevice) -> None:
+def test_an_integer_tensor_is_usable_as_an_index(device: RecordingDevice) -> None:
     x = br.zeros((), dtype=br.int64, device=device)
     thread = answer_soon(device, np.array(1), br.int64)
     assert ["a", "b"][x] == "b"
@@ -192,7 +192,7 @@ def test_an_integer_is_an_index(device: RecordingDevice) -> None:
         ["a", "b"][br.zeros((), device=device)]
 
 
-def test_several_elements_are_not_one(device: RecordingDevice) -> None:
+def test_item_and_len_refuse_wrong_shapes(device: RecordingDevice) -> None:
     with pytest.raises(br.ShapeMismatch, match="not one"):
         br.zeros((2,), device=device).item()
 
@@ -204,20 +204,22 @@ def test_a_scalar_has_no_length_and_no_elements_to_iterate_over(device: Recordin
         iter(br.zeros((), device=device))
 
 
-def test_several_truths_are_joined_otherwise_than_by_and(device: RecordingDevice) -> None:
+def test_the_truth_value_of_several_elements_is_refused_with_advice(
+    device: RecordingDevice,
+) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(br.ShapeMismatch, match=r"& \| ~, or use x\.all\(\) or x\.any\(\)"):
         assert (x > 0) and (x < 1)
 
 
-def test_a_read_says_in_its_text_how_to_wait_for_it(device: RecordingDevice) -> None:
+def test_the_repr_of_a_pending_read_says_how_to_wait(device: RecordingDevice) -> None:
     pending = br.zeros((1,), device=device).read()
     assert repr(pending) == "<Pending: not done; wait with result() or await>"
     answer(device, np.array([5], np.float32), br.float32)
     assert repr(pending) == "<Pending: done; wait with result() or await>"
 
 
-def test_many_reads_are_asked_for_before_the_first_is_awaited(device: RecordingDevice) -> None:
+def test_read_sends_all_requests_before_the_first_wait(device: RecordingDevice) -> None:
     tensors = [br.zeros((1,), device=device) for _ in range(3)]
     asked: list[int] = []
     register = device.runner.read_tensor_async
@@ -265,9 +267,7 @@ def test_a_quantized_tensor_cannot_be_read_as_numbers(device: RecordingDevice) -
 
 
 @pytest.mark.parametrize("dtype", [BOOL_U8, BOOL_U32])
-def test_bools_arrive_as_bools_however_they_are_stored(
-    device: RecordingDevice, dtype: br.DType
-) -> None:
+def test_bool_stores_are_read_as_bools(device: RecordingDevice, dtype: br.DType) -> None:
     stored = np.array([0, 1], np.uint8 if dtype is BOOL_U8 else np.uint32)
     x = br.zeros((2,), dtype=dtype, device=device)
     pending = x.read()
@@ -275,13 +275,13 @@ def test_bools_arrive_as_bools_however_they_are_stored(
     assert pending.result(5).tolist() == [False, True]
 
 
-def test_bfloat16_arrives_as_such(device: RecordingDevice) -> None:
+def test_bfloat16_is_read_as_ml_dtypes_bfloat16(device: RecordingDevice) -> None:
     pending = br.zeros((1,), dtype=br.bfloat16, device=device).read()
     answer(device, np.array([1.5], ml_dtypes.bfloat16), br.bfloat16)
     assert pending.result(5).dtype == ml_dtypes.bfloat16
 
 
-def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -> None:
+def test_comparison_with_other_objects_is_unequal(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     for other in (None, "a"):
         assert not x == other  # noqa: SIM201
@@ -290,7 +290,7 @@ def test_comparing_with_something_else_is_never_equal(device: RecordingDevice) -
 
 
 @pytest.mark.parametrize("other", [np.zeros(2), [0.0, 0.0], (0.0, 0.0)], ids=repr)
-def test_comparing_with_elements_of_this_program_is_refused(
+def test_comparison_with_arrays_and_lists_is_refused(
     device: RecordingDevice, other: object
 ) -> None:
     x = br.zeros((2,), device=device)
@@ -300,7 +300,7 @@ def test_comparing_with_elements_of_this_program_is_refused(
         x != other  # noqa: B015
 
 
-def test_one_element_takes_the_formats_of_a_number(device: RecordingDevice) -> None:
+def test_a_single_element_supports_number_formats(device: RecordingDevice) -> None:
     x = br.zeros((), device=device)
     assert f"{x}" == repr(x)
     thread = answer_soon(device, np.array(0.125, np.float32), br.float32)
@@ -318,7 +318,7 @@ def test_copies_are_the_tensor_itself(device: RecordingDevice) -> None:
         pickle.dumps(x)
 
 
-def test_a_tensor_stays_where_it_is(device: RecordingDevice) -> None:
+def test_a_tensor_cannot_be_pickled(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     assert x.to(device) is x
     assert x.to_device(device) is x

@@ -1,4 +1,4 @@
-"""A device in this process, whose results are compared with NumPy's."""
+"""A local device; tests compare its results with NumPy's."""
 
 from __future__ import annotations
 

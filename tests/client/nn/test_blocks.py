@@ -1,4 +1,4 @@
-"""Windows become columns and images again, channels become pixels, as PyTorch defines it."""
+"""unfold, fold, pixel_shuffle and pixel_unshuffle match PyTorch's definitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GEOMETRIES = [
 
 
 def windows(x: np.ndarray[Any, Any], geometry: Any) -> Any:
-    """Return each window, taken out one by one, and where it starts in the padded image."""
+    """Yield each window and its slices in the padded image."""
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = geometry
     padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
     height, width = padded.shape[2:]
@@ -33,7 +33,7 @@ def windows(x: np.ndarray[Any, Any], geometry: Any) -> Any:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_unfold_takes_windows_as_columns(device: br.Device, geometry: Any) -> None:
+def test_unfold_returns_windows_as_columns(device: br.Device, geometry: Any) -> None:
     a = RNG.random((2, 3, 6, 7))
     expected = np.stack([w.reshape(2, -1) for w, _ in windows(a, geometry)], axis=-1)
     x = br.tensor(a, device=device)
@@ -42,7 +42,7 @@ def test_unfold_takes_windows_as_columns(device: br.Device, geometry: Any) -> No
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_fold_adds_columns_up_where_they_came_from(device: br.Device, geometry: Any) -> None:
+def test_fold_sums_columns_at_their_windows(device: br.Device, geometry: Any) -> None:
     kernel, _, (ph, pw), _ = geometry
     places = [place for _, place in windows(np.zeros((1, 1, 6, 7)), geometry)]
     columns = RNG.random((2, 3 * kernel[0] * kernel[1], len(places)))
@@ -55,7 +55,7 @@ def test_fold_adds_columns_up_where_they_came_from(device: br.Device, geometry: 
     same(F.fold(x[0], (6, 7), *geometry), expected[0], 1e-12)
 
 
-def test_channels_become_pixels_and_channels_again(device: br.Device) -> None:
+def test_pixel_unshuffle_inverts_pixel_shuffle(device: br.Device) -> None:
     a = RNG.random((2, 12, 2, 3))
     expected = np.empty((2, 3, 4, 6))
     for c, i, j in np.ndindex(3, 2, 2):
@@ -66,7 +66,7 @@ def test_channels_become_pixels_and_channels_again(device: br.Device) -> None:
     same(F.pixel_shuffle(x[0], 2), expected[0])
 
 
-def test_what_cannot_be_cut_is_refused(device: br.Device) -> None:
+def test_invalid_shapes_and_factors_are_refused(device: br.Device) -> None:
     x = br.ones((1, 4, 3, 3), device=device)
     with pytest.raises(br.ShapeMismatch, match="does not fit"):
         F.unfold(x, 4)

@@ -1,4 +1,4 @@
-"""What operations of half precision add up, they add up in float32."""
+"""Operations of half precision accumulate in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import burn_remote as br
 from burn_remote import functional as F
 from burn_remote import gradients as G
 
-# As many ones: bfloat16 stops counting at 256, float16 at 2,048. Both can say the sum.
+# The number of ones to sum: adding 1 has no effect from 256 in bfloat16 and 2,048 in float16, but
+# both represent the sum.
 MANY = 4096
 
 Ones = Callable[..., br.Tensor]
@@ -54,7 +55,7 @@ LONG_SUMS: dict[str, Callable[[Ones], br.Tensor]] = {
 
 @pytest.mark.parametrize("dtype", [br.float16, br.bfloat16], ids=str)
 @pytest.mark.parametrize("name", LONG_SUMS)
-def test_long_sums_keep_every_one(device: br.Device, name: str, dtype: br.DType) -> None:
+def test_long_sums_are_exact(device: br.Device, name: str, dtype: br.DType) -> None:
     found = LONG_SUMS[name](lambda *shape: br.ones(shape, dtype=dtype, device=device))
 
     assert found.dtype is dtype

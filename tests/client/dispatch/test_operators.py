@@ -1,0 +1,124 @@
+"""Operators issue one operation per call, for any class made of a handle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote.dispatch.operators import (
+    MAX_UPLOADED_RANGE,
+    Operator,
+    constant,
+    counted,
+    filled,
+    reshaped,
+    upload,
+    with_rank,
+)
+from burn_remote.runner import TensorHandle
+from burn_remote_protocol.operations.families import base, numeric, session
+from support.runners import RecordingDevice
+
+ADD = Operator(numeric.ADD)
+ABS = Operator(numeric.ABS)
+
+
+class Held:
+    """A class that is not ``Tensor`` but made of a handle."""
+
+    def __init__(self, handle: TensorHandle) -> None:
+        self.handle = handle
+
+
+def issued(device: RecordingDevice, since: int) -> list[str]:
+    return device.runner.names[since:]
+
+
+def test_results_have_the_class_of_the_first_operand(device: RecordingDevice) -> None:
+    x = Held(br.ones((2,), device=device).handle)
+    assert type(ABS.unary(x)) is type(ADD.binary(x, x)) is Held
+    assert type(reshaped(x, (1, 2))) is type(constant(x, 1)) is Held
+    assert type(upload(x, np.ones(2))) is type(counted(Held, x.handle.client, 3)) is Held
+
+
+def test_an_object_without_a_handle_is_refused(device: RecordingDevice) -> None:
+    argument: Any = [1, 2]
+    with pytest.raises(br.ArgumentMismatch, match="x is of type list, not a tensor"):
+        ABS.unary(argument)
+
+
+def test_operands_of_equal_rank_take_one_operation(device: RecordingDevice) -> None:
+    x, y = br.ones((4, 3), device=device), br.ones((1, 3), device=device)
+    before = len(device.runner.names)
+    assert ADD.binary(x, y).shape == (4, 3)
+    assert issued(device, before) == ["NumericFloat.Add"]
+
+
+def test_the_operand_of_lower_rank_is_reshaped_by_one_operation(device: RecordingDevice) -> None:
+    x, y = br.ones((4, 3), device=device), br.ones((3,), device=device)
+    for first, second in ((x, y), (y, x), (x, y)):
+        before = len(device.runner.names)
+        assert ADD.binary(first, second).shape == (4, 3)
+        assert issued(device, before) == ["BaseFloat.Reshape", "NumericFloat.Add"]
+
+
+def test_a_list_of_tensors_on_two_devices_is_refused_before_anything_is_sent(
+    device: RecordingDevice,
+) -> None:
+    x, y = br.ones((2,), device=device), br.ones((2,), device=RecordingDevice())
+    before = len(device.runner.names)
+    with pytest.raises(br.DeviceMismatch, match=r"on different devices .*x\.to\(device\)"):
+        Operator(base.CAT).apply_to_list([x, y], (0,))
+    assert issued(device, before) == []
+
+
+def test_outputs_of_a_list_operation_have_the_declared_specs(device: RecordingDevice) -> None:
+    x = br.ones((2,), device=device)
+    specs = (br.TensorSpec((3,), br.int8), br.TensorSpec((), br.float64))
+    outputs = Operator(session.CUSTOM).apply_lists([x, x], ("name",), specs)
+    assert tuple(out.handle.spec for out in outputs) == specs
+
+
+def test_reshaping_to_the_same_shape_issues_nothing(device: RecordingDevice) -> None:
+    x = br.ones((2, 3), device=device)
+    before = len(device.runner.names)
+    assert reshaped(x, (2, 3)) is x
+    assert with_rank(x, 2) is x
+    assert issued(device, before) == []
+    assert with_rank(x, 4).shape == (1, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "row"),
+    [
+        (br.float32, 2, "NumericFloat.Full"), (br.int8, 2, "NumericInt.Full"),
+        (br.bool, True, "BaseBool.Ones"), (br.bool, False, "BaseBool.Zeros"),
+    ],
+)  # fmt: skip
+def test_a_fill_uses_the_operation_of_its_dtype(
+    device: RecordingDevice, dtype: br.DType, number: float, row: str
+) -> None:
+    spec = br.TensorSpec((2,), dtype)
+    assert filled(device.client, spec, number).spec == spec
+    assert device.runner.names[-1] == row
+
+
+def test_a_constant_broadcasts_with_its_tensor(device: RecordingDevice) -> None:
+    one = constant(br.ones((2, 3), dtype=br.int16, device=device), 7)
+    assert one.handle.spec == br.TensorSpec((1, 1), br.int16)
+
+
+@pytest.mark.parametrize("count", [0, 1, MAX_UPLOADED_RANGE, MAX_UPLOADED_RANGE + 1])
+def test_a_range_of_any_length_counts_from_zero(count: int) -> None:
+    with br.LocalDevice() as local:
+        assert counted(br.Tensor, local.client, count).tolist() == list(range(count))
+
+
+def test_only_a_short_range_is_uploaded(device: RecordingDevice) -> None:
+    counted(br.Tensor, device.client, MAX_UPLOADED_RANGE)
+    assert len(device.runner.uploads) == 1
+    counted(br.Tensor, device.client, MAX_UPLOADED_RANGE + 1)
+    assert len(device.runner.uploads) == 1
