@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NoReturn, final
 
-from burn_remote.arguments.numbers import Number
+from burn_remote.arguments.numbers import Number, number_for
 from burn_remote.dispatch.operators import Operator, constant
+from burn_remote.functions.casting import LOW_PRECISION, astype
 from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
@@ -39,12 +42,32 @@ class Pair:
                 return self._tensors.binary(x1, x2)
             if self._number is not None:
                 return self._number.scalar(x1, x2)
-            return self._tensors.binary(x1, constant(x1, x2))
+            wide, dtype = _wide(x1, x2)
+            return astype(self._tensors.binary(wide, constant(wide, x2)), dtype)
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
         if self._reflected is not None:
             return self._reflected.scalar(x2, x1)
-        return self._tensors.binary(constant(x2, x1), x2)
+        wide, dtype = _wide(x2, x1)
+        return astype(self._tensors.binary(constant(wide, x1), wide), dtype)
+
+
+def _wide(x: Tensor, number: Number) -> tuple[Tensor, DType]:
+    """Return a tensor in the dtype in which it is computed with a number, and its own dtype.
+
+    Rows for a tensor and a number compute float16 and bfloat16 in float32 with the number as it is.
+    A constant would be rounded to the tensor's dtype first.
+    """
+    dtype = x.handle.spec.dtype
+    if dtype in LOW_PRECISION and not _is_short(number_for(dtype, number)):
+        return astype(x, F32), dtype
+    return x, dtype
+
+
+def _is_short(number: float) -> bool:
+    """Whether float16 and bfloat16 hold a number: 8 bits, and an exponent that float16 has."""
+    significand, exponent = math.frexp(number)
+    return not number or ((significand * 256).is_integer() and -13 <= exponent <= 15)
 
 
 def refuse_numbers(x1: object, x2: object) -> NoReturn:
