@@ -38,10 +38,14 @@ types: $(READY)  ## Check types, strictly
 	@$(BIN)/mypy
 
 FUZZ_SECONDS ?= 60
-fuzz: $(READY)   ## Fuzz the decoders and live sessions, FUZZ_SECONDS each (installs atheris)
+fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each (installs atheris)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
 	@for target in native_frame operation session peer_handshake burn_frame burn_session; do \
 		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
+	done
+	@for kind in local native burn-0.21; do \
+		PYTHONPATH=tests $(BIN)/python -m differential --kind $$kind --seed $$(date +%s) \
+			--seconds $(FUZZ_SECONDS) || exit 1; \
 	done
 
 endurance: $(READY)  ## Kill clients and servers 200 times, open thousands of sessions, soak for 30 min

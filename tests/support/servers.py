@@ -80,12 +80,14 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def server(*flags: str, **variables: str) -> Iterator[RunningServer]:
+def server(
+    *flags: str, module: str = "burn_remote_server", **variables: str
+) -> Iterator[RunningServer]:
     """Start a server on a free port; kill it at the end if it still runs.
 
-    ``variables`` are added to its environment.
+    ``module`` is what Python runs, and ``variables`` are added to its environment.
     """
-    command = [sys.executable, "-m", "burn_remote_server", "--port", "0", *flags]
+    command = [sys.executable, "-m", module, "--port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
     environment |= variables
     # As docs/running-a-server.md advises: large messages are bound by page faults without it.

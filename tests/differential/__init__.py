@@ -1,0 +1,1 @@
+"""A differential fuzzer: random programs of burn_remote against a NumPy reference."""

@@ -1,0 +1,146 @@
+"""Random programs give what the reference gives, on every kind of device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_server import local as local_sessions
+from burn_remote_server.backends.array.masking import BaseMasking
+from burn_remote_server.backends.array.scalars import scalar_array
+from differential.drawing import ANY, BOOLS
+from differential.operations import ROWS
+from differential.program import Mismatch, execute, generated, shrunk
+from differential.reusing_server import reusing_memory, server
+
+LOCAL_PROGRAMS = 600
+REMOTE_PROGRAMS = 100
+BATCH = 50
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[list[br.Device]]:
+    with reusing_memory(), br.LocalDevice() as a, br.LocalDevice() as b:
+        yield [a, b]
+
+
+@pytest.fixture(scope="module", params=["native", "burn-0.21"])
+def remote(request: pytest.FixtureRequest) -> Iterator[list[br.Device]]:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(server()) for _ in range(2)]
+        yield [
+            stack.enter_context(br.RemoteDevice(one.address, dialect=request.param))
+            for one in servers
+        ]
+
+
+def check(seeds: range, devices: list[br.Device]) -> None:
+    for seed in seeds:
+        try:
+            execute(generated(seed, len(devices)), devices)
+        except Mismatch as mismatch:
+            pytest.fail(f"the program of seed {seed}: {shrunk(mismatch, devices)}")
+
+
+@pytest.mark.parametrize("first", range(0, LOCAL_PROGRAMS, BATCH))
+def test_local_programs_give_what_the_reference_gives(local: list[br.Device], first: int) -> None:
+    check(range(first, first + BATCH), local)
+
+
+@pytest.mark.parametrize("first", range(0, REMOTE_PROGRAMS, BATCH))
+def test_programs_on_two_servers_give_what_the_reference_gives(
+    remote: list[br.Device], first: int
+) -> None:
+    check(range(first, first + BATCH), remote)
+
+
+def test_a_seed_always_gives_the_same_program() -> None:
+    assert [*map(str, generated(7, 2))] == [*map(str, generated(7, 2))]
+    assert [*map(str, generated(7, 2))] != [*map(str, generated(8, 2))]
+
+
+def test_programs_of_the_bounded_run_have_every_operation_dtype_and_shape() -> None:
+    operations: Counter[str] = Counter()
+    dtypes, ranks, sizes, deaths, reads = set(), set(), set(), 0, 0
+    for seed in range(LOCAL_PROGRAMS):
+        program = generated(seed, 2)
+        assert len(program) <= 45
+        for step in program:
+            operations[step.operation] += 1
+            deaths += bool(step.dies)
+            reads += step.reads
+            if step.operation == "upload":
+                array = step.parameters[0]
+                dtypes.add(array.dtype)
+                ranks.add(array.ndim)
+                sizes.add(array.size)
+
+    assert operations.keys() == {*ROWS, "upload", "move"}
+    assert dtypes == {*ANY}
+    assert {0, 1, 2, 3, 4} <= ranks
+    assert 0 in sizes
+    assert max(sizes) > 2000
+    assert min(deaths, reads) > LOCAL_PROGRAMS
+
+
+def first_mismatch(
+    devices: list[br.Device], programs: int, dtypes: Sequence[Any] = ANY
+) -> Mismatch | None:
+    for seed in range(programs):
+        try:
+            execute(generated(seed, len(devices), dtypes), devices)
+        except Mismatch as mismatch:
+            return shrunk(mismatch, devices)
+    return None
+
+
+def test_a_kernel_that_reads_an_input_after_writing_over_it_is_found() -> None:
+    def prepare(family: Any, first: Any, out: Any, parameters: Any) -> Any:
+        number = scalar_array(np, parameters["value"], first.dtype)
+        if first.shape != out.shape:
+            return None
+
+        def run(tensor: Any, mask: Any, *, out: Any) -> Any:
+            np.copyto(out, tensor)
+            np.copyto(out, number, where=mask)
+            return out
+
+        return run
+
+    names = ("mask_fill", "where_number", "tril", "logical_xor", "equal_any")
+    rows = {name: ROWS[name] for name in names}
+    with (
+        patch.object(BaseMasking, "prepare_mask_fill_into", prepare),
+        # The backend that local sessions share has the right kernel already.
+        patch.object(local_sessions, "_backends", {}),
+        patch.dict(ROWS, rows, clear=True),
+        reusing_memory(),
+        br.LocalDevice() as device,
+    ):
+        found = first_mismatch([device], 500, BOOLS)
+
+    assert found is not None
+    assert {step.operation for step in found.program} & {"mask_fill", "where_number", "tril"}
+
+
+def test_what_differs_is_reported_with_the_shortest_program(local: list[br.Device]) -> None:
+    def wrong(x: Any, y: Any) -> Any:
+        return np.add(x, y) + x.dtype.type(1)
+
+    row = ROWS["add"]
+    with patch.dict(ROWS, {"add": type(row)(row.name, row.draw, row.run, wrong)}):
+        found = first_mismatch(local, 200)
+
+    assert found is not None
+    operations = [step.operation for step in found.program]
+    assert operations[-1] == "add"
+    assert len(operations) <= 3
+    assert "v" in str(found)
+    assert "expected" in str(found)
