@@ -40,6 +40,7 @@ from burn_remote_server.transfers.exposed import (
 )
 from burn_remote_server.transfers.peers import Peers
 from burn_remote_server.transfers.sending import Sending
+from burn_remote_server.transfers.turns import Deadlines
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 
@@ -208,6 +209,7 @@ class Host:
         self.deserted: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
+        self._waiting: Final = Deadlines(settings.fetch_timeout_seconds, self._not_exposed)
         for backend in backends:
             backend.begin_recycling()
         self._expire()
@@ -228,6 +230,13 @@ class Host:
         """Free expired exposes, one slice in each turn of the event loop."""
         if self.transfers.expire():
             self._loop.call_soon(self._expire_transfers)
+
+    def _not_exposed(self) -> TransferFailed:
+        return TransferFailed(
+            "no tensor was exposed under this transfer id within "
+            f"{self.settings.fetch_timeout_seconds:g} seconds; "
+            "it may have been fetched already, or have expired"
+        )
 
     def reload(self) -> None:
         """Read tokens and certificates again; what cannot be used is reported and not taken."""
@@ -320,16 +329,11 @@ class Host:
             self._loop.call_soon_threadsafe(_deliver, future, exposed)
 
         ticket = self.transfers.fetch(key, arrive)
-        seconds = self.settings.fetch_timeout_seconds
+        self._waiting.add(future)
         try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except TimeoutError:
-            raise TransferFailed(
-                f"no tensor was exposed under this transfer id within {seconds:g} seconds; "
-                "it may have been fetched already, or have expired"
-            ) from None
+            return await future
         finally:
+            self._waiting.discard(future)
             self.transfers.forget(key, ticket)
 
 

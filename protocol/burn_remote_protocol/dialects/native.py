@@ -34,6 +34,7 @@ from burn_remote_protocol.dialects.native_tasks import (
     DEFINE_TASK,
     DROP_TASK,
     MAX_SIGNATURES,
+    READ_TASK,
     SLOW_TASKS,
     decode_task,
     dropped_next,
@@ -61,6 +62,7 @@ __all__ = [
     "MAX_BATCH_TASKS",
     "MAX_BODY_BYTES",
     "MAX_SIGNATURES",
+    "READ_TASK",
     "SLOW_TASKS",
     "VERSION",
     "VERSIONS",
@@ -84,9 +86,10 @@ CHUNK_BYTES: Final = 512 * 1024
 # upload costs a frame of its own.
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
-# A frame other than a chunk: a client sends a batch at 64 KiB, and a task of thousands of tensors
-# has some 250 KiB. Larger: decoding one takes longer, and the event loop with it (4 MiB: 40 ms).
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+# A frame other than a chunk. A client sends a batch at 64 KiB, and a task of thousands of tensors
+# has some 250 KiB. Decoding holds Python's interpreter lock, for 17 ms with the worst frame of this
+# size (lists of one element).
+MAX_BODY_BYTES: Final = 512 * 1024
 
 # The flag of a chunk whose header has a checksum: the low half of XXH3, 64 bits. CRC-32 takes 95 µs
 # for 512 KiB on the event loops of both sides, this 5.

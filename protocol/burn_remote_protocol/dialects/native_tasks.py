@@ -49,6 +49,7 @@ __all__ = [
     "DEFINE_TASK",
     "DROP_TASK",
     "MAX_SIGNATURES",
+    "READ_TASK",
     "SLOW_TASKS",
     "decode_task",
     "dropped_next",
@@ -69,6 +70,7 @@ _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
 SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
 DEFINE_TASK: Final = _DEFINE
 DROP_TASK: Final = _DROP
+READ_TASK: Final = _READ
 
 
 def _task_transfer(value: Any) -> bytes | int:

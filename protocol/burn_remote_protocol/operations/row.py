@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["Call", "Operation", "Row", "Rule", "Signature", "TensorUse"]
+__all__ = ["Call", "Estimate", "Operation", "Row", "Rule", "Signature", "TensorUse", "Work"]
 
 
 class Call(NamedTuple):
@@ -39,17 +39,30 @@ class Call(NamedTuple):
 Rule = Callable[[Call], tuple[TensorSpec, ...]]
 
 
+# Computes an estimate for a call whose ``requested`` are its outputs.
+Estimate = Callable[[Call], int]
+
+
+class Work(NamedTuple):
+    """What an operation takes: ``cost`` in nanoseconds of one core, ``workspace`` in bytes of
+    scratch memory beyond inputs and outputs. ``converts``: tensors of 16-bit floats are computed
+    with as copies of 32 bits, for which both estimates get an addition."""
+
+    cost: Estimate
+    workspace: Estimate
+    converts: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant of the IR: ``family`` and ``name`` as on the wire, its fields in wire order, and
-    the rule for the shape and dtype of its outputs. ``cost`` estimates its arithmetic operations
-    (``None``: one per output element)."""
+    """One variant of the IR: ``family`` and ``name`` as on the wire, its fields in wire order, the
+    rule for the shape and dtype of its outputs, and estimates of what it takes."""
 
     family: str
     name: str
     fields: tuple[Field, ...]
     rule: Rule
-    cost: Callable[[Call], int] | None = None
+    work: Work
 
     def __str__(self) -> str:
         return f"{self.family}.{self.name}" if self.name != self.family else self.name

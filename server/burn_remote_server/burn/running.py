@@ -18,6 +18,10 @@ __all__ = ["BurnTask", "TaskRunner", "Unreadable"]
 logger = get_logger(__name__)
 
 
+# Tensors of a session that the event loop may free at once, about 1 ms.
+FREED_INLINE: Final = 5_000
+
+
 class Unreadable(NamedTuple):
     """Something in a task's place that is none."""
 
@@ -61,8 +65,10 @@ class TaskRunner:
                 self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
     def estimate(self, tasks: Sequence[BurnTask]) -> int | None:
-        """Estimate what tasks cost, in elements; ``None`` where it cannot be told beforehand."""
-        if self._interpreter.tensors.has_slots():
+        """Estimate what tasks cost; ``None`` where it cannot be told beforehand."""
+        tensors = self._interpreter.tensors
+        # The first error frees all tensors, which the event loop must not wait for.
+        if tensors.has_slots() or len(tensors) > FREED_INLINE:
             return None
         total = 0
         for task in tasks:

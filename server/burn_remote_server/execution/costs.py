@@ -1,27 +1,42 @@
-"""What does a batch cost, as far as that can be told before it runs?"""
+"""Estimates of what a batch costs before it runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
-from burn_remote_protocol.dialects.native import DEFINE_TASK, DROP_TASK, SLOW_TASKS, Batch
+from burn_remote_protocol.dialects.native import (
+    DEFINE_TASK,
+    DROP_TASK,
+    READ_TASK,
+    SLOW_TASKS,
+    Batch,
+)
 from burn_remote_server.execution.plans import Plan
 
 __all__ = ["TASK_COST", "batch_cost"]
 
-# What one task costs beside its arithmetic, in the unit of the table's estimates (one element of
-# one operation, about a nanosecond): dispatch in Python takes about a microsecond.
+# Nanoseconds, like the table's estimates. Dispatch of one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000
 
-# What it costs to free one tensor, in the same unit.
+# Freeing one tensor.
 DROPPED_COST: Final = 200
 
+# Checking a definition and binding it to its kernel, beside decoding its bytes.
+BOUND_COST: Final = 10_000
+DECODED_BYTE_COST: Final = 30
 
-def batch_cost(batch: Batch, numbered: Mapping[int, Plan], *, binds_slowly: bool) -> int | None:
-    """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
+# Laying out an element in the order of the wire.
+READ_COST: Final = 1
+
+
+def batch_cost(
+    batch: Batch, numbered: Mapping[int, Plan], *, size: int, binds_slowly: bool
+) -> int | None:
+    """Estimate what a batch of ``size`` bytes costs; ``None`` where it cannot be told."""
     defined: set[int] = set()
-    total = 0
+    total = size
     for task in batch.tasks:
         try:
             number = task[0]
@@ -35,11 +50,20 @@ def batch_cost(batch: Batch, numbered: Mapping[int, Plan], *, binds_slowly: bool
                 if binds_slowly:
                     return None
                 defined.add(task[1])
-                total += TASK_COST
+                total += TASK_COST + BOUND_COST
+            elif number == READ_TASK:
+                total += TASK_COST + READ_COST * _elements(task[3][0])
             elif number not in SLOW_TASKS:
                 total += TASK_COST
             else:
                 return None
         except (TypeError, IndexError, KeyError):
             return None
-    return total
+    return total + DECODED_BYTE_COST * size if defined else total
+
+
+def _elements(shape: object) -> int:
+    """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
+    if type(shape) is not tuple or not all(type(size) is int for size in shape):
+        raise TypeError("a shape is a list of integers")
+    return math.prod(shape)

@@ -38,7 +38,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
-from burn_remote_server.execution.costs import batch_cost
+from burn_remote_server.execution.costs import DROPPED_COST, batch_cost
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Uploading
@@ -136,14 +136,29 @@ class Engine:
         """Execute one task."""
         self._handlers[type(task)](task)
 
-    def estimate(self, batch: Batch) -> int | None:
-        """Estimate what a batch costs, in elements; ``None`` where it cannot be told beforehand."""
+    def estimate(self, batch: Batch, size: int = 0) -> int | None:
+        """Estimate what a batch of ``size`` bytes costs; ``None`` where it cannot be told."""
         if self._tensors.has_slots():
             return None
         interpreter = self._interpreter
         return batch_cost(
-            batch, interpreter.numbered, binds_slowly=interpreter.session.binds_slowly
+            batch,
+            interpreter.numbered,
+            size=size,
+            binds_slowly=interpreter.session.binds_slowly,
         )
+
+    def estimate_chunk(self, chunk: Chunk) -> int:
+        """Estimate what storing a piece of an upload costs."""
+        slot = self._tensors.slot(chunk.payload)
+        if not isinstance(slot, Uploading) or not slot.spec.dtype.is_bool:
+            return 0
+        # Truth values are checked when all of them have arrived.
+        return slot.size if slot.received + len(chunk.data) >= slot.size else 0
+
+    def estimate_close(self) -> int:
+        """Estimate what freeing everything costs."""
+        return DROPPED_COST * (len(self._tensors) + self._transfers.exposed_by(self))
 
     def write_chunk(self, chunk: Chunk) -> None:
         """Put a piece of an upload in its place; the last one makes the tensor ready."""

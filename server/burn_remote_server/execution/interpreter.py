@@ -33,9 +33,14 @@ __all__ = ["Interpreter"]
 # many. Larger: more memory per session (about 2 KiB each). Smaller: long programs prepare again.
 PLAN_CACHE_LENGTH: Final = 4096
 
-# Estimated elements from which on an operation's time is looked at, about a millisecond's work.
-# Larger: long operations go unseen where the estimate is wrong. Smaller: small ones pay for it.
+# Operations of at least this estimated cost, or a tenth of ``max_operation_seconds``, are timed:
+# no estimate is less than a tenth of the time taken (`benchmarks/costs.py`).
 TIMED_COST: Final = 1_000_000
+NANOSECONDS: Final = 10**9
+
+# Scratch memory from which on an operation reserves it. Counting less would cost small operations
+# 0.3 µs each, and one operation runs at a time in a session.
+RESERVED_WORKSPACE_BYTES: Final = 2**20
 
 
 class Interpreter:
@@ -94,11 +99,15 @@ class Interpreter:
             or refusal
             or too_costly(plan.cost, self._max_operation_cost)
         )
-        if plan.workspace_bytes:
+        if plan.workspace_bytes >= RESERVED_WORKSPACE_BYTES:
             plan.run = within(plan.run, plan.workspace_bytes, self.quota)
-        if self._max_operation_seconds is not None and plan.cost >= TIMED_COST:
-            plan.run = timed(plan.run, self._max_operation_seconds)
-            plan.run_into = timed(plan.run_into, self._max_operation_seconds)
+            plan.run_into = within(plan.run_into, plan.workspace_bytes, self.quota)
+        allowed_seconds = self._max_operation_seconds
+        if allowed_seconds is not None and plan.cost >= min(
+            TIMED_COST, allowed_seconds * NANOSECONDS / 10
+        ):
+            plan.run = timed(plan.run, allowed_seconds)
+            plan.run_into = timed(plan.run_into, allowed_seconds)
         return plan
 
     # -- operations ---------------------------------------------------------------------------

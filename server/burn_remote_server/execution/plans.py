@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote_protocol.dtypes import F32, I8
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -17,14 +16,13 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import check_declared
-from burn_remote_protocol.operations.families.floats import DEQUANTIZE
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, array_shape
-from burn_remote_server.backends.quantized_moves import moves_integers
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
@@ -48,8 +46,8 @@ class Plan:
     ``run(*inputs)`` takes the arrays of the present inputs in wire order and returns the output, or
     a tuple of outputs. ``run_into(*inputs, out=array)`` leaves the output in the array of an input,
     one at the ``reusable`` positions, of which there may be none. ``expected`` has the shape and
-    array dtype of each input. A signature that no operation could have (``error``) fails each time
-    it is used.
+    array dtype of each input. ``cost`` and ``workspace_bytes`` are the table's estimates. A
+    signature that no operation could have (``error``) fails each time it is used.
     """
 
     __slots__ = (
@@ -65,7 +63,7 @@ class Plan:
         self.gives_one = _gives_one(signature)
         self.task_length = 1 + self.input_count + self.output_count
         self.output_bytes = sum(memory_bytes(spec) for spec in signature.outputs)
-        self.workspace_bytes = _workspace_bytes(signature)
+        self.workspace_bytes = 0
         self.last_uses = tuple(
             position
             for position, use in enumerate(signature.input_uses)
@@ -83,7 +81,7 @@ class Plan:
                 (array_shape(use.spec), session.array_dtype(use.spec.dtype))
                 for use in signature.input_uses
             )
-            self.cost = _cost(signature)
+            self.cost, self.workspace_bytes = estimated(signature.row.work, signature.call)
             self.run = _bind(signature, session)
             if self.gives_one and self.output_bytes >= REUSED_BYTES:
                 self._bind_into(signature, session)
@@ -135,24 +133,6 @@ def _no_run(*inputs: Any) -> Any:
     raise AssertionError("a plan with an error is never run")
 
 
-def _cost(signature: Signature) -> int:
-    estimate = signature.row.cost
-    if estimate is not None:
-        return estimate(signature.call)
-    elements = sum(spec.size for spec in signature.outputs)
-    return elements + sum(use.spec.size for use in signature.input_uses)
-
-
-def _workspace_bytes(signature: Signature) -> int:
-    """Return what the numbers of quantized tensors take, which may be 16 times the tensors, or
-    their integers where no more is made of them."""
-    if signature.row in (DEQUANTIZE, CUSTOM):
-        return 0  # the numbers are the result; what an operator added gets the tensors as held
-    specs = (*(use.spec for use in signature.input_uses), *signature.outputs)
-    itemsize = I8.itemsize if moves_integers(signature) else F32.itemsize
-    return sum(itemsize * spec.size for spec in specs if spec.dtype.scheme is not None)
-
-
 def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
     """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
     kernel = session.bind(signature)
@@ -191,12 +171,21 @@ def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
 
 
 def within(run: Callable[..., Any], workspace_bytes: int, quota: Quota) -> Callable[..., Any]:
-    """Return a kernel for whose temporary arrays there must be room while it runs."""
+    """Return a kernel that reserves its scratch memory in the quota while it runs.
 
-    def run_within(*inputs: Any) -> Any:
-        quota.take(workspace_bytes, 0)
+    It raises ``QuotaExceeded`` before it starts where the session or its device has no room.
+    """
+
+    def run_within(*inputs: Any, **into: Any) -> Any:
         try:
-            return run(*inputs)
+            quota.take(workspace_bytes, 0)
+        except QuotaExceeded as error:
+            raise QuotaExceeded(
+                f"an estimated {workspace_bytes:,} bytes of scratch memory do not fit: "
+                f"{error.reason}"
+            ) from None
+        try:
+            return run(*inputs, **into)
         finally:
             quota.give_back(workspace_bytes, 0)
 

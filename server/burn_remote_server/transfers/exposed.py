@@ -222,6 +222,11 @@ class Transfers:
                 for entry, key in [*islice(owned.entries.items(), WITHDRAWN_AT_ONCE)]:
                     self._remove(key, entry)
 
+    def exposed_by(self, owner: object) -> int:
+        """Return how many tensors a session has exposed that were not fetched."""
+        owned = self._owned.get(owner)
+        return 0 if owned is None else len(owned.entries)
+
     def expire(self) -> bool:
         """Free some of what was exposed for too long; return whether there may be more of it."""
         with self._lock:

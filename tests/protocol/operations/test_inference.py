@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.inference import check_declared, infer
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import recorded_operations, recordings
 from support.specs import f32, flags, i32, i64
@@ -56,9 +57,10 @@ def test_the_costs_of_recorded_operations_are_counted() -> None:
     for recording in ("extra.msgpack.xz", "autodiff.msgpack.xz", "tensor.msgpack.xz"):
         for _, wire in recorded_operations(recording):
             signature = decode_operation(wire).signature
-            if signature.row.cost is not None:
-                assert signature.row.cost(signature.call) > 0, signature
-                costly += 1
+            cost, workspace = estimated(signature.row.work, signature.call)
+            assert cost >= 0, signature
+            assert workspace >= 0, signature
+            costly += cost > 0
     assert costly > 100
 
 

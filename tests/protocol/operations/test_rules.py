@@ -15,6 +15,7 @@ from burn_remote_protocol.operations import kinds, parameters
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice, TensorSpec, checked_shape
 
 SCHEMES = (
@@ -97,5 +98,6 @@ def test_a_rule_gives_outputs_or_refuses_and_stands_by_its_answer(
     assert all(checked_shape(spec.shape) == spec.shape for spec in outputs)
     # What a rule gives is what may be declared.
     assert row.rule(call._replace(requested=outputs)) == outputs
-    if row.cost is not None:
-        assert row.cost(call) >= 0
+    cost, workspace = estimated(row.work, call._replace(requested=outputs))
+    assert cost >= 0
+    assert workspace >= 0

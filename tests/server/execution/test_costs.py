@@ -1,4 +1,4 @@
-"""What a batch costs is told beforehand only where it is known: else it is not the event loop's."""
+"""A batch runs on the event loop only where its cost is known beforehand and small."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ import pytest
 from msgpack import packb
 
 from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_task
-from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.messages import Define, Drop, Execute, Fetch, Task
+from burn_remote_protocol.dtypes import BOOL, F32
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Chunk,
+    Define,
+    Drop,
+    Execute,
+    Fetch,
+    Read,
+    Task,
+)
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -87,3 +96,41 @@ def test_each_tensor_that_is_dropped_counts(driven: Driven) -> None:
     assert few is not None
     assert many is not None
     assert many >= few + 1000 * 100
+
+
+def test_a_read_costs_what_laying_out_its_elements_costs(driven: Driven) -> None:
+    small = driven.estimate(Read(1, 1, TensorSpec((10,), F32)))
+    large = driven.estimate(Read(1, 1, TensorSpec((1000, 1000), F32)))
+    assert small is not None
+    assert large is not None
+    assert large >= small + 10**6 - 10
+
+
+def test_a_definition_costs_what_decoding_its_bytes_costs(driven: Driven) -> None:
+    frame = batch(Define(7, ones(1)))
+    small, large = driven.engine.estimate(frame, 100), driven.engine.estimate(frame, 100_000)
+    assert small is not None
+    assert large is not None
+    assert large >= small + 20 * 99_900
+
+
+def test_a_read_of_what_is_no_shape_is_not_estimated(driven: Driven) -> None:
+    assert driven.engine.estimate(Batch(0, ((-6, 1, 1, 5),))) is None
+    assert driven.engine.estimate(Batch(0, ((-6, 1, 1, (("a",), "F32")),))) is None
+    # A product of an integer and a text would be a text of that many characters.
+    assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((2**62, "a"), "F32")),))) is None
+
+
+def test_closing_costs_by_the_tensors_that_are_freed(driven: Driven) -> None:
+    before = driven.engine.estimate_close()
+    driven.engine.run(batch(Define(7, ones(1)), *[[7, tensor] for tensor in range(100)]))
+    assert driven.engine.estimate_close() >= before + 100 * 100
+
+
+def test_the_last_chunk_of_truth_values_costs_their_check(driven: Driven) -> None:
+    spec = TensorSpec((1000,), BOOL)
+    driven.engine.handle(BeginUpload(1, spec, spec.nbytes))
+    first, last = Chunk(1, 0, memoryview(bytes(400))), Chunk(1, 400, memoryview(bytes(600)))
+    assert driven.engine.estimate_chunk(first) == 0
+    driven.engine.write_chunk(first)
+    assert driven.engine.estimate_chunk(last) >= 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.fields import (
     boolean,
     name_of,
@@ -23,7 +24,7 @@ from burn_remote_protocol.operations.rules.elementwise import (
     into_int,
     same,
 )
-from burn_remote_protocol.operations.rules.linear import cross, matmul, matmul_cost
+from burn_remote_protocol.operations.rules.linear import cross, matmul
 from burn_remote_protocol.operations.rules.pooling import grid_sample
 from burn_remote_protocol.operations.rules.signal import dequantize, quantize
 from burn_remote_protocol.operations.structs import (
@@ -34,38 +35,50 @@ from burn_remote_protocol.operations.structs import (
     UNARY,
 )
 
-EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS))
-LOG: Final = Row("Float", "Log", UNARY, same(FLOATS))
-LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS))
-ERF: Final = Row("Float", "Erf", UNARY, same(FLOATS))
-POWF_SCALAR: Final = Row("Float", "PowfScalar", SCALAR, same(FLOATS))
-SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS))
-COS: Final = Row("Float", "Cos", UNARY, same(FLOATS))
-COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS))
-SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS))
-SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS))
-TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS))
-TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS))
-ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS))
-ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS))
-ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS))
-ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS))
-ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS))
-ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS))
-ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS))
-ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS))
-FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS))
-CEIL: Final = Row("Float", "Ceil", UNARY, same(FLOATS))
-TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS))
-INTO_INT: Final = Row("Float", "IntoInt", UNARY, into_int(FLOATS))
-MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), matmul_cost)
-CROSS: Final = Row(
-    "Float", "Cross", (tensor_in("lhs"), tensor_in("rhs"), tensor_out("out"), usize("dim")), cross
+EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS), work.elementwise(10))
+LOG: Final = Row("Float", "Log", UNARY, same(FLOATS), work.elementwise(10))
+LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS), work.elementwise(15))
+ERF: Final = Row(
+    "Float", "Erf", UNARY, same(FLOATS), work.elementwise(60, 16, call_cost=20_000, converts=True)
 )
-RANDOM: Final = Row("Float", "Random", RANDOM_NUMBERS, created(FLOATS))
-RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS))
-IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS))
-IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS))
+POWF_SCALAR: Final = Row(
+    "Float", "PowfScalar", SCALAR, same(FLOATS), work.elementwise(40, converts=True)
+)
+SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS), work.elementwise(4))
+COS: Final = Row("Float", "Cos", UNARY, same(FLOATS), work.elementwise(25))
+COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS), work.elementwise(25))
+SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS), work.elementwise(25))
+SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS), work.elementwise(25))
+TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS), work.elementwise(25))
+TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS), work.elementwise(25))
+ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS), work.elementwise(25))
+ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS), work.elementwise(25))
+ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS), work.elementwise(25))
+ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS), work.elementwise(25))
+ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS), work.elementwise(25))
+ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS), work.elementwise(25))
+ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS), work.elementwise(40))
+ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS), work.elementwise(4))
+FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS), work.elementwise(2))
+CEIL: Final = Row("Float", "Ceil", UNARY, same(FLOATS), work.elementwise(2))
+TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS), work.elementwise(2))
+INTO_INT: Final = Row(
+    "Float", "IntoInt", UNARY, into_int(FLOATS), work.elementwise(10, 12, call_cost=4_000)
+)
+MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), work.MATMUL)
+CROSS: Final = Row(
+    "Float",
+    "Cross",
+    (tensor_in("lhs"), tensor_in("rhs"), tensor_out("out"), usize("dim")),
+    cross,
+    work.elementwise(15, 16, call_cost=5_000),
+)
+RANDOM: Final = Row(
+    "Float", "Random", RANDOM_NUMBERS, created(FLOATS), work.elementwise(20, 16, call_cost=5_000)
+)
+RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS), work.elementwise(3))
+IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS), work.elementwise(2))
+IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS), work.elementwise(2))
 QUANTIZE: Final = Row(
     "Float",
     "Quantize",
@@ -76,8 +89,9 @@ QUANTIZE: Final = Row(
         tensor_out("out"),
     ),
     quantize,
+    work.per_element(20, 16),
 )
-DEQUANTIZE: Final = Row("Float", "Dequantize", UNARY, dequantize)
+DEQUANTIZE: Final = Row("Float", "Dequantize", UNARY, dequantize, work.per_element(8, 1))
 GRID_SAMPLE2D: Final = Row(
     "Float",
     "GridSample2d",
@@ -93,8 +107,9 @@ GRID_SAMPLE2D: Final = Row(
         tensor_out("out"),
     ),
     grid_sample,
+    work.GRID_SAMPLE,
 )
-POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS))
+POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS), work.elementwise(40))
 
 ROWS: Final = (
     EXP, LOG, LOG1P, ERF, POWF_SCALAR, SQRT, COS, COSH, SIN, SINH, TAN, TANH, ARC_COS, ARC_COSH,

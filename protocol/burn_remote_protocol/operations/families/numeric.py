@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.fields import scalar, tensor_in, tensor_out
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import INTEGERS, NUMBERS
@@ -34,61 +35,110 @@ from burn_remote_protocol.operations.structs import (
     UNARY,
 )
 
-ADD: Final = Row("Numeric", "Add", BINARY, broadcast(NUMBERS))
-ADD_SCALAR: Final = Row("Numeric", "AddScalar", SCALAR, same(NUMBERS))
-SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(NUMBERS))
-SUB_SCALAR: Final = Row("Numeric", "SubScalar", SCALAR, same(NUMBERS))
-DIV: Final = Row("Numeric", "Div", BINARY, broadcast(NUMBERS))
-DIV_SCALAR: Final = Row("Numeric", "DivScalar", SCALAR, same(NUMBERS))
-REM: Final = Row("Numeric", "Rem", BINARY, broadcast(NUMBERS))
-REM_SCALAR: Final = Row("Numeric", "RemScalar", SCALAR, same(NUMBERS))
-MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(NUMBERS))
-MUL_SCALAR: Final = Row("Numeric", "MulScalar", SCALAR, same(NUMBERS))
-ABS: Final = Row("Numeric", "Abs", UNARY, same(NUMBERS))
-FULL: Final = Row("Numeric", "Full", (tensor_out("out"), scalar("value")), created(NUMBERS))
-MEAN_DIM: Final = Row("Numeric", "MeanDim", REDUCE_DIM, reduce_axis(NUMBERS))
-MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(NUMBERS))
-SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(NUMBERS))
-SUM_DIM: Final = Row("Numeric", "SumDim", REDUCE_DIM, reduce_axis(NUMBERS))
-PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(NUMBERS))
-PROD_DIM: Final = Row("Numeric", "ProdDim", REDUCE_DIM, reduce_axis(NUMBERS))
-GREATER: Final = Row("Numeric", "Greater", BINARY, compare(NUMBERS))
-GREATER_ELEM: Final = Row("Numeric", "GreaterElem", SCALAR, compare_scalar(NUMBERS))
-GREATER_EQUAL: Final = Row("Numeric", "GreaterEqual", BINARY, compare(NUMBERS))
-GREATER_EQUAL_ELEM: Final = Row("Numeric", "GreaterEqualElem", SCALAR, compare_scalar(NUMBERS))
-LOWER: Final = Row("Numeric", "Lower", BINARY, compare(NUMBERS))
-LOWER_ELEM: Final = Row("Numeric", "LowerElem", SCALAR, compare_scalar(NUMBERS))
-LOWER_EQUAL: Final = Row("Numeric", "LowerEqual", BINARY, compare(NUMBERS))
-LOWER_EQUAL_ELEM: Final = Row("Numeric", "LowerEqualElem", SCALAR, compare_scalar(NUMBERS))
-ARG_MAX: Final = Row("Numeric", "ArgMax", REDUCE_DIM, arg_reduce_axis)
-ARG_TOP_K: Final = Row("Numeric", "ArgTopK", REDUCE_DIM, arg_top)
-TOP_K: Final = Row("Numeric", "TopK", REDUCE_DIM, top)
-ARG_MIN: Final = Row("Numeric", "ArgMin", REDUCE_DIM, arg_reduce_axis)
-MAX: Final = Row("Numeric", "Max", UNARY, reduce_all(NUMBERS))
+ADD: Final = Row("Numeric", "Add", BINARY, broadcast(NUMBERS), work.elementwise(2))
+ADD_SCALAR: Final = Row(
+    "Numeric", "AddScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+)
+SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(NUMBERS), work.elementwise(2))
+SUB_SCALAR: Final = Row(
+    "Numeric", "SubScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+)
+DIV: Final = Row("Numeric", "Div", BINARY, broadcast(NUMBERS), work.elementwise(8, integers=9))
+DIV_SCALAR: Final = Row(
+    "Numeric", "DivScalar", SCALAR, same(NUMBERS), work.elementwise(8, integers=9, converts=True)
+)
+REM: Final = Row("Numeric", "Rem", BINARY, broadcast(NUMBERS), work.elementwise(40))
+REM_SCALAR: Final = Row(
+    "Numeric", "RemScalar", SCALAR, same(NUMBERS), work.elementwise(40, converts=True)
+)
+MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(NUMBERS), work.elementwise(2))
+MUL_SCALAR: Final = Row(
+    "Numeric", "MulScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+)
+ABS: Final = Row("Numeric", "Abs", UNARY, same(NUMBERS), work.elementwise(2))
+FULL: Final = Row(
+    "Numeric", "Full", (tensor_out("out"), scalar("value")), created(NUMBERS), work.elementwise(1)
+)
+MEAN_DIM: Final = Row(
+    "Numeric", "MeanDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40, 24)
+)
+MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(NUMBERS), work.per_element(2))
+SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(NUMBERS), work.per_element(2))
+SUM_DIM: Final = Row("Numeric", "SumDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
+PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(NUMBERS), work.per_element(2))
+PROD_DIM: Final = Row(
+    "Numeric", "ProdDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40)
+)
+GREATER: Final = Row("Numeric", "Greater", BINARY, compare(NUMBERS), work.elementwise(2))
+GREATER_ELEM: Final = Row(
+    "Numeric", "GreaterElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+)
+GREATER_EQUAL: Final = Row("Numeric", "GreaterEqual", BINARY, compare(NUMBERS), work.elementwise(2))
+GREATER_EQUAL_ELEM: Final = Row(
+    "Numeric", "GreaterEqualElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+)
+LOWER: Final = Row("Numeric", "Lower", BINARY, compare(NUMBERS), work.elementwise(2))
+LOWER_ELEM: Final = Row(
+    "Numeric", "LowerElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+)
+LOWER_EQUAL: Final = Row("Numeric", "LowerEqual", BINARY, compare(NUMBERS), work.elementwise(2))
+LOWER_EQUAL_ELEM: Final = Row(
+    "Numeric", "LowerEqualElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+)
+ARG_MAX: Final = Row("Numeric", "ArgMax", REDUCE_DIM, arg_reduce_axis, work.positions(4, 100, 16))
+ARG_TOP_K: Final = Row("Numeric", "ArgTopK", REDUCE_DIM, arg_top, work.ranked(8, 24))
+TOP_K: Final = Row("Numeric", "TopK", REDUCE_DIM, top, work.ranked(8, 18))
+ARG_MIN: Final = Row("Numeric", "ArgMin", REDUCE_DIM, arg_reduce_axis, work.positions(4, 100, 16))
+MAX: Final = Row("Numeric", "Max", UNARY, reduce_all(NUMBERS), work.per_element(2))
 MAX_DIM_WITH_INDICES: Final = Row(
-    "Numeric", "MaxDimWithIndices", REDUCE_DIM_WITH_INDICES, reduce_axis_with_indices
+    "Numeric",
+    "MaxDimWithIndices",
+    REDUCE_DIM_WITH_INDICES,
+    reduce_axis_with_indices,
+    work.positions(4, 150, 32),
 )
 MIN_DIM_WITH_INDICES: Final = Row(
-    "Numeric", "MinDimWithIndices", REDUCE_DIM_WITH_INDICES, reduce_axis_with_indices
+    "Numeric",
+    "MinDimWithIndices",
+    REDUCE_DIM_WITH_INDICES,
+    reduce_axis_with_indices,
+    work.positions(4, 150, 32),
 )
-MIN: Final = Row("Numeric", "Min", UNARY, reduce_all(NUMBERS))
-MAX_DIM: Final = Row("Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS))
-MIN_DIM: Final = Row("Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS))
-MAX_ABS: Final = Row("Numeric", "MaxAbs", UNARY, reduce_all(NUMBERS))
-MAX_ABS_DIM: Final = Row("Numeric", "MaxAbsDim", REDUCE_DIM, reduce_axis(NUMBERS))
+MIN: Final = Row("Numeric", "Min", UNARY, reduce_all(NUMBERS), work.per_element(2))
+MAX_DIM: Final = Row("Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
+MIN_DIM: Final = Row("Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
+MAX_ABS: Final = Row("Numeric", "MaxAbs", UNARY, reduce_all(NUMBERS), work.per_element(3, 8))
+MAX_ABS_DIM: Final = Row(
+    "Numeric", "MaxAbsDim", REDUCE_DIM, reduce_axis(NUMBERS), work.per_element(4, 8)
+)
 CLAMP: Final = Row(
     "Numeric",
     "Clamp",
     (tensor_in("tensor"), scalar("min"), scalar("max"), tensor_out("out")),
     same(NUMBERS),
+    work.elementwise(4, 8, converts=True),
 )
-INT_RANDOM: Final = Row("Numeric", "IntRandom", RANDOM_NUMBERS, created(INTEGERS))
-POWI: Final = Row("Numeric", "Powi", BINARY, power(NUMBERS))
-POWI_SCALAR: Final = Row("Numeric", "PowiScalar", SCALAR, same(NUMBERS))
-CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(NUMBERS))
-CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS))
-CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS))
-CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS))
+INT_RANDOM: Final = Row(
+    "Numeric",
+    "IntRandom",
+    RANDOM_NUMBERS,
+    created(INTEGERS),
+    work.elementwise(10, 20, call_cost=5_000),
+)
+POWI: Final = Row(
+    "Numeric", "Powi", BINARY, power(NUMBERS), work.elementwise(50, 9, integers=24, converts=True)
+)
+POWI_SCALAR: Final = Row(
+    "Numeric",
+    "PowiScalar",
+    SCALAR,
+    same(NUMBERS),
+    work.elementwise(50, 0, integers=16, converts=True),
+)
+CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
+CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
+CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
+CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
 
 ROWS: Final = (
     ADD, ADD_SCALAR, SUB, SUB_SCALAR, DIV, DIV_SCALAR, REM, REM_SCALAR, MUL, MUL_SCALAR, ABS,

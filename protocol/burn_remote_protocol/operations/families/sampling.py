@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.fields import (
     optional_usize,
     tensor_in,
@@ -21,6 +22,7 @@ INTERPOLATE: Final = Row(
     "Interpolate",
     (tensor_in("x"), usize_array("output_size", 2), INTERPOLATE_OPTIONS, tensor_out("out")),
     interpolate,
+    work.INTERPOLATE,
 )
 INTERPOLATE_BACKWARD: Final = Row(
     "Module",
@@ -33,6 +35,7 @@ INTERPOLATE_BACKWARD: Final = Row(
         tensor_out("out"),
     ),
     interpolate_backward,
+    work.INTERPOLATE_BACKWARD,
 )
 RFFT: Final = Row(
     "Module",
@@ -45,6 +48,7 @@ RFFT: Final = Row(
         tensor_out("out_im"),
     ),
     rfft,
+    work.FOURIER,
 )
 IRFFT: Final = Row(
     "Module",
@@ -57,6 +61,7 @@ IRFFT: Final = Row(
         tensor_out("out_signal"),
     ),
     irfft,
+    work.FOURIER,
 )
 
 ROWS: Final = (INTERPOLATE, INTERPOLATE_BACKWARD, RFFT, IRFFT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.fields import (
     string,
     tensor_in,
@@ -15,20 +16,21 @@ from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import ANY, NUMBERS
 from burn_remote_protocol.operations.rules.elementwise import as_declared, created, freed, same
 
-# Nobody knows what one takes. So much is run on a session's own worker, and its time is looked at.
-CUSTOM_COST: Final = 1_000_000
-
-INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY))
-DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed)
+INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY), work.NOTHING)
+DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, work.NOTHING)
 CUSTOM: Final = Row(
     "Custom",
     "Custom",
     (string("id"), tensors_in("inputs"), tensors_out("outputs")),
     as_declared,
-    cost=lambda call: CUSTOM_COST,
+    work.UNKNOWN,
 )
 ALL_REDUCE: Final = Row(
-    "Distributed", "AllReduce", (tensor_in("tensor"), tensor_out("out")), same(NUMBERS)
+    "Distributed",
+    "AllReduce",
+    (tensor_in("tensor"), tensor_out("out")),
+    same(NUMBERS),
+    work.elementwise(1),
 )
 
 # Operations that no server can carry out, and why.

@@ -39,7 +39,11 @@ class BaseIndexing(KernelFamily):
 
     def select(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return the parts of an axis that the indices name."""
-        return self.xp.take(tensor, self._checked(indices, tensor.shape, dim), axis=dim)
+        chosen = self._checked(indices, tensor.shape, dim)
+        if tensor.flags.c_contiguous:
+            return self.xp.take(tensor, chosen, axis=dim)
+        # ``take`` copies the whole of a strided tensor first.
+        return tensor[(*(slice(None),) * dim, chosen)]
 
     def select_assign(
         self,

@@ -70,14 +70,15 @@ class NumericReduction(KernelFamily):
 
     def mean(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the mean of all elements; of none, NaN."""
-        return self._mean(input.reshape(-1), 0)
+        return self._mean(input, None).reshape(1)
 
     def mean_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the means along an axis; of an empty one, NaN."""
         return self._mean(input, axis)
 
-    def _mean(self, tensor: Array, axis: int) -> Array:
-        xp, count, dtype = self.xp, tensor.shape[axis], tensor.dtype
+    def _mean(self, tensor: Array, axis: int | None) -> Array:
+        xp, dtype = self.xp, tensor.dtype
+        count = tensor.size if axis is None else tensor.shape[axis]
         if dtype.kind not in "iu":
             # Not the array module's own mean: NumPy's warns where there is no element.
             sums = self._sum(tensor, axis=axis, dtype=dtype, keepdims=True)
@@ -91,7 +92,7 @@ class NumericReduction(KernelFamily):
 
     def max(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the largest element."""
-        return self._extreme(self._max, input.reshape(-1), 0)
+        return self._extreme(self._max, input, None).reshape(1)
 
     def max_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the largest elements along an axis."""
@@ -99,7 +100,7 @@ class NumericReduction(KernelFamily):
 
     def min(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the smallest element."""
-        return self._extreme(self._min, input.reshape(-1), 0)
+        return self._extreme(self._min, input, None).reshape(1)
 
     def min_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the smallest elements along an axis."""
@@ -107,7 +108,7 @@ class NumericReduction(KernelFamily):
 
     def max_abs(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the largest absolute value."""
-        return self._extreme(self._max, self.xp.absolute(input).reshape(-1), 0)
+        return self._extreme(self._max, self.xp.absolute(input), None).reshape(1)
 
     def max_abs_dim(
         self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec
@@ -115,8 +116,9 @@ class NumericReduction(KernelFamily):
         """Return the largest absolute values along an axis."""
         return self._extreme(self._max, self.xp.absolute(input), axis)
 
-    def _extreme(self, reduce: Any, tensor: Array, axis: int) -> Array:
-        if tensor.shape[axis] == 0:
+    def _extreme(self, reduce: Any, tensor: Array, axis: int | None) -> Array:
+        if (tensor.size if axis is None else tensor.shape[axis]) == 0:
             shape = list(tensor.shape)
-            raise ShapeMismatch(f"axis {axis} of {shape} is empty, so no element is its extreme")
+            place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
+            raise ShapeMismatch(f"{place} is empty, so no element is its extreme")
         return reduce(tensor, axis=axis, keepdims=True)

@@ -8,7 +8,7 @@ import pytest
 
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
 from burn_remote_protocol.operations.families import convolution
-from burn_remote_protocol.operations.row import Call
+from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.rules.convolution import window_count
 from support.specs import f16, f32, made
 
@@ -16,6 +16,12 @@ PLAIN: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)
 DEFORMED: dict[str, Any] = {
     "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "weight_groups": 1, "offset_groups": 1,
 }  # fmt: skip
+
+
+def cost_of(row: Row, inputs: tuple[Any, ...], parameters: Any) -> int:
+    """Return the estimated cost of a call with the outputs that the rule gives."""
+    call = Call(inputs, parameters)
+    return row.work.cost(call._replace(requested=row.rule(call)))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,7 @@ def test_a_window_that_does_not_fit_is_refused(arguments: tuple[int, ...]) -> No
         window_count(size, kernel, stride, padding, dilation)
 
 
-def test_a_convolution_has_its_shape_and_cost() -> None:
+def test_a_convolution_has_its_shape_and_costs_its_products() -> None:
     inputs = (f32(2, 4, 8, 9), f32(6, 2, 3, 3), f32(6))
     parameters: dict[str, Any] = {
         "stride": (2, 1),
@@ -60,8 +66,7 @@ def test_a_convolution_has_its_shape_and_cost() -> None:
     }
 
     assert made(convolution.CONV2D, *inputs, **parameters) == (f32(2, 6, 4, 5),)
-    assert convolution.CONV2D.cost is not None
-    assert convolution.CONV2D.cost(Call(inputs, parameters)) == 2 * (2 * 6 * 4 * 5) * (2 * 3 * 3)
+    assert cost_of(convolution.CONV2D, inputs, parameters) >= 2 * (2 * 6 * 4 * 5) * (2 * 3 * 3)
 
 
 def test_gradients_have_the_shapes_of_what_they_are_gradients_to() -> None:
@@ -106,15 +111,14 @@ def test_a_kernel_of_another_dtype_is_refused() -> None:
         made(convolution.CONV2D, f32(1, 1, 3, 3), f16(1, 1, 3, 3), None, **PLAIN)
 
 
-def test_a_transposed_convolution_has_its_shape_and_cost() -> None:
+def test_a_transposed_convolution_has_its_shape_and_costs_its_products() -> None:
     inputs = (f32(1, 4, 10, 10), f32(4, 1, 2, 3), f32(2))
     parameters: dict[str, Any] = {
         "stride": (2, 3), "padding": (1, 2), "padding_out": (1, 2), "dilation": (1, 2), "groups": 2,
     }  # fmt: skip
 
     assert made(convolution.CONV_TRANSPOSE2D, *inputs, **parameters) == (f32(1, 2, 19, 30),)
-    assert convolution.CONV_TRANSPOSE2D.cost is not None
-    assert convolution.CONV_TRANSPOSE2D.cost(Call(inputs, parameters)) == 2 * 400 * 6
+    assert cost_of(convolution.CONV_TRANSPOSE2D, inputs, parameters) >= 2 * 400 * 6
 
 
 @pytest.mark.parametrize(
@@ -136,12 +140,11 @@ def test_shapes_that_cannot_be_transposed_are_refused(inputs: Any, changes: Any)
         made(convolution.CONV_TRANSPOSE1D, *inputs, **(parameters | changes))
 
 
-def test_a_deformable_convolution_has_its_shape_and_cost() -> None:
+def test_a_deformable_convolution_has_its_shape_and_costs_its_products() -> None:
     inputs = (f32(1, 2, 4, 4), f32(1, 18, 2, 2), f32(3, 2, 3, 3), f32(1, 9, 2, 2), f32(3))
 
     assert made(convolution.DEFORMABLE_CONV2D, *inputs, **DEFORMED) == (f32(1, 3, 2, 2),)
-    assert convolution.DEFORMABLE_CONV2D.cost is not None
-    assert convolution.DEFORMABLE_CONV2D.cost(Call(inputs, DEFORMED)) == 2 * 12 * 18
+    assert cost_of(convolution.DEFORMABLE_CONV2D, inputs, DEFORMED) >= 2 * 12 * 18
 
 
 def test_a_deformable_convolution_has_gradients_of_the_inputs_that_were_given() -> None:

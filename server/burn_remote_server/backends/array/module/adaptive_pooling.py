@@ -1,4 +1,4 @@
-"""What is the mean of each of a given number of windows that cover the input?
+"""Means of a given number of windows that cover the input.
 
 Output ``o`` of ``n`` averages the inputs ``floor(o * size / n) .. ceil((o + 1) * size / n)``, the
 end excluded; they may overlap: PyTorch's definition, and Burn's.
@@ -7,6 +7,7 @@ end excluded; they may overlap: PyTorch's definition, and Burn's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from burn_remote_server.backends.array.module.checks import (
     check_shape,
 )
 from burn_remote_server.backends.array.module.correlation import AXES
+from burn_remote_server.backends.array.module.folding import along
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape, Table
 
 __all__ = ["AdaptivePooling"]
@@ -60,7 +62,7 @@ class AdaptivePooling(AxisMapping):
             return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
         sums = x
         for axis, outputs in enumerate(output_size, start=2):
-            sums = self._apply(_sums(x.shape[axis], outputs), sums, axis)
+            sums = self._summed_windows(sums, axis, outputs)
         return sums / self._counts(x.shape[2:], output_size, x.dtype)
 
     def _backward(self, operation: str, x: Array, grad: Array, rank: int) -> Array:
@@ -73,8 +75,33 @@ class AdaptivePooling(AxisMapping):
             return self.xp.zeros(x.shape, grad.dtype)
         spread = grad / self._counts(x.shape[2:], grad.shape[2:], grad.dtype)
         for axis in range(2, rank + 2):
-            spread = self._apply(_sums(x.shape[axis], grad.shape[axis]).transposed, spread, axis)
+            spread = self._spread_windows(spread, axis, x.shape[axis])
         return spread
+
+    def _summed_windows(self, x: Array, axis: int, outputs: int) -> Array:
+        """Return the sums of ``x`` over the windows along ``axis``."""
+        size = x.shape[axis]
+        longest = _longest(size, outputs)
+        if outputs > longest:
+            return self._resampled(partial(_sums, size, outputs), longest, x, axis, outputs)
+        # Few long windows: a list of their inputs would be many times as large as the input.
+        out = self.xp.empty((*x.shape[:axis], outputs, *x.shape[axis + 1 :]), x.dtype)
+        for number, window in enumerate(_windows(size, outputs)):
+            out[along(axis, slice(number, number + 1))] = x[along(axis, window)].sum(
+                axis=axis, keepdims=True
+            )
+        return out
+
+    def _spread_windows(self, grad: Array, axis: int, size: int) -> Array:
+        """Return the adjoint of ``_summed_windows``."""
+        outputs = grad.shape[axis]
+        longest = _longest(size, outputs)
+        if outputs > longest:
+            return self._spread_back(partial(_sums, size, outputs), longest, grad, axis, size)
+        out = self.xp.zeros((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype)
+        for number, window in enumerate(_windows(size, outputs)):
+            out[along(axis, window)] += grad[along(axis, slice(number, number + 1))]
+        return out
 
     def _counts(self, sizes: Sequence[int], outputs: Sequence[int], dtype: object) -> Array:
         counts = self.xp.ones((), dtype)
@@ -84,14 +111,26 @@ class AdaptivePooling(AxisMapping):
         return counts
 
 
-def _ranges(size: int, outputs: int) -> tuple[Table, Table]:
-    """Return where each window starts and stops."""
-    numbers = np.arange(outputs)
+def _ranges(
+    size: int, outputs: int, first: int = 0, last: int | None = None
+) -> tuple[Table, Table]:
+    """Return where windows ``first..last`` start and stop."""
+    numbers = np.arange(first, outputs if last is None else last)
     return numbers * size // outputs, -(-(numbers + 1) * size // outputs)
 
 
-@kept
-def _sums(size: int, outputs: int) -> AxisMap:
+def _windows(size: int, outputs: int) -> list[slice]:
     starts, stops = _ranges(size, outputs)
+    return [slice(*pair) for pair in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _longest(size: int, outputs: int) -> int:
+    """Return a bound on the length of a window, reached by most."""
+    return -(-size // outputs) + 1
+
+
+@kept
+def _sums(size: int, outputs: int, first: int, last: int) -> AxisMap:
+    starts, stops = _ranges(size, outputs, first, last)
     sources = starts[:, None] + np.arange(int((stops - starts).max()))
     return AxisMap.of_taps(size, np.where(sources < stops[:, None], sources, -1), None)

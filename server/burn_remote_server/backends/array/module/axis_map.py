@@ -1,27 +1,41 @@
-"""How is an axis resampled, each output a weighted sum of a few inputs, and how is that undone?
+"""Resampling of one axis, each output a weighted sum of a few inputs, and the adjoint of that.
 
 Adaptive pooling and every mode of interpolation are such maps along one axis after the other. The
-map is a list of taps, not a matrix: a matrix would multiply infinities by its zeros.
+map is a list of taps, not a matrix: a matrix would multiply infinities by its zeros. Long axes are
+mapped in blocks of outputs, so that the lists stay small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from burn_remote_server.backends.array.module.subject import Array, Shape, Subject, Table
+from burn_remote_server.backends.array.module.subject import (
+    Array,
+    Shape,
+    Subject,
+    Table,
+    blocks,
+)
 
-__all__ = ["AxisMap", "AxisMapping", "kept"]
+__all__ = ["AxisMap", "AxisMapping", "MakeMap", "kept"]
 
 
-# Elements of an axis before and after, up to which its map is kept. Larger: more memory than the
-# 150 MB that a program can fill so. Smaller: the maps of large images are made at each call.
+# Elements of an axis before and after, up to which its map is kept: a program can fill 150 MB with
+# kept maps.
 KEPT_ELEMENTS: Final = 2**12
+
+# Entries of the map of one block. Some ten arrays of 8 bytes per entry are alive while a map is
+# made and applied, so this bounds them to about 10 MiB.
+BLOCK_ENTRIES: Final = 2**16
+
+# Returns the map of outputs ``first..last`` (counted from ``first``).
+MakeMap = Callable[[int, int], "AxisMap"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,15 +81,18 @@ class AxisMap:
             found.append((self.targets[chosen], self.sources[chosen], weights))
         return found
 
-    def by_target(self) -> list[slice]:
-        """Return which entries each target has, but for those that have none."""
-        borders = np.flatnonzero(np.diff(self.targets, prepend=-1, append=self.outputs))
-        return [slice(first, last) for first, last in pairwise(borders.tolist())]
+    def borders(self) -> Table:
+        """Return where the entries of each target begin, and where the last ones end."""
+        return np.flatnonzero(np.diff(self.targets, prepend=-1, append=self.outputs))
+
+    def narrowed(self) -> tuple[int, AxisMap]:
+        """Return the first source, and the map of only the sources between the first and last."""
+        low, high = int(self.sources.min()), int(self.sources.max())
+        return low, replace(self, inputs=high + 1 - low, sources=self.sources - low)
 
 
 def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
     """Return ``make(inputs, outputs, …)`` that keeps the maps of short axes."""
-    # Larger: more of the memory above. Smaller: the layers of one program push each other out.
     keep = lru_cache(maxsize=256)(make)
 
     @wraps(make)
@@ -89,15 +106,44 @@ def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
 class AxisMapping(Subject):
     """Applies maps to arrays."""
 
+    def _resampled(self, make: MakeMap, taps: int, x: Array, axis: int, outputs: int) -> Array:
+        """Return ``x`` with ``axis`` mapped to ``outputs``, ``taps`` entries each at most."""
+        at_once = max(1, BLOCK_ENTRIES // taps)
+        if outputs <= at_once:
+            return self._apply(make(0, outputs), x, axis)
+        out = self.xp.empty((*x.shape[:axis], outputs, *x.shape[axis + 1 :]), x.dtype)
+        before = (slice(None),) * axis
+        for first, last in blocks(outputs, at_once):
+            low, table = make(first, last).narrowed()
+            part = x[(*before, slice(low, low + table.inputs))]
+            out[(*before, slice(first, last))] = self._apply(table, part, axis)
+        return out
+
+    def _spread_back(self, make: MakeMap, taps: int, grad: Array, axis: int, inputs: int) -> Array:
+        """Return the adjoint of ``_resampled``: each of ``inputs`` gets what its outputs hold."""
+        outputs = grad.shape[axis]
+        at_once = max(1, BLOCK_ENTRIES // taps)
+        if outputs <= at_once:
+            return self._apply(make(0, outputs).transposed, grad, axis)
+        out = self.xp.zeros((*grad.shape[:axis], inputs, *grad.shape[axis + 1 :]), grad.dtype)
+        before = (slice(None),) * axis
+        for first, last in blocks(outputs, at_once):
+            low, table = make(first, last).narrowed()
+            part = grad[(*before, slice(first, last))]
+            reached = slice(low, low + table.inputs)
+            out[(*before, reached)] += self._apply(table.transposed, part, axis)
+        return out
+
     def _apply(self, table: AxisMap, x: Array, axis: int) -> Array:
         """Return ``x`` with ``axis`` mapped; an output without any input is zero."""
         shape = (*x.shape[:axis], table.outputs, *x.shape[axis + 1 :])
         if not x.size or not table.targets.size:
             return self.xp.zeros(shape, x.dtype)
-        by_target = table.by_target()
+        borders = table.borders()
         # Rounds are as many as the most entries of a target. Of few targets each is one sum, so
         # there are about as many steps as the root of the entries at most.
-        if len(by_target) < max(entries.stop - entries.start for entries in by_target):
+        if len(borders) - 1 < int(np.diff(borders).max()):
+            by_target = [slice(first, last) for first, last in pairwise(borders.tolist())]
             return self._summed(table, by_target, x, axis, shape)
         before = (slice(None),) * axis
         spread = (-1, *(1,) * (x.ndim - axis - 1))

@@ -1,4 +1,4 @@
-"""How likely is a label sequence under per-step probabilities, and what is the gradient?
+"""The CTC loss: how unlikely a label sequence is under per-step probabilities; and its gradient.
 
 Connectionist temporal classification (Graves et al., ICML 2006): with the labels spread by blanks,
 ``l' = blank, l1, blank, l2 … blank``, the forward variable ``alpha[t, s]`` sums the probability of
@@ -10,7 +10,7 @@ difference of two large ones would lose its digits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,45 @@ from burn_remote_server.backends.array.module.subject import Array, Kernel, Subj
 __all__ = ["Ctc"]
 
 
+class _Emissions:
+    """The log-probability of each state's label, ``[batch, states]`` at each step, in float64.
+
+    A table of all steps would be ``states / classes`` times as large as the input; blocks of steps
+    are computed as they are reached, forward or backward.
+    """
+
+    def __init__(
+        self, xp: Any, log_probs: Array, labels: Array, counted: Array, workspace_bytes: int
+    ) -> None:
+        self._xp = xp
+        self._log_probs = log_probs
+        self._labels = labels
+        self._counted = counted
+        # Indices, elements picked, the same in float64, and the result.
+        self._steps_at_once = max(1, workspace_bytes // max(1, 32 * labels.size))
+        self._first = self._last = 0
+        self._block: Array = None
+
+    def __getitem__(self, step: int) -> Array:
+        if not self._first <= step < self._last:
+            xp = self._xp
+            self._block = None
+            self._first = step - step % self._steps_at_once
+            self._last = self._first + self._steps_at_once
+            part = self._log_probs[self._first : self._last]
+            labels = xp.broadcast_to(self._labels, (part.shape[0], *self._labels.shape))
+            picked = xp.take_along_axis(part, labels, axis=2).astype(np.float64)
+            self._block = xp.where(self._counted, picked, -np.inf)
+        return self._block[step - self._first]
+
+
 class _Problem(NamedTuple):
-    """``labels`` ``[batch, states]`` with blanks; ``emitted`` ``[steps, batch, states]``, the
-    log-probability of each state's label; ``skips``: whether a state may follow the one before its
-    blank; ``states`` and ``steps`` ``[batch, 1]``, how many of each count."""
+    """``labels`` ``[batch, states]`` with blanks; ``emitted``, the log-probability of each state's
+    label at each step; ``skips``: whether a state may follow the one before its blank; ``states``
+    and ``steps`` ``[batch, 1]``, how many of each count."""
 
     labels: Array
-    emitted: Array
+    emitted: _Emissions
     skips: Array
     states: Array
     steps: Array
@@ -127,10 +159,9 @@ class Ctc(Subject):
         check_range(operation, "targets", labels, 0, log_probs.shape[2])
         skips = xp.zeros(labels.shape, dtype=bool)
         skips[:, 3::2] = (labels[:, 3::2] != labels[:, 1:-2:2]) & (labels[:, 3::2] != blank)
-        everywhere = xp.broadcast_to(labels, (log_probs.shape[0], *labels.shape))
-        emitted = xp.take_along_axis(log_probs, everywhere, axis=2).astype(np.float64)
         states = 2 * target_lengths.astype(np.int64)[:, None] + 1
-        emitted = xp.where(xp.arange(labels.shape[1]) < states, emitted, -np.inf)
+        counted = xp.arange(labels.shape[1]) < states
+        emitted = _Emissions(xp, log_probs, labels, counted, self.workspace_bytes)
         return _Problem(labels, emitted, skips, states, input_lengths[:, None])
 
     def _first_states(self, problem: _Problem) -> Array:

@@ -1,4 +1,4 @@
-"""How is an image resized?
+"""Resizing of images.
 
 Every mode resamples one axis after the other. Output ``o`` of ``n`` lies in the input at
 ``(o + 1/2) * size / n - 1/2``, or with aligned corners at ``o * (size - 1) / (n - 1)``; what it
@@ -15,6 +15,8 @@ takes from the inputs around that place is Burn 0.21's rule for each mode:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from burn_remote_server.backends.array.module.correlation import AXES
 from burn_remote_server.backends.array.module.subject import Array, Kernel, Shape, Table
 
 __all__ = ["Interpolation"]
+
+# Inputs that an output takes.
+TAPS: Final[Mapping[str, int]] = {"Nearest": 1, "Bilinear": 2, "Bicubic": 4, "Lanczos3": 6}
 
 
 class Interpolation(AxisMapping):
@@ -50,10 +55,12 @@ class Interpolation(AxisMapping):
         _check("Interpolate", x, output_size, mode)
         if not x.size:  # the output may have any size then
             return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
-        maps = _maps(x, output_size, mode, align_corners)
+        sizes = dict(enumerate(zip(x.shape[2:], output_size, strict=True), start=2))
         # The axis that shrinks most goes first: the other one then has less to do.
-        for axis in sorted((2, 3), key=lambda axis: maps[axis].outputs / maps[axis].inputs):
-            x = self._apply(maps[axis], x, axis)
+        for axis in sorted(sizes, key=lambda axis: sizes[axis][1] / sizes[axis][0]):
+            size, outputs = sizes[axis]
+            make = partial(_map, size, outputs, mode, align_corners)
+            x = self._resampled(make, TAPS[mode], x, axis, outputs)
         return x
 
     def interpolate_backward(
@@ -71,9 +78,11 @@ class Interpolation(AxisMapping):
         check_shape("InterpolateBackward", "grad", grad, (*x.shape[:2], *output_size))
         if not x.size:
             return self.xp.zeros(x.shape, grad.dtype)
-        maps = _maps(x, output_size, mode, align_corners)
-        for axis in sorted((2, 3), key=lambda axis: maps[axis].inputs / maps[axis].outputs):
-            grad = self._apply(maps[axis].transposed, grad, axis)
+        sizes = dict(enumerate(zip(x.shape[2:], output_size, strict=True), start=2))
+        for axis in sorted(sizes, key=lambda axis: sizes[axis][0] / sizes[axis][1]):
+            size, outputs = sizes[axis]
+            make = partial(_map, size, outputs, mode, align_corners)
+            grad = self._spread_back(make, TAPS[mode], grad, axis, size)
         return grad
 
 
@@ -86,40 +95,33 @@ def _check(operation: str, x: Array, output_size: Shape, mode: str) -> None:
         raise OperationFailed(f"{operation}: mode is {mode!r}, expected one of {known}")
 
 
-def _maps(x: Array, output_size: Shape, mode: str, align_corners: bool) -> dict[int, AxisMap]:
-    return {
-        axis: _map(size, outputs, mode, align_corners)
-        for axis, (size, outputs) in enumerate(zip(x.shape[2:], output_size, strict=True), start=2)
-    }
-
-
 @kept
-def _map(size: int, outputs: int, mode: str, align_corners: bool) -> AxisMap:
-    return _MODES[mode](size, outputs, align_corners)
+def _map(size: int, outputs: int, mode: str, align_corners: bool, first: int, last: int) -> AxisMap:
+    """Return the map of outputs ``first..last`` of ``outputs``."""
+    return _MODES[mode](size, outputs, align_corners, np.arange(first, last, dtype=np.float64))
 
 
-def _places(size: int, outputs: int, align_corners: bool) -> Table:
-    numbers = np.arange(outputs, dtype=np.float64)
+def _places(size: int, outputs: int, align_corners: bool, numbers: Table) -> Table:
     if align_corners:
         return numbers * ((size - 1) / max(outputs - 1, 1))
     return (numbers + 0.5) * (size / outputs) - 0.5
 
 
-def _nearest(size: int, outputs: int, align_corners: bool) -> AxisMap:
-    places = np.floor(np.arange(outputs, dtype=np.float64) * (size / outputs)).astype(np.int64)
+def _nearest(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
+    places = np.floor(numbers * (size / outputs)).astype(np.int64)
     return AxisMap.of_taps(size, np.minimum(places, size - 1)[:, None], None)
 
 
-def _bilinear(size: int, outputs: int, align_corners: bool) -> AxisMap:
-    places = np.maximum(_places(size, outputs, align_corners), 0.0)
+def _bilinear(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
+    places = np.maximum(_places(size, outputs, align_corners, numbers), 0.0)
     low = np.floor(places)
     upper = places - low
     sources = np.stack([low, np.minimum(low + 1, size - 1)], axis=1).astype(np.int64)
     return AxisMap.of_taps(size, sources, np.stack([1 - upper, upper], axis=1))
 
 
-def _bicubic(size: int, outputs: int, align_corners: bool) -> AxisMap:
-    sources, distances = _neighbours(_places(size, outputs, align_corners), -1, 2)
+def _bicubic(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
+    sources, distances = _neighbours(_places(size, outputs, align_corners, numbers), -1, 2)
     near = np.abs(distances)
     a = -0.75
     inner = ((a + 2) * near - (a + 3)) * near * near + 1
@@ -128,8 +130,8 @@ def _bicubic(size: int, outputs: int, align_corners: bool) -> AxisMap:
     return AxisMap.of_taps(size, np.clip(sources, 0, size - 1), weights)
 
 
-def _lanczos3(size: int, outputs: int, align_corners: bool) -> AxisMap:
-    sources, distances = _neighbours(_places(size, outputs, align_corners), -2, 3)
+def _lanczos3(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
+    sources, distances = _neighbours(_places(size, outputs, align_corners, numbers), -2, 3)
     weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0.0)
     weights = np.where((sources >= 0) & (sources < size), weights, 0.0)
     total = weights.sum(axis=1, keepdims=True)
@@ -142,7 +144,7 @@ def _neighbours(places: Table, first: int, last: int) -> tuple[Table, Table]:
     return sources.astype(np.int64), places[:, None] - sources
 
 
-_MODES: Mapping[str, Callable[[int, int, bool], AxisMap]] = {
+_MODES: Mapping[str, Callable[[int, int, bool, Table], AxisMap]] = {
     "Nearest": _nearest,
     "Bilinear": _bilinear,
     "Bicubic": _bicubic,

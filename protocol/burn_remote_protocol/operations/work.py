@@ -1,0 +1,682 @@
+"""Estimates of what one operation takes: time (``cost``) and scratch memory (``workspace``).
+
+A cost is in nanoseconds of one core of a current server; it decides whether an operation may run on
+the server's event loop, and `max_operation_cost` refuses operations by it. It is an upper estimate
+in most cases and must never be less than a tenth of the time taken: `benchmarks/costs.py` measures
+every row. A workspace is in bytes beyond inputs and outputs, of the NumPy kernels.
+
+Estimates are functions of a call whose ``requested`` are its outputs. Rows that work alike share a
+factory; their parameters stand in the row, so that the table shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from burn_remote_protocol.dtypes import BF16, F16
+from burn_remote_protocol.operations.row import Call, Work
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = [
+    "ADAPTIVE_POOLING",
+    "ADAPTIVE_POOLING_BACKWARD",
+    "ATTENTION",
+    "CAT",
+    "CONVOLUTION",
+    "CONVOLUTION_BACKWARD",
+    "CTC",
+    "CTC_BACKWARD",
+    "DEFORMABLE",
+    "DEFORMABLE_BACKWARD",
+    "EMBEDDING_BACKWARD",
+    "FOURIER",
+    "GATHER_ND",
+    "GRID_SAMPLE",
+    "INTERPOLATE",
+    "INTERPOLATE_BACKWARD",
+    "LINEAR",
+    "LINEAR_WEIGHT_BACKWARD",
+    "LINEAR_X_BACKWARD",
+    "MATMUL",
+    "NOTHING",
+    "POOL",
+    "POOL_BACKWARD",
+    "POOL_INDICES_BACKWARD",
+    "POOL_WITH_INDICES",
+    "SCATTER_ND",
+    "TRANSPOSED_CONVOLUTION",
+    "UNKNOWN",
+    "VIEW",
+    "along_rows",
+    "elementwise",
+    "estimated",
+    "indexed",
+    "per_element",
+    "positions",
+    "ranked",
+    "updated",
+]
+
+# Scratch that a kernel over windows allows itself per block of its work.
+BLOCK_BYTES: Final = 8 * 2**20
+# A pass of a kernel's own loop: some calls of the array library on views.
+PASS_COST: Final = 10_000
+# One call of a kernel that checks its arguments and calls the array library a few times.
+KERNEL_COST: Final = 20_000
+# Two arithmetic operations for each multiplication and addition of a matrix product. NumPy needs
+# a fortieth of that where BLAS can be used, and all of it for integers and odd strides.
+PRODUCT_COST: Final = 2
+# Converting an element from or to 16 bits.
+CONVERSION_COST: Final = 4
+QUANTIZED_COST: Final = 10
+FLOAT32_BYTES: Final = 4
+INDEX_BYTES: Final = 8
+
+
+def _inputs(call: Call) -> Iterator[TensorSpec]:
+    for item in call.inputs:
+        if type(item) is tuple:
+            yield from item
+        elif item is not None:
+            yield item
+
+
+def _elements(call: Call) -> int:
+    """Count the elements of all inputs and outputs."""
+    return sum(spec.size for spec in _inputs(call)) + sum(spec.size for spec in call.requested)
+
+
+def _input_elements(call: Call) -> int:
+    return sum(spec.size for spec in _inputs(call))
+
+
+def _output_elements(call: Call) -> int:
+    return sum(spec.size for spec in call.requested)
+
+
+def estimated(work: Work, call: Call) -> tuple[int, int]:
+    """Return the cost and the workspace of a call, with those of converting its tensors."""
+    cost, workspace = work.cost(call), work.workspace(call)
+    if work is UNKNOWN:
+        return cost, workspace
+    first = call.inputs[0] if call.inputs else None
+    # Integers of one scale can be moved as they are; all else is computed with numbers.
+    moves = (
+        not work.converts
+        and type(first) is TensorSpec
+        and first.dtype.scheme is not None
+        and first.dtype.scheme.level is None
+    )
+    for spec in (*_inputs(call), *call.requested):
+        if spec.dtype.scheme is not None:
+            cost += QUANTIZED_COST * spec.size
+            workspace += spec.size if moves else FLOAT32_BYTES * spec.size
+        elif spec.dtype in (F16, BF16):
+            cost += CONVERSION_COST * spec.size
+            workspace += FLOAT32_BYTES * spec.size if work.converts else 0
+    return cost, workspace
+
+
+def _width(spec: TensorSpec) -> int:
+    """Return the bytes of an element as a kernel computes with it."""
+    return max(FLOAT32_BYTES, spec.dtype.itemsize)
+
+
+def _none(call: Call) -> int:
+    return 0
+
+
+def _constant(value: int) -> Callable[[Call], int]:
+    return lambda call: value
+
+
+# -- element by element ---------------------------------------------------------------------------
+
+
+def elementwise(
+    cost: int,
+    workspace: int = 0,
+    *,
+    integers: int | None = None,
+    call_cost: int = 0,
+    converts: bool = False,
+) -> Work:
+    """Work of an operation on broadcast elements: per element of the output, and per call.
+
+    ``workspace`` is in bytes per element, ``integers`` the same for integer tensors.
+    """
+
+    def scratch(call: Call) -> int:
+        each = workspace
+        if integers is not None and call.requested[0].dtype.is_integer:
+            each = integers
+        return each * _output_elements(call)
+
+    return Work(
+        lambda call: call_cost + cost * _output_elements(call) + _input_elements(call),
+        scratch,
+        converts,
+    )
+
+
+def per_element(cost: int, workspace: int = 0, *, converts: bool = True) -> Work:
+    """Work per element of inputs and outputs, where the output may be the smaller."""
+    return Work(
+        lambda call: cost * _elements(call),
+        lambda call: workspace * _input_elements(call),
+        converts,
+    )
+
+
+def along_rows(cost: int, row_cost: int, workspace: int = 0) -> Work:
+    """Work per element of the inputs, and per line along the axis of the operation.
+
+    ``workspace`` is in bytes per line.
+    """
+
+    def total(call: Call) -> int:
+        return cost * _elements(call) + row_cost * _lines(call)
+
+    return Work(total, lambda call: workspace * _lines(call))
+
+
+def positions(cost: int, row_cost: int, workspace: int) -> Work:
+    """The same for positions along an axis: any but the last is moved to the end by a copy."""
+    rows = along_rows(cost, row_cost, workspace)
+
+    def scratch(call: Call) -> int:
+        spec, axis = call.inputs[0], _axis(call)
+        is_last = axis is None or axis == len(spec.shape) - 1
+        return rows.workspace(call) + (0 if is_last else _width(spec) * spec.size)
+
+    return Work(rows.cost, scratch)
+
+
+def _axis(call: Call) -> int | None:
+    parameters = call.parameters
+    return int(parameters.get("axis", parameters.get("dim")))
+
+
+def _lines(call: Call) -> int:
+    spec, axis = call.inputs[0], _axis(call)
+    if axis is None or not spec.size:
+        return 1
+    return int(spec.size // spec.shape[axis])
+
+
+def ranked(cost: int, workspace: int) -> Work:
+    """Work of sorting along an axis."""
+
+    def total(call: Call) -> int:
+        spec, axis = call.inputs[0], _axis(call)
+        length = spec.shape[axis] if axis is not None else spec.size
+        return int(cost * spec.size * max(1, length.bit_length()) + 300 * _lines(call))
+
+    return Work(total, lambda call: workspace * call.inputs[0].size)
+
+
+VIEW: Final = Work(_none, _none, converts=False)
+NOTHING: Final = VIEW
+# Operations of an operator: so costly that one runs on its session's worker and is timed.
+UNKNOWN: Final = Work(_constant(1_000_000), _none)
+
+
+# -- movement and indices -------------------------------------------------------------------------
+
+CAT: Final = Work(
+    lambda call: 2 * _elements(call) + 1_000 * len(call.inputs[0]),
+    _none,
+    converts=False,
+)
+
+
+def indexed(cost: int, workspace: int = 0) -> Work:
+    """Work of picking elements: per element of the output and per index, checked before use."""
+
+    def indices(call: Call) -> int:
+        return int(call.inputs[1].size)
+
+    return Work(
+        lambda call: KERNEL_COST // 4 + cost * _output_elements(call) + 10 * indices(call),
+        lambda call: workspace * _output_elements(call) + INDEX_BYTES * indices(call),
+        converts=False,
+    )
+
+
+def updated(cost: int) -> Work:
+    """Work of replacing or updating elements by index: a copy, then one step per new element.
+
+    ``inputs`` are the tensor, indices and values.
+    """
+
+    def total(call: Call) -> int:
+        tensor, indices, values = call.inputs
+        return int(KERNEL_COST // 2 + 2 * tensor.size + 10 * indices.size + cost * values.size)
+
+    def workspace(call: Call) -> int:
+        _, indices, values = call.inputs
+        return int(INDEX_BYTES * (2 * values.size + indices.size))
+
+    return Work(total, workspace)
+
+
+def _embedding_backward_cost(call: Call) -> int:
+    weights, grad, indices = call.inputs
+    return int(KERNEL_COST + 2 * weights.size + 30 * grad.size + 10 * indices.size)
+
+
+EMBEDDING_BACKWARD: Final = Work(
+    _embedding_backward_cost,
+    lambda call: (
+        min(2 * BLOCK_BYTES, 3 * INDEX_BYTES * call.inputs[1].size)
+        + 3 * INDEX_BYTES * max(call.inputs[0].shape[-1], call.inputs[2].size)
+    ),
+)
+GATHER_ND: Final = Work(
+    lambda call: (
+        KERNEL_COST
+        + 4 * _output_elements(call)
+        + 15 * call.inputs[1].size
+        + PASS_COST * (call.inputs[1].shape[-1] if call.inputs[1].shape else 0)
+    ),
+    lambda call: 3 * INDEX_BYTES * call.inputs[1].size,
+    converts=False,
+)
+SCATTER_ND: Final = Work(
+    lambda call: (
+        KERNEL_COST
+        + 2 * call.inputs[0].size
+        + 30 * call.inputs[2].size
+        + 15 * call.inputs[1].size
+        + PASS_COST * (call.inputs[1].shape[-1] if call.inputs[1].shape else 0)
+    ),
+    lambda call: 3 * INDEX_BYTES * (call.inputs[1].size + call.inputs[2].size),
+)
+
+
+# -- matrix products ------------------------------------------------------------------------------
+
+
+def _matmul_cost(call: Call) -> int:
+    (out,), lhs = call.requested, call.inputs[0]
+    products = math.prod(out.shape[:-2])
+    return int(PRODUCT_COST * out.size * lhs.shape[-1] + out.size + 500 * products)
+
+
+def _matmul_workspace(call: Call) -> int:
+    # Integers are multiplied as float64 where that is exact.
+    (out,) = call.requested
+    if not out.dtype.is_integer:
+        return 0
+    return 8 * (_input_elements(call) + 2 * out.size)
+
+
+MATMUL: Final = Work(_matmul_cost, _matmul_workspace)
+LINEAR: Final = Work(
+    lambda call: (
+        KERNEL_COST
+        + PRODUCT_COST * call.requested[0].size * call.inputs[1].shape[0]
+        + 2 * _elements(call)
+    ),
+    lambda call: call.inputs[0].nbytes,
+)
+LINEAR_X_BACKWARD: Final = Work(
+    lambda call: (
+        KERNEL_COST
+        + PRODUCT_COST * call.inputs[1].size * call.inputs[0].shape[0]
+        + 2 * _elements(call)
+    ),
+    lambda call: call.inputs[1].nbytes,
+)
+LINEAR_WEIGHT_BACKWARD: Final = Work(
+    lambda call: (
+        KERNEL_COST
+        + PRODUCT_COST * call.inputs[0].size * call.inputs[1].shape[-1]
+        + 2 * _elements(call)
+    ),
+    lambda call: _input_elements(call) * _width(call.inputs[0]),
+)
+
+KEYS_AT_ONCE: Final = 2048
+
+
+def _attention_cost(call: Call) -> int:
+    query, key, value = call.inputs[:3]
+    batch, heads, queries, _ = query.shape
+    keys = key.shape[2]
+    scores = batch * heads * queries * keys
+    row_bytes = max(1, 2 * min(keys, KEYS_AT_ONCE) * _width(query))
+    queries_at_once = max(1, min(queries, BLOCK_BYTES // row_bytes))
+    heads_at_once = max(1, BLOCK_BYTES // (row_bytes * queries_at_once))
+    passes = batch * -(-heads // heads_at_once) * -(-queries // queries_at_once)
+    passes *= max(1, -(-keys // KEYS_AT_ONCE))
+    products = PRODUCT_COST * scores * (query.shape[3] + value.shape[3])
+    # A product of one head is a call of BLAS of its own.
+    return int(
+        KERNEL_COST + products + 30 * scores + 10 * PASS_COST * passes + 1_000 * batch * heads
+    )
+
+
+def _attention_workspace(call: Call) -> int:
+    query, key, value = call.inputs[:3]
+    row = 4 * min(key.shape[2], KEYS_AT_ONCE) * _width(query)
+    scores = math.prod(query.shape[:3]) * row
+    return int(min(scores, max(2 * BLOCK_BYTES, row)) + 3 * query.nbytes + 3 * value.nbytes)
+
+
+ATTENTION: Final = Work(_attention_cost, _attention_workspace)
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def _reaching(sizes: tuple[int, ...], taps: tuple[int, ...], outputs: tuple[int, ...]) -> int:
+    """Count the taps that lie inside the input for any window: each is a pass over an image."""
+    return math.prod(
+        min(tap, max(1, count) * max(1, size))
+        for size, tap, count in zip(sizes, taps, outputs, strict=True)
+    )
+
+
+def _windows_cost(call: Call, x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
+    """Estimate a convolution of ``x`` to ``out``, or one of its gradients."""
+    batch, channels = x.shape[:2]
+    taps = math.prod(weight.shape[2:])
+    positions = math.prod(out.shape[2:])
+    products = batch * out.shape[1] * positions * weight.shape[1] * taps
+    column = channels * taps * math.prod(out.shape[3:]) * _width(x)
+    rows_at_once = BLOCK_BYTES // max(1, column)
+    height = out.shape[2]
+    images_at_once = rows_at_once // max(1, height)
+    blocks = (
+        -(-batch // images_at_once)
+        if images_at_once
+        else batch * -(-height // max(1, rows_at_once))
+    )
+    if call.parameters["groups"] > 1 or channels == 1:
+        # A depthwise layer passes over its taps once for each image and block of channels.
+        plane = 4 * (positions * max(1, out.shape[1] // max(1, channels)) + math.prod(x.shape[2:]))
+        at_once = max(1, BLOCK_BYTES // max(1, plane * _width(x)))
+        blocks = max(blocks, batch * -(-channels // at_once))
+    reaching = _reaching(x.shape[2:], weight.shape[2:], out.shape[2:])
+    return int(
+        5 * KERNEL_COST
+        + PRODUCT_COST * products
+        + 4 * batch * channels * min(taps, reaching) * positions
+        + PASS_COST * reaching * blocks
+        + 500 * call.parameters["groups"] * blocks
+        + 2 * (x.size + weight.size + out.size)
+    )
+
+
+def _windows_workspace(call: Call, x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
+    taps = math.prod(weight.shape[2:])
+    row = x.shape[1] * taps * math.prod(out.shape[3:]) * _width(x)
+    columns = x.shape[0] * out.shape[2] * row
+    # Weights that are not contiguous are copied, and so is a block's part of the output.
+    return int(min(columns, max(BLOCK_BYTES, row)) * 2 + weight.nbytes + 2 * BLOCK_BYTES)
+
+
+def _convolution(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return the image, the filters and the output of a convolution."""
+    return call.inputs[0], call.inputs[1], call.requested[0]
+
+
+def _convolution_backward(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return the image, the filters and the gradient of the output."""
+    return call.inputs[0], call.inputs[1], call.inputs[2]
+
+
+def _transposed(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return the same of the convolution whose gradient a transposed convolution is."""
+    return call.requested[0], call.inputs[1], call.inputs[0]
+
+
+def _windows(parts: Callable[[Call], tuple[TensorSpec, TensorSpec, TensorSpec]]) -> Work:
+    return Work(
+        lambda call: _windows_cost(call, *parts(call)),
+        lambda call: _windows_workspace(call, *parts(call)),
+    )
+
+
+CONVOLUTION: Final = _windows(_convolution)
+CONVOLUTION_BACKWARD: Final = _windows(_convolution_backward)
+TRANSPOSED_CONVOLUTION: Final = _windows(_transposed)
+
+
+def _columns(call: Call, out: TensorSpec) -> tuple[int, int, int, int]:
+    """Return sizes of a deformable convolution: the columns of all images, those of one row of
+    windows, the places read per row (each by every channel), and the blocks of rows."""
+    x, weight = call.inputs[0], call.inputs[2]
+    taps = math.prod(weight.shape[2:])
+    height, width = out.shape[2:]
+    row = x.shape[1] * taps * width
+    places = call.parameters["offset_groups"] * taps * width
+    at_once = max(1, BLOCK_BYTES // max(1, row * _width(x)))
+    return x.shape[0] * height * row, row, places, x.shape[0] * -(-height // at_once)
+
+
+def _deformable_cost(call: Call, out: TensorSpec, factor: int) -> int:
+    x, weight = call.inputs[0], call.inputs[2]
+    cells, _, places, blocks = _columns(call, out)
+    products = math.prod(out.shape) * math.prod(weight.shape[1:])
+    rows = x.shape[0] * out.shape[2]
+    return int(
+        10 * KERNEL_COST
+        + factor * (PRODUCT_COST * products + 40 * cells + 200 * rows * places)
+        + 20 * PASS_COST * factor * blocks
+        + 8 * PASS_COST * factor * blocks * call.parameters["offset_groups"]
+        + 4 * x.size
+    )
+
+
+def _deformable_workspace(call: Call, out: TensorSpec, factor: int) -> int:
+    x, weight = call.inputs[0], call.inputs[2]
+    cells, row, places, _ = _columns(call, out)
+    at_once = max(row, min(cells, BLOCK_BYTES // _width(x)))
+    place = places * at_once // max(1, row)
+    plane = x.size // max(1, x.shape[0])
+    scatter = 2 * INDEX_BYTES * at_once if factor > 1 else 0
+    return int(
+        5 * factor * _width(x) * at_once
+        + scatter
+        + 16 * INDEX_BYTES * place
+        + 2 * _width(x) * (plane * factor + weight.size)
+    )
+
+
+DEFORMABLE: Final = Work(
+    lambda call: _deformable_cost(call, call.requested[0], 1),
+    lambda call: _deformable_workspace(call, call.requested[0], 1),
+)
+DEFORMABLE_BACKWARD: Final = Work(
+    lambda call: _deformable_cost(call, call.inputs[5], 3),
+    lambda call: _deformable_workspace(call, call.inputs[5], 2),
+)
+
+
+# -- pooling and sampling -------------------------------------------------------------------------
+
+
+def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
+    return value if type(value) is tuple else (value,) * axes
+
+
+def _folded(call: Call, x: TensorSpec, out: TensorSpec, cost: int) -> int:
+    """Estimate folding windows axis by axis: as many passes as taps or windows, the fewer."""
+    axes = len(x.shape) - 2
+    kernel = _per_axis(call.parameters["kernel_size"], axes)
+    dilation = _per_axis(call.parameters.get("dilation", 1), axes)
+    total = KERNEL_COST
+    planes = math.prod(x.shape[:2])
+    for axis in range(axes):
+        size, count = x.shape[axis + 2], out.shape[axis + 2]
+        others = planes * math.prod(
+            max(x.shape[other + 2], out.shape[other + 2]) for other in range(axes) if other != axis
+        )
+        inside = max(1, min(kernel[axis], -(-size // dilation[axis])))
+        total += cost * others * (count * inside + size + count)
+        total += PASS_COST * min(kernel[axis], count)
+    return total
+
+
+def _folded_workspace(x: TensorSpec, out: TensorSpec, element: int) -> int:
+    largest = math.prod(x.shape[:2]) * math.prod(
+        max(pair) for pair in zip(x.shape[2:], out.shape[2:], strict=True)
+    )
+    # Tables of how many elements each window has.
+    return element * largest + 8 * INDEX_BYTES * sum(out.shape[2:])
+
+
+POOL: Final = Work(
+    lambda call: _folded(call, call.inputs[0], call.requested[0], 2),
+    lambda call: _folded_workspace(call.inputs[0], call.requested[0], 2 * _width(call.inputs[0])),
+)
+POOL_BACKWARD: Final = Work(
+    lambda call: _folded(call, call.inputs[0], call.inputs[1], 3),
+    lambda call: _folded_workspace(call.inputs[0], call.inputs[1], 3 * _width(call.inputs[0])),
+)
+POOL_WITH_INDICES: Final = Work(
+    lambda call: _folded(call, call.inputs[0], call.requested[0], 15),
+    lambda call: _folded_workspace(call.inputs[0], call.requested[0], 8 * INDEX_BYTES),
+)
+POOL_INDICES_BACKWARD: Final = Work(
+    lambda call: 5 * KERNEL_COST + 3 * call.inputs[0].size + 20 * call.inputs[1].size,
+    lambda call: (
+        (_width(call.inputs[0])) * call.inputs[0].size + 4 * INDEX_BYTES * call.inputs[1].size
+    ),
+)
+
+# Entries of the table of one block of an axis, and the bytes of all arrays made of an entry.
+TABLE_ENTRIES: Final = 65_536
+TABLE_ENTRY_BYTES: Final = 160
+
+
+def _resampled(x: TensorSpec, out: TensorSpec, taps: int, *, covers: bool = False) -> int:
+    """Estimate mapping the axes of an image one after the other, ``taps`` inputs per output.
+
+    ``covers``: the outputs take all inputs together, however few they are.
+    """
+    planes = math.prod(x.shape[:2])
+    total = 5 * KERNEL_COST
+    sizes = (*x.shape[2:],)
+    counts = (*out.shape[2:],)
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        entries = taps * count + (size if covers else 0)
+        others = planes * math.prod(
+            max(sizes[other], counts[other]) for other in range(len(sizes)) if other != axis
+        )
+        passes = min(count, taps + -(-size // max(1, count)))
+        total += (100 + 5 * others) * entries + 3 * PASS_COST * passes
+    return total
+
+
+def _resampled_workspace(x: TensorSpec, out: TensorSpec, taps: int) -> int:
+    planes = math.prod(x.shape[:2])
+    largest = planes * math.prod(max(pair) for pair in zip(x.shape[2:], out.shape[2:], strict=True))
+    longest = max(max(x.shape[2:]), max(out.shape[2:]))
+    table = TABLE_ENTRY_BYTES * min(taps * longest, TABLE_ENTRIES)
+    # Of adaptive pooling, where each window starts and stops and how many elements it has.
+    return 3 * _width(x) * largest + table + 5 * INDEX_BYTES * sum(out.shape[2:])
+
+
+INTERPOLATION_TAPS: Final = {"Nearest": 1, "Bilinear": 2, "Bicubic": 4, "Lanczos3": 6}
+
+
+def _taps(call: Call) -> int:
+    return INTERPOLATION_TAPS.get(call.parameters["mode"], 6)
+
+
+INTERPOLATE: Final = Work(
+    lambda call: _resampled(call.inputs[0], call.requested[0], _taps(call)),
+    lambda call: _resampled_workspace(call.inputs[0], call.requested[0], _taps(call)),
+)
+INTERPOLATE_BACKWARD: Final = Work(
+    lambda call: 2 * _resampled(call.inputs[0], call.inputs[1], _taps(call)),
+    lambda call: _resampled_workspace(call.inputs[0], call.inputs[1], _taps(call)),
+)
+ADAPTIVE_POOLING: Final = Work(
+    lambda call: _resampled(call.inputs[0], call.requested[0], 2, covers=True),
+    lambda call: _resampled_workspace(call.inputs[0], call.requested[0], 2),
+)
+ADAPTIVE_POOLING_BACKWARD: Final = Work(
+    lambda call: 2 * _resampled(call.inputs[0], call.inputs[1], 2, covers=True),
+    lambda call: _resampled_workspace(call.inputs[0], call.inputs[1], 2),
+)
+
+
+def _grid_sample_cost(call: Call) -> int:
+    image, grid = call.inputs
+    corners = 1 if call.parameters["mode"] == "Nearest" else 4
+    return int(
+        10 * KERNEL_COST
+        + 2 * image.size
+        + (40 + 60 * corners) * grid.size
+        + 15 * corners * call.requested[0].size
+    )
+
+
+GRID_SAMPLE: Final = Work(
+    _grid_sample_cost,
+    lambda call: 8 * call.inputs[0].size + 64 * call.inputs[1].size + 40 * call.requested[0].size,
+)
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+
+def _fourier_cost(call: Call) -> int:
+    samples = call.parameters["n"]
+    spec, dim = call.inputs[0], call.parameters["dim"]
+    length = max(samples or 0, spec.shape[dim], call.requested[0].shape[dim])
+    lines = spec.size // max(1, spec.shape[dim])
+    # A prime length takes three transforms of twice the length or more.
+    work = 15 * length * max(1, length.bit_length())
+    return int(KERNEL_COST + lines * (work + 1_000) + 5 * _elements(call))
+
+
+def _fourier_workspace(call: Call) -> int:
+    largest = max(_input_elements(call), _output_elements(call))
+    length = call.requested[0].shape[call.parameters["dim"]]
+    # The complex spectrum, the transform's copy of its input, and the scratch of one long line.
+    return int(40 * largest + 128 * length)
+
+
+FOURIER: Final = Work(_fourier_cost, _fourier_workspace)
+
+
+def _ctc_states(call: Call) -> tuple[int, int]:
+    """Return the steps, and the states of all samples at one step."""
+    steps, batch, _ = call.inputs[0].shape
+    return steps, batch * (2 * call.inputs[1].shape[1] + 1)
+
+
+def _ctc_cost(call: Call) -> int:
+    steps, states = _ctc_states(call)
+    return 10 * KERNEL_COST + steps * (5 * PASS_COST + 80 * states) + 2 * _elements(call)
+
+
+def _ctc_backward_cost(call: Call) -> int:
+    steps, states = _ctc_states(call)
+    classes = call.inputs[0].size // max(1, steps)
+    step = 15 * PASS_COST + 250 * states + 40 * classes
+    return int(10 * KERNEL_COST + steps * step + 4 * _elements(call))
+
+
+def _ctc_workspace(call: Call) -> int:
+    steps, states = _ctc_states(call)
+    return min(32 * steps * states, BLOCK_BYTES + 32 * states) + 128 * states
+
+
+CTC: Final = Work(_ctc_cost, _ctc_workspace)
+# All forward variables are kept, in float64.
+CTC_BACKWARD: Final = Work(
+    _ctc_backward_cost,
+    lambda call: (
+        _ctc_workspace(call)
+        + 8 * _ctc_states(call)[0] * _ctc_states(call)[1]
+        + 16 * call.inputs[0].size
+    ),
+)

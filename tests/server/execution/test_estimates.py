@@ -1,0 +1,92 @@
+"""Each row's estimates against what its kernel takes, for random calls.
+
+Time is processor time relative to a calibration in the same process, the least of several runs, and
+the allowed ratio is ten: estimates are meant to be above what is measured, and `make costs` shows
+ratios around one at most. A call that exceeds it is measured again with a new calibration.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.work import estimated
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.costs import TASK_COST
+from support.kernels import on_host
+from support.workloads import DRAWN, Workload, draw
+
+ALLOWED_RATIO: Final = 10.0
+CALLS: Final = 3
+ELEMENTS: Final = 20_000
+TRIES: Final = 5
+MEBIBYTE: Final = 2**20
+
+# Rows that have no kernel: notes to the session, an operator's operations, what nobody can do.
+WITHOUT_KERNEL: Final = {"Init", "Drop", "Custom", "Distributed.AllReduce"}
+
+
+def processor_seconds(call: Callable[[], Any]) -> float:
+    """Return the least processor time of three runs."""
+    found = []
+    for _ in range(3):
+        started = time.process_time()
+        call()
+        found.append(time.process_time() - started)
+    return min(found)
+
+
+def time_ratio(workload: Workload, run: Callable[..., Any]) -> float:
+    """Return the time of a call in units of its estimate."""
+    numbers = np.ones(100_000)  # a nanosecond each, by an addition that waits for the one before
+    unit = processor_seconds(lambda: np.cumsum(numbers)) / numbers.size
+    cost, _ = estimated(workload.signature.row.work, workload.signature.call)
+    return processor_seconds(lambda: run(*workload.arrays)) / unit / (cost + TASK_COST)
+
+
+def scratch_bytes(workload: Workload, run: Callable[..., Any]) -> int:
+    """Return the memory that a call takes at once beyond its results."""
+    tracemalloc.start()
+    try:
+        result = run(*workload.arrays)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    results = result if type(result) is tuple else (result,)
+    return int(peak - sum(array.nbytes for array in results if array is not None))
+
+
+def drawn(name: str) -> list[tuple[Workload, Callable[..., Any]]]:
+    random = Random(name)
+    session = NumpyBackend().open_session()
+    found = [draw(name, random, random.randint(1, ELEMENTS)) for _ in range(CALLS)]
+    return [(each, session.bind(each.signature)) for each in found if each is not None]
+
+
+def test_every_row_with_a_kernel_is_drawn() -> None:
+    assert {str(row) for row in TABLE.values()} - WITHOUT_KERNEL == set(DRAWN)
+
+
+@on_host
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_estimate_is_less_than_a_tenth_of_what_a_call_takes(name: str) -> None:
+    context = contextvars.copy_context()
+    context.run(NumpyBackend().prepare_thread)
+    gc.collect()
+    for workload, run in drawn(name):
+        ratios: list[float] = []
+        while not ratios or (ratios[-1] > ALLOWED_RATIO and len(ratios) < TRIES):
+            ratios.append(context.run(time_ratio, workload, run))
+        described = f"{workload.signature.describe()} {workload.signature.call.parameters}"
+        assert min(ratios) <= ALLOWED_RATIO, described
+        _, workspace = estimated(workload.signature.row.work, workload.signature.call)
+        assert context.run(scratch_bytes, workload, run) <= workspace + MEBIBYTE, described
