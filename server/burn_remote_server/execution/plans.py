@@ -165,7 +165,7 @@ def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
     if allowed is None or cost <= allowed:
         return None
     return QuotaExceeded(
-        f"operation cost: an estimated {cost:,} arithmetic operations, {allowed:,} are allowed; "
+        f"operation cost: an estimated {cost:,} ns of one core, {allowed:,} are allowed; "
         "split the operation, or raise max_operation_cost on the server"
     )
 
