@@ -84,7 +84,7 @@ def test_an_operation_over_its_cost_is_refused_before_it_starts() -> None:
     with limited("--max-operation-cost", "2000000") as device:
         x = br.ones((101, 100), device=device)
         with pytest.raises(
-            br.QuotaExceeded, match=r"estimated 2,050,901 ns of one core, 2,000,000 are allowed"
+            br.QuotaExceeded, match=r"estimated 2,040,200 ns of one core, 2,000,000 are allowed"
         ) as caught:
             (x @ x.T).numpy()
         assert "Matmul" in caught.value.operation

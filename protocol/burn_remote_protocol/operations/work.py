@@ -302,7 +302,8 @@ SCATTER_ND: Final = Work(
 def _matmul_cost(call: Call) -> int:
     (out,), lhs = call.requested, call.inputs[0]
     products = math.prod(out.shape[:-2])
-    return int(PRODUCT_COST * out.size * lhs.shape[-1] + out.size + 500 * products)
+    # Of small matrices, the calls count more than the multiplications.
+    return int(max(PRODUCT_COST * out.size * lhs.shape[-1], out.size + 500 * products))
 
 
 def _matmul_workspace(call: Call) -> int:
