@@ -167,8 +167,8 @@ class Settings(BaseModel):
     inline_cost_limit: int = Field(
         100_000,
         ge=0,
-        description="A batch of at most this estimated cost, in nanoseconds, runs on the event loop. "
-        "Larger: one session's work delays the others' frames. Smaller: small programs pay a "
+        description="A batch of at most this estimated cost, in nanoseconds, runs on the event "
+        "loop. Larger: one session's work delays the others' frames. Smaller: small programs pay a "
         "hand-over between threads, about 40 µs, per read. 0: none does.",
     )
 
@@ -215,9 +215,9 @@ class Settings(BaseModel):
     )
     max_operation_cost: Count | None = Field(
         None,
-        description="Estimated cost of one operation in nanoseconds of one core (2 × rows × columns "
-        "× inner for a product of matrices); an operation above it is refused before it starts. "
-        "Larger: one operation may occupy a core for longer. Smaller: big operations get "
+        description="Estimated cost of one operation in nanoseconds of one core (2 × rows × "
+        "columns × inner for a product of matrices); an operation above it is refused before it "
+        "starts. Larger: one operation may occupy a core for longer. Smaller: big operations get "
         "QuotaExceeded. Unset: only the memory of its tensors and its scratch bounds it.",
     )
     max_operation_seconds: Seconds = Field(
