@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.links.transports import connect
 
 __all__ = ["echo_round_trip_seconds"]
 
@@ -34,7 +34,7 @@ def echo_round_trip_seconds(count: int = 3000) -> float:
     try:
         assert process.stdout is not None  # started with a pipe
         port = int(process.stdout.readline())
-        link = blocking_link.connect(f"ws://127.0.0.1:{port}")
+        link = connect(f"ws://127.0.0.1:{port}")
         seconds = []
         for _ in range(count):
             start = time.perf_counter()

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Protocol
 
 import uvloop
-from websockets.asyncio.server import ServerConnection, serve
 from websockets.sync.client import connect as library_connect
 
 from burn_remote_protocol.errors import ConnectionLost
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
-from burn_remote_protocol.links.websocket.blocking_link import connect
+from burn_remote_protocol.links.interface import AsyncLink, Request
+from burn_remote_protocol.links.transports import connect, listen
 
 MEGABYTE = 10**6
 KIBIBYTE = 2**10
@@ -76,11 +75,10 @@ class LibraryClient:
 CLIENTS: dict[str, Callable[[str], Client]] = {"burn-remote": connect, "websockets": LibraryClient}
 
 
-async def handle(connection: ServerConnection) -> None:
+async def handle(link: AsyncLink, request: Request) -> None:
     """``/echo`` sends back, ``/sink`` takes n frames, ``/source`` sends what is asked."""
-    link = WebSocketLink(connection)
     try:
-        match connection.request and connection.request.path:
+        match request.path:
             case "/echo":
                 while True:
                     await link.send(await link.receive())
@@ -101,8 +99,8 @@ async def handle(connection: ServerConnection) -> None:
 
 
 async def run_server() -> None:
-    async with serve(handle, "127.0.0.1", 0, **server_options()) as server:
-        print(next(iter(server.sockets)).getsockname()[1], flush=True)
+    async with listen("ws", "127.0.0.1", 0, handle) as listener:
+        print(listener.port, flush=True)
         await asyncio.Event().wait()
 
 

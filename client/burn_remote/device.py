@@ -31,8 +31,7 @@ from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.websocket import blocking_link
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
+from burn_remote_protocol.links.transports import connect
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -233,7 +232,7 @@ def _connect(
         return _connect_burn(address, token, tls, timeout_seconds)
 
     def dial(timeout_seconds: float) -> BlockingLink:
-        return blocking_link.connect(
+        return connect(
             address,
             "/session",
             timeout_seconds=timeout_seconds,
@@ -257,8 +256,8 @@ def _connect_burn(
     # Our server finds the token in the path; Burn's own asks for none.
     called = address if token is None else with_token(address, token)
 
-    def dial(route: str) -> BlockingWebSocket:
-        return blocking_link.connect(
+    def dial(route: str) -> BlockingLink:
+        return connect(
             called,
             route,
             timeout_seconds=timeout_seconds,

@@ -117,6 +117,11 @@ class LocalLink:
         """Execute a frame that is made of two parts."""
         self.send(head + payload)
 
+    def send_together(self, frames: Iterable[bytes]) -> None:
+        """Execute several frames."""
+        for frame in frames:
+            self.send(frame)
+
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         """Return the next frame from the engine, ``None`` when the time is over."""
         with self._arrived:

@@ -207,7 +207,7 @@ async def _refused_by_target(frames: list[bytes]) -> None:
     link = ScriptedLink(frames)
     link.end()
     try:
-        await prove_to_source(link, Address(False, "a", 1), Hello((1,)), _KEY)
+        await prove_to_source(link, Address("ws", "a", 1), Hello((1,)), _KEY)
         raise AssertionError("admitted without the key")
     except BurnRemoteError:
         pass

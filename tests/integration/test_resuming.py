@@ -21,7 +21,8 @@ from burn_remote_protocol.dialects.native import (
     encode_frame,
     encode_task,
 )
-from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, Welcome
 from burn_remote_protocol.session_states import REPLAY_BYTES
 from support.faults import faulty_proxy, random_cuts
@@ -218,7 +219,7 @@ def test_a_restarted_server_does_not_know_the_session() -> None:
 def test_nobody_comes_back_to_a_session_without_its_secret(first_server: RunningServer) -> None:
     with br.RemoteDevice(first_server.address) as device:
         session = device.session.welcome.session
-        link = blocking_link.connect(first_server.address, "/session")
+        link = connect(first_server.address, "/session")
         link.send(encode_frame(Hello(VERSIONS, resume=Resume(session, bytes(16), 0))))
         answer = link.receive(5)
         link.close()
@@ -241,7 +242,7 @@ def test_another_token_s_holder_does_not_resume_a_session_although_it_knows_the_
     ):
         welcome = device.session.welcome
         resume = Resume(welcome.session, welcome.secret, 0)
-        link = blocking_link.connect(running.address, "/session")
+        link = connect(running.address, "/session")
         link.send(encode_frame(Hello(VERSIONS, token="b" * 32, resume=resume)))
         answer = link.receive(5)
         link.close()
@@ -258,13 +259,13 @@ def test_overlapping_resumes_are_carried_out_in_turn_and_the_last_one_serves(
     """The first link stays half open; the second breaks before its Welcome is read."""
     with contextlib.ExitStack() as stack:
 
-        def dial(resume: Resume | None) -> blocking_link.BlockingWebSocket:
-            link = blocking_link.connect(first_server.address, "/session", close_timeout_seconds=0)
+        def dial(resume: Resume | None) -> BlockingLink:
+            link = connect(first_server.address, "/session", close_timeout_seconds=0)
             stack.callback(link.close)
             link.send(encode_frame(Hello(VERSIONS, resume=resume)))
             return link
 
-        def receive(link: blocking_link.BlockingWebSocket) -> object:
+        def receive(link: BlockingLink) -> object:
             frame = link.receive(5)
             assert frame is not None
             return decode_frame(frame)

@@ -1,7 +1,6 @@
-"""What must every link for event loops do, whatever carries it?
+"""The conformance tests of ``AsyncLink``.
 
-``AsyncLinkConformance`` is the contract of ``AsyncLink`` as tests. A test module subclasses it and
-says how a pair of ends is made.
+A test module subclasses ``AsyncLinkConformance`` and provides a pair of ends.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class OpenAsyncPair(Protocol):
 
 
 class AsyncLinkConformance:
-    """Subclasses give the fixture ``open_pair``. What one end does, the other must do too."""
+    """Tests of both directions. Subclasses provide the fixture ``open_pair``."""
 
     @pytest.fixture(params=["one way", "the other way"])
     def forwards(self, request: pytest.FixtureRequest) -> bool:
@@ -37,7 +36,7 @@ class AsyncLinkConformance:
 
     @pytest.fixture
     def open_ends(self, open_pair: OpenAsyncPair, forwards: bool) -> OpenAsyncPair:
-        """The pair, either way round, in a context that must not hang."""
+        """The pair in either order, in a context with a timeout."""
 
         @contextlib.asynccontextmanager
         async def open_ends(max_message_bytes: int = MAX_MESSAGE_BYTES):  # type: ignore[no-untyped-def]
@@ -62,6 +61,71 @@ class AsyncLinkConformance:
             for head in (b"", b"head!", pattern(300)):
                 tasks.create_task(near.send_parts(head, memoryview(payload)))
                 assert await far.receive() == head + payload
+
+    async def test_pieces_of_any_size_arrive_as_one_frame(self, open_ends: OpenAsyncPair) -> None:
+        large, small = pattern(70_000), memoryview(pattern(5_000))
+        pieces: list[bytes | memoryview] = [b"head", large, b"", small, b"tail"]
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            for fragment_bytes in (None, 1000):
+                tasks.create_task(near.send_pieces(pieces, fragment_bytes))
+                assert await far.receive() == b"".join(pieces)
+            await near.send(b"what follows it")
+            assert await far.receive() == b"what follows it"
+
+    async def test_frames_that_have_arrived_are_received_without_waiting(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        frames = [b"one", b"two", b"three"]
+        async with open_ends() as (near, far):
+            assert far.receive_nowait() is None
+            for frame in frames:
+                await near.send(frame)
+            received: list[bytes] = []
+            while len(received) < len(frames):
+                found = far.receive_nowait()
+                if found is None:
+                    await asyncio.sleep(0)
+                else:
+                    received.append(found)
+            assert received == frames
+            assert far.receive_nowait() is None
+
+    async def test_received_bytes_grow_with_each_frame(self, open_ends: OpenAsyncPair) -> None:
+        async with open_ends() as (near, far):
+            before = far.received_bytes
+            await near.send(pattern(5000))
+            await far.receive()
+            assert far.received_bytes - before >= 5000
+
+    async def test_a_new_size_limit_applies_to_the_next_message(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends(10) as (near, far):
+            far.limit_messages(1000)
+            await near.send(bytes(1000))
+            assert await far.receive() == bytes(1000)
+            far.limit_messages(100)
+            await near.send(bytes(101))
+            with pytest.raises(LimitExceeded):
+                await far.receive()
+
+    async def test_a_probe_returns_while_the_other_end_lives_and_fails_after_it_closed(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
+            await near.probe()
+            closing = tasks.create_task(far.close())
+            with pytest.raises(ConnectionLost):
+                await near.receive()
+            await closing
+            with pytest.raises(ConnectionLost):
+                await near.probe()
+
+    async def test_a_link_that_is_kept_alive_stays_open(self, open_ends: OpenAsyncPair) -> None:
+        async with open_ends() as (near, far):
+            near.keep_alive(60)
+            await near.send(b"alive")
+            assert await far.receive() == b"alive"
 
     async def test_a_frame_of_64_mib_arrives_unchanged(self, open_ends: OpenAsyncPair) -> None:
         frame = pattern(MAX_MESSAGE_BYTES)

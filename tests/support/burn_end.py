@@ -16,7 +16,8 @@ from websockets.server import ServerProtocol
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
 from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.transports import connect
 from support.link_servers import PATIENCE_SECONDS
 
 __all__ = ["BurnEnd", "SocketEnd", "burn_end"]
@@ -83,7 +84,7 @@ class BurnEnd:
         self.refused: list[str] = []  # other routes that were asked for
         self.opened = threading.Condition()
 
-    def dial(self, route: str, **options: Any) -> BlockingWebSocket:
+    def dial(self, route: str, **options: Any) -> BlockingLink:
         """Open a socket as a client does."""
         return connect(self.address, route, close_timeout_seconds=0, **options)
 

@@ -10,7 +10,8 @@ import numpy as np
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
 from burn_remote_protocol.dialects.burn_answers import decode_answer
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.messages import Execute, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -23,8 +24,8 @@ class BurnSockets:
     """One session's two sockets. Like the original's client, it counts its tensors as it likes."""
 
     def __init__(self, address: str) -> None:
-        self.requests: BlockingWebSocket = connect(address, "/request", close_timeout_seconds=0)
-        self.responses: BlockingWebSocket = connect(address, "/response", close_timeout_seconds=0)
+        self.requests: BlockingLink = connect(address, "/request", close_timeout_seconds=0)
+        self.responses: BlockingLink = connect(address, "/response", close_timeout_seconds=0)
         session = secrets.randbits(63)
         for link in (self.requests, self.responses):
             link.send(encode_init(session))

@@ -11,7 +11,8 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.transports import connect
 from support.link_servers import raw_server, read_to_end
 
 __all__ = ["accept_websocket", "frame_bytes", "scripted_link"]
@@ -33,7 +34,7 @@ def frame_bytes(opcode: Opcode, payload: bytes, *, fin: bool = True) -> bytes:
 
 
 @contextlib.contextmanager
-def scripted_link(*script: bytes, **options: Any) -> Iterator[BlockingWebSocket]:
+def scripted_link(*script: bytes, **options: Any) -> Iterator[BlockingLink]:
     """Open a link to a server that sends these bytes after the handshake, then listens."""
 
     def behave(sock: socket.socket) -> None:

@@ -11,19 +11,26 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
+from burn_remote_protocol.links.websocket.async_connection import (
+    DirectConnection,
+    DirectServerConnection,
+)
+from burn_remote_protocol.links.websocket.async_link import CONNECTION_OPTIONS, WebSocketLink
 
 __all__ = [
     "LOOPS",
     "PATIENCE_SECONDS",
     "LinkServer",
     "ServerEnd",
+    "direct_options",
+    "link_over",
     "link_server",
     "raw_server",
     "read_to_end",
@@ -40,13 +47,27 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 T = TypeVar("T")
 
 
+def direct_options(max_message_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
+    """Return options with which ``serve`` of ``websockets`` makes connections for links."""
+    return {
+        **CONNECTION_OPTIONS,
+        "create_connection": partial(DirectServerConnection, max_message_bytes=max_message_bytes),
+    }
+
+
+def link_over(connection: ServerConnection) -> WebSocketLink:
+    """Return a link over a connection made with ``direct_options``."""
+    assert isinstance(connection, DirectConnection)
+    return WebSocketLink(connection)
+
+
 class ServerEnd:
     """The server's end of one connection, for use by a test's own thread."""
 
     def __init__(self, server: LinkServer, connection: ServerConnection) -> None:
         self._server = server
         self.connection = connection
-        self.link = WebSocketLink(connection)
+        self.link = link_over(connection)
         self.done = asyncio.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -108,14 +129,10 @@ def link_server(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     tls: ssl.SSLContext | None = None,
-    direct: bool = True,
 ) -> Iterator[LinkServer]:
-    """Run a server in a thread until the context ends; not ``direct``: without our own options."""
+    """Run a server in a thread until the context ends."""
     server = LinkServer(LOOPS[loop_name]())
     server.scheme = "ws" if tls is None else "wss"
-    options: dict[str, Any] = {"max_size": max_message_bytes}
-    if direct:
-        options = server_options(max_message_bytes=max_message_bytes)
     stop = asyncio.Event()
     ready = threading.Event()
 
@@ -125,7 +142,7 @@ def link_server(
             "127.0.0.1",
             0,
             ssl=tls,
-            **options,
+            **direct_options(max_message_bytes),
         ) as listening:
             server.port = next(iter(listening.sockets)).getsockname()[1]
             ready.set()

@@ -1,7 +1,6 @@
-"""What must every link for threads do, whatever carries it?
+"""The conformance tests of ``BlockingLink``.
 
-``BlockingLinkConformance`` is the contract of ``BlockingLink`` as tests. A test module subclasses
-it and says how a pair of ends is made.
+A test module subclasses ``BlockingLinkConformance`` and provides a pair of ends.
 """
 
 from __future__ import annotations
@@ -78,6 +77,19 @@ class Exchange:
         assert [take(link) for _ in frames] == frames
         back.result(PATIENCE_SECONDS)
 
+    def test_frames_sent_together_arrive_one_by_one(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        frames = [b"%d" % number * (number % 40) for number in range(3000)]
+        frames += [pattern(300_000), b""]
+        sending = in_thread(link.send_together, frames)
+        assert [far.receive() for _ in frames] == frames
+        sending.result(PATIENCE_SECONDS)
+        link.close()
+        with pytest.raises(ConnectionLost):
+            link.send_together(frames)
+
     def test_frames_of_concurrent_senders_never_interleave(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
@@ -136,7 +148,7 @@ class Exchange:
 
 
 class Waiting:
-    """Waiting takes nothing and can be cut short."""
+    """Waiting consumes nothing and can be interrupted."""
 
     def test_receiving_returns_nothing_when_the_time_is_over_and_loses_nothing(
         self, pair: tuple[BlockingLink, FarEnd]
@@ -188,7 +200,7 @@ class Waiting:
 
 
 class Endings:
-    """However a link ends, every thread learns it, and nothing that came before is lost."""
+    """Every thread learns that a link has ended; frames that arrived before are delivered."""
 
     def test_the_other_end_closing_is_seen_after_the_frames_before_it(
         self, pair: tuple[BlockingLink, FarEnd]
@@ -291,7 +303,7 @@ class Endings:
 
 
 class BlockingLinkConformance(Exchange, Waiting, Endings):
-    """Subclasses give the fixture ``open_pair``."""
+    """All of them. Subclasses provide the fixture ``open_pair``."""
 
     @pytest.fixture
     def pair(self, open_pair: OpenPair) -> tuple[BlockingLink, FarEnd]:

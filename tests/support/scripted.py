@@ -1,10 +1,10 @@
-"""A link whose other end has said everything beforehand."""
+"""A link whose other end is a list of frames."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from burn_remote_protocol.errors import ConnectionLost
 
@@ -12,12 +12,10 @@ __all__ = ["ScriptedLink"]
 
 
 class ScriptedLink:
-    """An ``AsyncLink`` that gives its frames without ever waiting, then nothing until it is ended.
+    """An ``AsyncLink`` that receives its frames at once, and then nothing until ``end``.
 
-    ``sent`` has what was sent; ``on_send`` is called with each frame.
+    ``sent`` has the frames that were sent; ``on_send`` is called with each of them.
     """
-
-    peer = "a script"
 
     def __init__(
         self, frames: Iterable[bytes], on_send: Callable[[bytes], object] | None = None
@@ -31,7 +29,9 @@ class ScriptedLink:
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._is_held = asyncio.Event()
+        self.peer = "a script"
         self.peer_host = "127.0.0.1"
+        self.received_bytes = 0
         self.closed_with = (0, "")
 
     def say(self, frames: Iterable[bytes]) -> None:
@@ -40,36 +40,39 @@ class ScriptedLink:
         self._changed.set()
 
     def end(self) -> None:
-        """Hang up once the frames are used up."""
+        """Close the connection after the last frame."""
         self._ended = True
         self._changed.set()
 
     async def wait_sent(self, count: int) -> None:
-        """Wait until so many frames were sent."""
+        """Wait until ``count`` frames were sent."""
         while len(self.sent) < count:
             self._has_sent.clear()
             await self._has_sent.wait()
 
     def hold(self) -> None:
-        """Take nothing that is sent, as who does not read."""
+        """Block senders, as a peer that does not read."""
         self._may_send.clear()
 
     def let_go(self) -> None:
-        """Take what is sent again."""
+        """Let senders continue."""
         self._may_send.set()
 
     async def wait_held(self) -> None:
-        """Wait until somebody waits to send."""
+        """Wait until a sender is blocked."""
         await self._is_held.wait()
 
     def limit_messages(self, max_message_bytes: int) -> None:
-        """Accept longer messages: of a script all are accepted."""
+        """Do nothing: a script may have messages of any size."""
 
     def receive_nowait(self) -> bytes | None:
         return self.frames.popleft() if self.frames else None
 
-    async def send_fragments(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
-        await self.send(b"".join(pieces))
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Do nothing: a script cannot vanish."""
+
+    async def probe(self) -> None:
+        """Return at once: a script is always alive."""
 
     async def send(self, frame: bytes) -> None:
         if not self._may_send.is_set():
@@ -83,7 +86,9 @@ class ScriptedLink:
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send_pieces((head, payload))
 
-    async def send_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
+    async def send_pieces(
+        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    ) -> None:
         await self.send(b"".join(pieces))
 
     async def receive(self) -> bytes:

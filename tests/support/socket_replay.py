@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket, connect
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from support.replay import RANDOM, difference
 
@@ -26,8 +27,8 @@ class _Sockets:
 
     def __init__(self, address: str) -> None:
         # The original never answers a close, and neither side pings.
-        self.requests: BlockingWebSocket = connect(address, "/request", close_timeout_seconds=0)
-        self.responses: BlockingWebSocket = connect(address, "/response", close_timeout_seconds=0)
+        self.requests: BlockingLink = connect(address, "/request", close_timeout_seconds=0)
+        self.responses: BlockingLink = connect(address, "/response", close_timeout_seconds=0)
         session = secrets.randbits(63)
         self.requests.send(encode_init(session))
         self.responses.send(encode_init(session))

@@ -24,12 +24,11 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 
 __all__ = ["BurnConnection", "DialRoute"]
 
 # Opens the link to a route of the server.
-DialRoute = Callable[[str], BlockingWebSocket]
+DialRoute = Callable[[str], BlockingLink]
 
 
 class BurnConnection:

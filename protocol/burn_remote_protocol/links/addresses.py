@@ -1,4 +1,4 @@
-"""Addresses of servers: parsing, writing, and the token that a path may hold."""
+"""Server addresses, ``ws://host:port/prefix``, and the token that a path may contain."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 
 __all__ = [
     "DEFAULT_PORT",
+    "SCHEMES",
     "Address",
     "decoded_token",
     "named_address",
@@ -20,10 +21,15 @@ __all__ = [
     "without_token",
 ]
 
-# The port of Burn's own servers, so that one address means the same to both.
+# Burn's own servers and clients use it too, so an address means the same to all of them.
 DEFAULT_PORT: Final = 3000
 
-_SECURE: Final = {"ws": False, "wss": True}
+# Every known scheme, and whether it encrypts. ``transports.register`` adds to it.
+SCHEMES: Final[dict[str, bool]] = {"ws": False, "wss": True}
+
+# Which scheme to suggest in place of a wrong one.
+_SUGGESTED: Final = {"http": "ws", "https": "wss", "tcp": "ws", "grpc": "ws"}
+
 # A host name has at most 253 characters and a token 512, each of them up to three in a path.
 MAX_ADDRESS_CHARACTERS: Final = 2048
 
@@ -35,22 +41,25 @@ _DEVICE_PATH: Final = re.compile(
 )
 _SECRETS: Final = re.compile(r"(/token/|[?&]token=)[^/?#&\s'\"]*")
 
-_MEANT: Final = {"http": "ws", "https": "wss", "tcp": "ws", "grpc": "ws"}
-
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: ``ws://host:port/prefix``, ``secure`` for ``wss``.
+    """Where a server listens: ``scheme://host:port/path``.
 
     ``host`` has no brackets; ``path`` is ``""`` or begins with a slash and does not end with one.
-    As text, for messages and logs, an address does not show the token that its path may hold;
-    ``uri`` is the whole address.
+    As text, for messages and logs, an address does not show the token in its path; ``uri`` is the
+    whole address.
     """
 
-    secure: bool
+    scheme: str
     host: str
     port: int
     path: str = ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether connections to it are encrypted."""
+        return SCHEMES[self.scheme]
 
     def __str__(self) -> str:
         return without_token(self.uri)
@@ -60,19 +69,19 @@ class Address:
 
     @property
     def uri(self) -> str:
-        """The address as it is dialled, with the token that its path may hold."""
+        """The address to connect to, including the token in its path."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'wss' if self.secure else 'ws'}://{host}:{self.port}{self.path}"
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
 
     def joined(self, route: str) -> Address:
         """Return the address of a route (``"/session"``) below this one."""
-        return Address(self.secure, self.host, self.port, self.path + route.rstrip("/"))
+        return Address(self.scheme, self.host, self.port, self.path + route.rstrip("/"))
 
 
 def parse_address(text: str) -> Address:
-    """Read ``ws://host[:port][/prefix]`` or the same with ``wss``.
+    """Parse ``scheme://host[:port][/prefix]``, with a scheme of ``SCHEMES``.
 
-    Raises ``ConnectionFailed`` that says what to write instead.
+    Raises ``ConnectionFailed`` with a suggestion of what to write instead.
     """
     if len(text) > MAX_ADDRESS_CHARACTERS:
         raise ConnectionFailed(
@@ -81,17 +90,18 @@ def parse_address(text: str) -> Address:
     text = text.strip()
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
+    known = " or ".join(f"{name}://" for name in SCHEMES)
     if not separator:
-        raise _malformed(text, "it does not begin with ws:// or wss://", _suggestion(text))
-    if scheme not in _SECURE:
-        suggestion = f"{_MEANT.get(scheme, 'ws')}://{rest or 'host:3000'}"
-        raise _malformed(text, f"{scheme}:// is not ws:// or wss://", suggestion)
+        raise _malformed(text, f"it does not begin with {known}", _suggestion(text))
+    if scheme not in SCHEMES:
+        suggestion = f"{_SUGGESTED.get(scheme, 'ws')}://{rest or 'host:3000'}"
+        raise _malformed(text, f"{scheme}:// is not {known}", suggestion)
     parts = _split(text)
     example = f"{scheme}://host:{DEFAULT_PORT}"
     if not parts.hostname:
         raise _malformed(text, "it names no host", example)
     if parts.username is not None or parts.password is not None:
-        # Not repeated in the text: it holds a password.
+        # The text contains a password, so the error must not repeat it.
         raise ConnectionFailed(
             "an address must not contain a user name or password, which end up in logs; "
             "pass token=… instead"
@@ -104,9 +114,8 @@ def parse_address(text: str) -> Address:
         port = 0
     if port == 0:
         raise _malformed(text, "the port is not a number from 1 to 65535", example)
-    return Address(
-        _SECURE[scheme], _ascii_host(text, parts.hostname), port or DEFAULT_PORT, _path(text, parts)
-    )
+    host = _ascii_host(text, parts.hostname)
+    return Address(scheme, host, port or DEFAULT_PORT, _path(text, parts))
 
 
 def _split(text: str) -> SplitResult:
@@ -131,23 +140,25 @@ def _ascii_host(text: str, host: str) -> str:
         if ":" in name:
             ipaddress.IPv6Address(name)
     except ValueError as error:
-        raise _malformed(text, f"{host!r} is no host name", f"ws://host:{DEFAULT_PORT}") from error
+        problem = f"{host!r} is not a host name"
+        raise _malformed(text, problem, f"ws://host:{DEFAULT_PORT}") from error
     return name
 
 
 def _suggestion(text: str) -> str:
-    """Guess what was meant by a text without ``://``: ``gpu-box:3000``, ``ws:/gpu-box``."""
+    """Suggest an address for a text without ``://``, like ``gpu-box:3000`` or ``ws:/gpu-box``."""
     scheme, _, rest = text.partition(":")
-    if scheme.lower() in _SECURE | _MEANT:
+    if scheme.lower() in SCHEMES | _SUGGESTED:
         text = rest
-        scheme = _MEANT.get(scheme.lower(), scheme.lower())
+        scheme = _SUGGESTED.get(scheme.lower(), scheme.lower())
     else:
         scheme = "ws"
     return f"{scheme}://{text.strip('/') or f'host:{DEFAULT_PORT}'}"
 
 
 def _malformed(text: str, problem: str, suggestion: str) -> ConnectionFailed:
-    return ConnectionFailed(without_token(f"{text!r} is no address, {problem}; write {suggestion}"))
+    message = f"{text!r} is not an address: {problem}; write {suggestion}"
+    return ConnectionFailed(without_token(message))
 
 
 def named_address(text: str) -> str:
@@ -166,8 +177,8 @@ def without_token(text: str) -> str:
 def parse_device_path(path: str) -> tuple[str | None, int] | None:
     """Return the token and the device number of ``[/token/TOKEN][/1]``, or ``None``.
 
-    Any other path is no server's: in particular one that a proxy could normalize to a path outside
-    ``/token/``, such as ``/token/..%2f..%2fadmin``.
+    No server has any other path. In particular, this rejects paths that a proxy could normalize to
+    one outside ``/token/``, such as ``/token/..%2f..%2fadmin``.
     """
     match = _DEVICE_PATH.fullmatch(path)
     if match is None:
@@ -181,9 +192,9 @@ def parse_device_path(path: str) -> tuple[str | None, int] | None:
 
 
 def decoded_token(segment: str) -> str | None:
-    """Return the token that a segment of a path stands for, or ``None`` where it can be none.
+    """Return the token that a path segment encodes, or ``None`` if it is not a valid token.
 
-    Percent-encoding is decoded once. A slash in a token separates names as it does in a path; none
+    Percent-encoding is decoded once. Slashes in a token separate names as in a path, and no name
     may be empty, ``.`` or ``..``.
     """
     token = unquote(segment, errors="replace")

@@ -1,20 +1,28 @@
-"""What does every connection between two ends offer, whatever carries it?
+"""The interfaces of links and transports.
 
-A link carries *frames*: byte strings that arrive whole, once and in order. Two contracts: one for
-threads (the client), one for an event loop (servers and their peers).
+A link carries *frames*: byte strings that arrive whole, once and in order. ``BlockingLink`` serves
+threads (the client), ``AsyncLink`` an event loop (servers and their peers). A ``Transport`` opens
+links of both kinds and accepts them on a port. ``tests/support`` has the conformance tests that
+every implementation must pass.
 
-Which error means what:
+Errors:
 
-- ``ConnectionLost``: the link is dead, whoever ended it. The text has the peer's code and reason
-  where it gave one. Every later call raises it again.
-- ``ProtocolViolation`` from ``receive``: the peer sent what no link carries (a text message, broken
-  framing); ``LimitExceeded``: more in one message than ``max_message_bytes``. The link is dead too.
+- ``ConnectionLost``: the link has ended, no matter which end closed it. The text has the peer's
+  close code and reason, if it sent any. Every later call raises it again.
+- ``ProtocolViolation`` from ``receive``: the peer sent something that a link cannot carry, such as
+  a text message or malformed framing. The link has ended.
+- ``LimitExceeded`` from ``receive``: a message has more than ``max_message_bytes``. The link has
+  ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from burn_remote_protocol.links.addresses import Address
 
 __all__ = [
     "GOING_AWAY",
@@ -24,12 +32,18 @@ __all__ = [
     "PROTOCOL_ERROR",
     "AsyncLink",
     "BlockingLink",
+    "ConnectionGate",
+    "Handle",
+    "Listener",
+    "Request",
+    "Respond",
+    "Response",
+    "Transport",
     "short_reason",
 ]
 
-# The most that one message may hold unless a link is opened with another limit. Larger: a broken
-# peer makes us allocate that much. Smaller: Burn 0.21, which sends a tensor as one message, is cut
-# off earlier than by its own server, which accepts this much.
+# The default size limit of a received message. A faulty peer can make this end allocate that much.
+# Burn 0.21 sends a tensor as one message, and its own server accepts this much.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
 
 # Close codes of RFC 6455, section 7.4.1.
@@ -40,26 +54,26 @@ MESSAGE_TOO_BIG: Final = 1009
 
 
 def short_reason(reason: str) -> str:
-    """Cut a reason to what a close frame can hold, 123 bytes, at a character."""
+    """Truncate a reason to the 123 bytes that a close frame can hold, between characters."""
     return reason.encode()[:123].decode(errors="ignore")
 
 
 class BlockingLink(Protocol):
     """One end of a connection, used by threads.
 
-    Any number of threads may send; frames never interleave. At most one thread receives at a time,
-    which is the caller's duty; another may be in ``wait_readable`` meanwhile. Whoever opened a link
-    closes it, also after ``ConnectionLost``.
+    Any number of threads may send; frames never interleave. The caller makes sure that at most one
+    thread receives at a time; another may be in ``wait_readable`` meanwhile. Whoever opened a link
+    closes it, even after ``ConnectionLost``.
     """
 
     @property
     def address(self) -> str:
-        """Name the other end, for messages to people: ``"ws://gpu-box:3000/session"``."""
+        """The other end, for messages to people: ``"ws://gpu-box:3000/session"``."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Tell whether the link is known to be dead. It may be dead unnoticed."""
+        """Whether the link is known to have ended; it may have ended unnoticed."""
         ...
 
     @property
@@ -68,10 +82,10 @@ class BlockingLink(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; return when the operating system took it, which is the backpressure.
+        """Send one frame; return once the operating system has accepted it (backpressure).
 
-        After a ``KeyboardInterrupt`` the link still works: what the operating system did not take
-        of the frame goes out before the next one. Raises ``ConnectionLost``.
+        After a ``KeyboardInterrupt`` the link still works: the rest of the frame is sent before the
+        next one. Raises ``ConnectionLost``.
         """
         ...
 
@@ -83,37 +97,41 @@ class BlockingLink(Protocol):
         """
         ...
 
-    def receive(self, timeout_seconds: float | None = None) -> bytes | None:
-        """Return the next frame, or ``None`` when none was complete in time (0: look, don't wait).
+    def send_together(self, frames: Sequence[bytes]) -> None:
+        """Send several frames like ``send``, with few system calls. Raises ``ConnectionLost``."""
+        ...
 
-        A ``KeyboardInterrupt`` while waiting loses nothing: the next call continues. Frames that
-        came before the end of the link are returned before the end is raised. Raises
-        ``ConnectionLost``, ``ProtocolViolation``.
+    def receive(self, timeout_seconds: float | None = None) -> bytes | None:
+        """Return the next frame, or ``None`` if none is complete within the timeout.
+
+        A timeout of 0 does not wait. A ``KeyboardInterrupt`` while waiting loses nothing: the next
+        call continues. Frames that arrived before the link ended are returned before the error is
+        raised. Raises ``ConnectionLost``, ``ProtocolViolation``.
         """
         ...
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
-        """Return ``True`` when a frame, or the end of the link, may be there to ``receive``.
+        """Wait until a frame, or the end of the link, may be there to ``receive``.
 
-        Takes nothing. ``False``: the time is over, or somebody called ``interrupt``.
+        Consumes nothing. Return ``False`` after the timeout or an ``interrupt``.
         """
         ...
 
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping the other end each interval, while a thread receives or waits.
 
-        ``beat`` is called with each ping, by that thread; it must not send. Without a sign of life
-        for two intervals the link ends with ``ConnectionLost``. Whatever arrives is one, except
-        that a part of a message only counts from 1 KiB on.
+        ``beat`` is called with each ping, by that thread; it must not send. If the other end is
+        silent for two intervals, the link ends with ``ConnectionLost``. Any whole message counts as
+        a sign of life, and so does at least 1 KiB of an incomplete one.
         """
         ...
 
     def interrupt(self) -> None:
-        """Make ``wait_readable`` in another thread return; if none is in it, the next one."""
+        """Make the current or else the next ``wait_readable`` return."""
         ...
 
     def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
-        """Tell the other end, and end the link here, within a bounded time. Never raises.
+        """Notify the other end and end the link, within a bounded time. Never raises.
 
         Threads inside any other method leave it with ``ConnectionLost``. Closing again does
         nothing.
@@ -129,7 +147,17 @@ class AsyncLink(Protocol):
 
     @property
     def peer(self) -> str:
-        """Name the other end, for logs: ``"192.0.2.7:51034"``."""
+        """The other end, for logs: ``"192.0.2.7:51034"``."""
+        ...
+
+    @property
+    def peer_host(self) -> str:
+        """The other end's address without its port; ``""`` if it has none."""
+        ...
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes have arrived, including those of an incomplete message."""
         ...
 
     async def send(self, frame: bytes) -> None:
@@ -140,7 +168,16 @@ class AsyncLink(Protocol):
         """Send ``head`` and ``payload`` as one frame, without joining them first.
 
         ``payload`` is one-dimensional, contiguous and of bytes. It must not change afterwards: the
-        link may hold on to it until the peer took it. Raises ``ConnectionLost``.
+        link may refer to it until the peer has received it. Raises ``ConnectionLost``.
+        """
+        ...
+
+    async def send_pieces(
+        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    ) -> None:
+        """Send one frame made of any number of pieces, under the rules of ``send_parts``.
+
+        ``fragment_bytes`` is the largest fragment to send, for transports that can split a message.
         """
         ...
 
@@ -151,6 +188,113 @@ class AsyncLink(Protocol):
         """
         ...
 
+    def receive_nowait(self) -> bytes | None:
+        """Return the next frame if it has already arrived."""
+        ...
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        """Set another size limit for messages that arrive from now on."""
+        ...
+
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Ping the other end each interval; end the link if it is silent for two intervals."""
+        ...
+
+    async def probe(self) -> None:
+        """Wait until the other end has responded to a ping. Raises ``ConnectionLost``."""
+        ...
+
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
-        """Tell the other end, and end the link, within a bounded time. Never raises."""
+        """Notify the other end and end the link, within a bounded time. Never raises."""
+        ...
+
+
+# -- transports -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a peer requests before its link opens.
+
+    ``headers`` are case-insensitive. ``refusal`` is the gate's reason to refuse, or empty.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP response that is sent in place of a link."""
+
+    status: int
+    phrase: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+# Serves one link until it returns.
+Handle = Callable[[AsyncLink, Request], Awaitable[None]]
+
+# Returns the response to a request that shall not become a link, or ``None``.
+Respond = Callable[[Request], Response | None]
+
+
+class ConnectionGate(Protocol):
+    """Limits how many connections a listener holds, by the address they come from."""
+
+    def enter(self, address: str) -> tuple[bool, str]:
+        """Count a new connection; return whether it may stay, and the reason if it is refused.
+
+        One that is refused but may stay is told the reason in the response to its request.
+        ``leave`` follows in any case.
+        """
+        ...
+
+    def leave(self, address: str) -> None:
+        """Count a connection as closed."""
+        ...
+
+    def turned_away(self, reason: str, now_seconds: float) -> None:
+        """Record that a connection was closed without a response, at a time of the event loop."""
+        ...
+
+
+class Listener(Protocol):
+    """A port that accepts links."""
+
+    @property
+    def port(self) -> int:
+        """The port's number."""
+        ...
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; those that are open stay open."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to carry links: opens them to an address and accepts them on a port.
+
+    ``transports`` documents the options as typed dictionaries.
+    """
+
+    def connect(self, target: Address, **options: Any) -> BlockingLink:
+        """Open a link for threads. Raises ``ConnectionFailed``."""
+        ...
+
+    async def connect_async(self, target: Address, **options: Any) -> AsyncLink:
+        """Open a link for the running event loop. Raises ``ConnectionFailed``."""
+        ...
+
+    def listen(
+        self, host: str, port: int, handle: Handle, **options: Any
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Return a context in which links are accepted and served by ``handle``.
+
+        ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
+        ``handshake_timeout_seconds`` bounds TLS and the request. Entering raises ``OSError`` if the
+        port is not available; leaving closes all connections.
+        """
         ...

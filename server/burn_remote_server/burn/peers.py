@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from burn_remote_protocol.dialects.burn_answers import decode_data, encode_data_request
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
 from burn_remote_protocol.links.addresses import named_address
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
@@ -36,7 +36,7 @@ MAX_LANES: Final = 256
 IDLE_SECONDS: Final = 10.0
 
 # Opens a link to a route below an address, for messages of up to so many bytes.
-Dial = Callable[[str, str, int], Awaitable[WebSocketLink]]
+Dial = Callable[[str, str, int], Awaitable[AsyncLink]]
 
 
 class _Lane:
@@ -45,7 +45,7 @@ class _Lane:
     def __init__(self) -> None:
         self.turn: Final = asyncio.Lock()
         self.users = 0
-        self.link: WebSocketLink | None = None
+        self.link: AsyncLink | None = None
         self.idle: asyncio.TimerHandle | None = None
 
 
@@ -111,14 +111,14 @@ class BurnPeers:
         lane.link = link
         return data
 
-    async def _receive(self, link: WebSocketLink, max_message_bytes: int) -> bytes:
+    async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
         """Receive one message; gives up a peer that is silent, too slow, or sends something else.
 
         So a fetch ends after ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` and three stall
         times at the latest.
         """
         receiving = asyncio.ensure_future(link.receive())
-        first = link.arrived_bytes
+        first = link.received_bytes
         # Pings and the heads of fragments count as arrived, and no limit on messages.
         allowed = first + 2 * max_message_bytes
         try:
@@ -126,8 +126,8 @@ class BurnPeers:
                 receiving,
                 link.peer,
                 self._stall_seconds,
-                has_begun=lambda: link.arrived_bytes > first,
-                arrived=lambda: link.arrived_bytes,
+                has_begun=lambda: link.received_bytes > first,
+                arrived=lambda: link.received_bytes,
                 allowed=lambda: allowed,
             )
             return receiving.result()
@@ -155,7 +155,7 @@ class BurnPeers:
 
         lane.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, end)
 
-    def _close(self, link: WebSocketLink) -> None:
+    def _close(self, link: AsyncLink) -> None:
         closing = asyncio.ensure_future(link.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

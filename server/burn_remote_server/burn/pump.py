@@ -21,7 +21,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.ids import is_secret
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.burn.peers import MESSAGE_OVERHEAD_BYTES
 from burn_remote_server.burn.running import Unreadable
@@ -50,7 +50,7 @@ POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
 
 async def serve_request(
-    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+    link: AsyncLink, device: Device, token: str | None, called: str = ""
 ) -> None:
     """Execute what a client sends on ``/request`` until it goes.
 
@@ -78,7 +78,7 @@ async def serve_request(
 
 
 async def serve_response(
-    link: WebSocketLink, device: Device, token: str | None, called: str = ""
+    link: AsyncLink, device: Device, token: str | None, called: str = ""
 ) -> None:
     """Send a session's answers on ``/response`` until it ends."""
     joined = await _join(link, device, "/response", token, called)
@@ -99,7 +99,7 @@ async def serve_response(
 
 
 async def _join(
-    link: WebSocketLink, device: Device, route: str, token: str | None, called: str
+    link: AsyncLink, device: Device, route: str, token: str | None, called: str
 ) -> tuple[int, BurnSession] | None:
     """Return the id and the session of a socket that opens; ``None`` when it was refused."""
     host = device.host
@@ -131,7 +131,7 @@ async def _end_with(session: BurnSession) -> None:
     raise session.session.error or ProtocolViolation("the session has ended")
 
 
-async def _execute(link: WebSocketLink, session: BurnSession, device: Device) -> None:
+async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
     # One message carries a whole tensor here, so its bound is what the session may hold.
     link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
     queue_length = device.host.settings.session_queue_batches
@@ -186,7 +186,7 @@ async def _finish(session: BurnSession) -> None:
         await session.progress.wait()
 
 
-async def _answer(link: WebSocketLink, session: BurnSession) -> None:
+async def _answer(link: AsyncLink, session: BurnSession) -> None:
     frames = session.outbox.frames
     while True:
         while frames:
@@ -202,17 +202,14 @@ async def _answer(link: WebSocketLink, session: BurnSession) -> None:
         await session.wake.wait()
 
 
-async def _send(link: WebSocketLink, pieces: Sequence[bytes | memoryview]) -> int:
+async def _send(link: AsyncLink, pieces: Sequence[bytes | memoryview]) -> int:
     """Send one message that is made of pieces; return its size."""
     size = sum(map(len, pieces))
-    if size <= WHOLE_BYTES:
-        await link.send_pieces(pieces)
-    else:
-        await link.send_fragments(pieces, WHOLE_BYTES)
+    await link.send_pieces(pieces, None if size <= WHOLE_BYTES else WHOLE_BYTES)
     return size
 
 
-async def _listen(link: WebSocketLink) -> None:
+async def _listen(link: AsyncLink) -> None:
     """Notice when the client closes ``/response``; it sends nothing there."""
     while True:
         await link.receive()
@@ -226,9 +223,7 @@ async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> 
         raise HandshakeRefused(f"nothing was asked for within {seconds:g} seconds") from None
 
 
-async def serve_data(
-    link: WebSocketLink, device: Device, token: str | None, called: str = ""
-) -> None:
+async def serve_data(link: AsyncLink, device: Device, token: str | None, called: str = "") -> None:
     """Answer another server's requests for tensors on ``/data``, one after the other.
 
     Burn's own ids are small numbers that anybody guesses, so only known peers are served by them.
@@ -259,7 +254,7 @@ async def serve_data(
         await link.close(POLICY_VIOLATION, reason)
 
 
-async def _receive_requests(link: WebSocketLink, requests: asyncio.Queue[int]) -> None:
+async def _receive_requests(link: AsyncLink, requests: asyncio.Queue[int]) -> None:
     while True:
         await requests.put(decode_data_request(await link.receive()))
 
@@ -271,7 +266,7 @@ async def _leave(host: Host, sending: asyncio.Lock) -> None:
         raise ConnectionLost("this server is shutting down")
 
 
-async def _answer_request(link: WebSocketLink, host: Host, key: Key) -> None:
+async def _answer_request(link: AsyncLink, host: Host, key: Key) -> None:
     exposed = await host.exposed(key)
     if exposed.failure is not None:
         raise exposed.failure

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 from collections import Counter
-from typing import Any, Final, cast
+from typing import Final
 
-from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
-from burn_remote_protocol.links.websocket.dialing import (
-    KEEPALIVE_IDLE_SECONDS,
-    KEEPALIVE_INTERVAL_SECONDS,
-    KEEPALIVE_PROBES,
-)
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["ConnectionLimits", "CountedConnection"]
+__all__ = ["ConnectionLimits"]
 
 # Connections over a limit that are kept for the moment that it takes to tell them so; those over
 # this are closed without a word. Larger: a flood holds more sockets. Smaller: fewer are told why.
@@ -30,7 +21,7 @@ logger = get_logger(__name__)
 
 
 class ConnectionLimits:
-    """Count connections from the moment that they are accepted. Pure."""
+    """The ``ConnectionGate`` of a server: counts connections from the moment they are accepted."""
 
     def __init__(self, allowed: int, allowed_per_address: int) -> None:
         self._allowed: Final = allowed
@@ -68,6 +59,12 @@ class ConnectionLimits:
         if not self._open[address]:
             del self._open[address]
 
+    def turned_away(self, reason: str, now_seconds: float) -> None:
+        """Log connections that were closed without a response, at most once per interval."""
+        closed = self.close(now_seconds)
+        if closed:
+            logger.warning("connections_closed", count=closed, reason=reason)
+
     def close(self, now_seconds: float) -> int:
         """Count a connection that is closed without a word; return how many of them the log shall
         tell of now, if any."""
@@ -77,57 +74,6 @@ class ConnectionLimits:
         self._next_telling = now_seconds + TOLD_EVERY_SECONDS
         closed, self._closed = self._closed, 0
         return closed
-
-
-class CountedConnection(DirectServerConnection):
-    """A server's connection that counts from its first moment, before it has said anything."""
-
-    def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._limits: Final = limits
-        self._address: str | None = None
-        self.refusal = ""
-        self._is_turned_away = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection; close it at once where even a refusal would be too much."""
-        name = transport.get_extra_info("peername")
-        self._address = str(name[0]) if isinstance(name, tuple) else "a local socket"
-        may_stay, self.refusal = self._limits.enter(self._address)
-        if not may_stay:
-            self._turn_away(transport)
-            return
-        _notice_lost_peers(transport.get_extra_info("socket"))
-        super().connection_made(transport)
-
-    def _turn_away(self, transport: asyncio.BaseTransport) -> None:
-        self._is_turned_away = True  # the library never hears of it
-        # A stream's, though uvloop's are not of asyncio's classes.
-        cast("asyncio.WriteTransport", transport).abort()
-        closed = self._limits.close(self.loop.time())
-        if closed:
-            logger.warning("connections_closed", count=closed, reason=self.refusal)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection as closed."""
-        if self._address is not None:
-            self._limits.leave(self._address)
-            self._address = None
-        if not self._is_turned_away:
-            super().connection_lost(exc)
-
-
-def _notice_lost_peers(sock: socket.socket) -> None:
-    """Have the system ask a silent peer for a sign of life, and end the connection without one."""
-    for level, name, value in (
-        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
-        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
-        (socket.IPPROTO_TCP, "TCP_KEEPCNT", KEEPALIVE_PROBES),
-    ):
-        if hasattr(socket, name):
-            with contextlib.suppress(OSError):  # no TCP: nothing to keep alive
-                sock.setsockopt(level, getattr(socket, name), value)
 
 
 def _refusal(what: str, seen: int, allowed: int) -> str:

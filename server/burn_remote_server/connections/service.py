@@ -7,22 +7,17 @@ import contextlib
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from websockets.asyncio import server as websocket_server
-from websockets.asyncio.server import Server, ServerConnection
-from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
-
 from burn_remote_protocol.errors import HandshakeRefused
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, server_options
+from burn_remote_protocol.links.interface import AsyncLink, Listener, Request, Response
+from burn_remote_protocol.links.transports import listen
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.burn.pump import serve_data, serve_request, serve_response
-from burn_remote_server.connections.limits import ConnectionLimits, CountedConnection
+from burn_remote_server.connections.limits import ConnectionLimits
 from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import load_operations
@@ -45,16 +40,14 @@ _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-Serve = Callable[[WebSocketLink, Device, str | None, str], Awaitable[None]]
+Serve = Callable[[AsyncLink, Device, str | None, str], Awaitable[None]]
 
 # What one message may hold before its sender is admitted: a Hello has a few hundred bytes. Larger:
 # whoever reaches the port makes the server hold more. Smaller: long tokens and hints do not fit.
 OPENING_BYTES: Final = 64 * 1024
 
 
-def _serve_session(
-    link: WebSocketLink, device: Device, token: str | None, _: str
-) -> Awaitable[None]:
+def _serve_session(link: AsyncLink, device: Device, token: str | None, _: str) -> Awaitable[None]:
     def admitted() -> None:
         link.limit_messages(device.host.settings.max_message_bytes)
         link.keep_alive(device.host.settings.heartbeat_seconds)
@@ -62,16 +55,14 @@ def _serve_session(
     return serve_session(link, device, token, admitted)
 
 
-def _serve_transfer(
-    link: WebSocketLink, device: Device, _token: str | None, _: str
-) -> Awaitable[None]:
+def _serve_transfer(link: AsyncLink, device: Device, _token: str | None, _: str) -> Awaitable[None]:
     # A peer that went silent while it fetched would hold the tensor.
     link.keep_alive(device.host.settings.heartbeat_seconds)
     return serve_peer(link, device.host)
 
 
 def _serve_request(
-    link: WebSocketLink, device: Device, token: str | None, called: str
+    link: AsyncLink, device: Device, token: str | None, called: str
 ) -> Awaitable[None]:
     # Burn's client sends its first tensors right behind its opening.
     with contextlib.suppress(HandshakeRefused):
@@ -104,11 +95,11 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
         host = Host(settings, opened, tasks, custom)
         service = _Service(host)
         try:
-            async with service.listen() as server:
-                host.port = server.sockets[0].getsockname()[1]
+            async with service.listen() as listener:
+                host.port = listener.port
                 ready(host)
                 await drain.wait()
-                await service.stop(server)
+                await service.stop(listener)
         finally:
             # Sessions that wait for their client to come back have not ended.
             host.arrivals.close()
@@ -132,35 +123,24 @@ class _Service:
             devices=[device.backend for device in host.devices],
         )
 
-    def listen(self) -> contextlib.AbstractAsyncContextManager[Server]:
-        """Return the listening server, to be entered as a context."""
+    def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:
+        """Return the context in which the port accepts connections."""
         settings = self._host.settings
-        seconds = settings.handshake_timeout_seconds
-        context = self._host.tls.context
-        options = server_options(max_message_bytes=OPENING_BYTES)
-        if context is not None:
-            options["ssl_handshake_timeout"] = seconds
-        options["create_connection"] = partial(
-            CountedConnection,
-            limits=self._limits,
-            max_message_bytes=OPENING_BYTES,
-        )
-        listening: contextlib.AbstractAsyncContextManager[Server] = websocket_server.serve(
-            self._handle,
+        return listen(
+            "ws",
             settings.host,
             settings.port,
-            process_request=self._answer_http,
-            ssl=context,
-            # The time for a whole HTTP request: one that comes byte by byte ends here.
-            open_timeout=seconds,
-            server_header=None,
-            **options,
+            self._handle,
+            respond=self._respond,
+            gate=self._limits,
+            tls=self._host.tls.context,
+            handshake_timeout_seconds=settings.handshake_timeout_seconds,
+            max_message_bytes=OPENING_BYTES,
         )
-        return listening
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, listener: Listener) -> None:
         """Accept nothing more, let sessions finish, then close what is left."""
-        server.close(close_connections=False)
+        listener.stop_accepting()
         self._host.draining.set()
         if self._running:
             logger.info("draining", sessions=len(self._host.sessions))
@@ -181,17 +161,15 @@ class _Service:
         if self._running:
             await asyncio.wait([*self._running])
 
-    async def _handle(self, connection: ServerConnection) -> None:
-        assert connection.request is not None  # set before a handler runs
-        link = WebSocketLink(connection)
-        path, token = token_in_path(connection.request.path)
+    async def _handle(self, link: AsyncLink, request: Request) -> None:
+        path, token = token_in_path(request.path)
         device, route = self._find(path)
         task = asyncio.current_task()
         assert task is not None
         self._running[task] = route
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                called = _called(connection.request).removesuffix(route)
+                called = _called(request).removesuffix(route)
                 await _ROUTES[route](link, device, token, called)
         finally:
             del self._running[task]
@@ -202,12 +180,12 @@ class _Service:
             raise LookupError
         return self._host.devices[int(match["device"] or 0)], match["route"]
 
-    def _answer_http(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer what is no WebSocket of ours: health, metrics, and wrong addresses."""
+    def _respond(self, request: Request) -> Response | None:
+        """Respond to requests that do not open a link: health, metrics, and wrong addresses."""
         match = _PATH.match(token_in_path(request.path)[0])
         if match is not None and request.headers.get("Upgrade", "").lower() == "websocket":
             device, devices = int(match["device"] or 0), len(self._host.devices)
-            refusal = refuse(request.headers, getattr(connection, "refusal", ""), device, devices)
+            refusal = refuse(request.headers, request.refusal, device, devices)
             if refusal is None:
                 return None
             status, headers, body = refusal
@@ -219,10 +197,7 @@ class _Service:
             state = ServerState(draining, self._metrics.exposition, failures)
             status, headers, body = respond(request.path, state, is_route=match is not None)
             phrase = HTTPStatus(status).phrase
-        response = Response(status, phrase, Headers(headers), body)
-        response.headers["Content-Length"] = str(len(body))
-        response.headers["Connection"] = "close"
-        return response
+        return Response(status, phrase, headers, body)
 
 
 def _called(request: Request) -> str:

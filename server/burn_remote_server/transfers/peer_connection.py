@@ -17,7 +17,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Chunk, FetchRequest, Lent, Reply
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorSpec
@@ -40,7 +40,7 @@ class PeerConnection:
 
     def __init__(
         self,
-        link: WebSocketLink,
+        link: AsyncLink,
         counters: Counters,
         stall_seconds: float,
         *,
@@ -137,13 +137,13 @@ class PeerConnection:
             self.link.peer,
             self._stall_seconds,
             has_begun=lambda: download.exposed_bytes is not None,
-            arrived=lambda: self.link.arrived_bytes,
+            arrived=lambda: self.link.received_bytes,
             allowed=lambda: turns.allowed(self._moment(download)),
         )
         return download.done.result()
 
     def _moment(self, download: Download) -> Moment:
-        arrived = self.link.arrived_bytes
+        arrived = self.link.received_bytes
         return Moment(arrived, download.received, len(self._downloads), self._requests)
 
     @property

@@ -16,7 +16,8 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
 from burn_remote_protocol.links.addresses import Address, named_address, parse_address
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.messages import Fetch, Hello
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
 from burn_remote_server.access.peer_authentication import prove_to_source
@@ -129,12 +130,12 @@ class Peers:
         self._tasks.create_task(peer.receive())
         return peer
 
-    async def _dial(self, address: str, route: str, max_message_bytes: int) -> WebSocketLink:
+    async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
         """Connect to a route below an address, if the rules allow the address."""
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
-        return await connect(
+        return await connect_async(
             address,
             route,
             connect_to=numeric,
@@ -143,7 +144,7 @@ class Peers:
             max_message_bytes=max_message_bytes,
         )
 
-    async def _open(self, address: str) -> tuple[WebSocketLink, FetchSigner | None]:
+    async def _open(self, address: str) -> tuple[AsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""
         target = parse_address(address)
         if token_of(target) is not None:

@@ -19,8 +19,8 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.memory import memory_pair
 from burn_remote_protocol.messages import Welcome
+from support.memory_links import memory_pair
 
 
 @pytest.mark.parametrize(

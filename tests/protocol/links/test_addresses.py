@@ -11,15 +11,15 @@ from burn_remote_protocol.links.addresses import Address, parse_address, without
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("ws://gpu-box:4000", Address(False, "gpu-box", 4000)),
-        ("ws://gpu-box", Address(False, "gpu-box", 3000)),
-        ("wss://gpu-box", Address(True, "gpu-box", 3000)),
-        ("WS://GPU-Box:4000/", Address(False, "gpu-box", 4000)),
-        (" ws://gpu-box:4000/1\n", Address(False, "gpu-box", 4000, "/1")),
-        ("ws://10.0.0.7:4000/a/b/", Address(False, "10.0.0.7", 4000, "/a/b")),
-        ("ws://[::1]:4000", Address(False, "::1", 4000)),
-        ("ws://[::1]", Address(False, "::1", 3000)),
-        ("ws://bücher", Address(False, "xn--bcher-kva", 3000)),
+        ("ws://gpu-box:4000", Address("ws", "gpu-box", 4000)),
+        ("ws://gpu-box", Address("ws", "gpu-box", 3000)),
+        ("wss://gpu-box", Address("wss", "gpu-box", 3000)),
+        ("WS://GPU-Box:4000/", Address("ws", "gpu-box", 4000)),
+        (" ws://gpu-box:4000/1\n", Address("ws", "gpu-box", 4000, "/1")),
+        ("ws://10.0.0.7:4000/a/b/", Address("ws", "10.0.0.7", 4000, "/a/b")),
+        ("ws://[::1]:4000", Address("ws", "::1", 4000)),
+        ("ws://[::1]", Address("ws", "::1", 3000)),
+        ("ws://bücher", Address("ws", "xn--bcher-kva", 3000)),
     ],
 )
 def test_a_good_address_is_read(text: str, address: Address) -> None:
@@ -59,13 +59,13 @@ def test_a_route_goes_below_the_prefix() -> None:
         ("ws://gpu-box:65536", "from 1 to 65535"),
         ("ws://gpu-box:3000?token=1", "write ws://gpu-box:3000"),
         ("ws://gpu-box:3000#1", "write ws://gpu-box:3000"),
-        ("ws://gpu box", "no host name"),
+        ("ws://gpu box", "not a host name"),
         ("ws://gpu-box/a b", "its path"),
         ("ws://gpu-box/ä", "its path"),
         ("ws://::1:3000", "write ws://"),
         ("ws://[::1", "write ws://host:3000"),
         ("ws://[nonsense]", "write ws://host:3000"),
-        ("ws://" + "ä" * 70, "no host name"),
+        ("ws://" + "ä" * 70, "not a host name"),
     ],
 )
 def test_a_bad_address_is_refused_with_what_to_write_instead(text: str, advice: str) -> None:

@@ -15,8 +15,8 @@ from burn_remote_protocol.links.checked import (
     Checks,
     is_checked,
 )
-from burn_remote_protocol.links.memory import async_memory_pair, memory_pair
 from burn_remote_protocol.messages import Hello
+from support.memory_links import async_memory_pair, memory_pair
 
 
 def test_the_header_is_the_one_of_the_wire_document() -> None:

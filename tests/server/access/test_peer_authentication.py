@@ -21,7 +21,6 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.links.memory import async_memory_pair
 from burn_remote_protocol.messages import (
     Hello,
     PeerChallenge,
@@ -40,6 +39,7 @@ from burn_remote_protocol.peer_proofs import (
     target_proof,
 )
 from burn_remote_server.access.peer_authentication import admit_target, prove_to_source
+from support.memory_links import async_memory_pair
 
 TOKEN = "what-servers-show-each-other"
 KEY = peer_key(TOKEN)

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from burn_remote_protocol.dialects.burn_answers import encode_data
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
@@ -29,8 +30,8 @@ MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dt
 Answer = Callable[[ServerConnection], Awaitable[None]]
 
 
-async def dial(address: str, route: str, max_message_bytes: int) -> WebSocketLink:
-    return await connect(address, route, max_message_bytes=max_message_bytes)
+async def dial(address: str, route: str, max_message_bytes: int) -> AsyncLink:
+    return await connect_async(address, route, max_message_bytes=max_message_bytes)
 
 
 async def fetched(
@@ -90,7 +91,7 @@ class ReluctantLink:
     """A link from which nothing comes, and whose end takes as long as a test wants."""
 
     peer = "a peer"
-    arrived_bytes = 0
+    received_bytes = 0
 
     def __init__(self) -> None:
         self.is_ending = asyncio.Event()

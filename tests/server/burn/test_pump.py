@@ -126,14 +126,14 @@ async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
     read = encode_tasks([Read(1, 2, large.spec)], 1)
     request = scripted([INIT, encode_tasks([Upload(2, large)], 0), read, *upload_and_read()])
     response = scripted([INIT])
-    fragmented: list[int] = []
-    whole = response.send_fragments
+    fragmented: list[int | None] = []
+    send_pieces = response.send_pieces
 
-    async def send_fragments(pieces: Any, size: int) -> None:
-        fragmented.append(size)
-        await whole(pieces, size)
+    async def record_fragments(pieces: Any, fragment_bytes: int | None = None) -> None:
+        fragmented.append(fragment_bytes)
+        await send_pieces(pieces, fragment_bytes)
 
-    response.send_fragments = send_fragments
+    response.send_pieces = record_fragments
     serving = [
         asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
         asyncio.create_task(serve_response(response, host.devices[0], ALICE)),

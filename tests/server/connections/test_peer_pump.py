@@ -12,7 +12,6 @@ from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import BurnRemoteError, DeviceLost
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.links.memory import async_memory_pair
 from burn_remote_protocol.messages import Closing, FetchRequest, Hello, Reply
 from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
@@ -22,6 +21,7 @@ from burn_remote_server.connections.peer_pump import serve_peer
 from burn_remote_server.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.exposed import Exposed
+from support.memory_links import async_memory_pair
 from support.scripted import ScriptedLink
 
 ID = b"t" * 32

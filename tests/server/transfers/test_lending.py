@@ -14,8 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import BOOL, F32, U8, DType, QuantScheme
-from burn_remote_protocol.errors import TransferFailed
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink
+from burn_remote_protocol.errors import ConnectionLost, TransferFailed
 from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Reply, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.connections.peer_pump import serve_peer
@@ -24,6 +23,7 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers import sending
 from burn_remote_server.transfers.exposed import Exposed
 from support.lending import SharingBackend
+from support.link_servers import direct_options, link_over
 
 ID = b"t" * 32
 SPEC = TensorSpec((1024, 1024), F32)
@@ -105,9 +105,9 @@ async def pair(
         both = Pair(source, target)
 
         async def pump(connection: ServerConnection) -> None:
-            await serve_peer(WebSocketLink(connection), source)
+            await serve_peer(link_over(connection), source)
 
-        async with serve(handle or pump, "127.0.0.1", 0) as server:
+        async with serve(handle or pump, "127.0.0.1", 0, **direct_options()) as server:
             both.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             yield both
             await target.peers.close()
@@ -217,7 +217,7 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
 
     async def remember(connection: ServerConnection) -> None:
         connections.append(connection)
-        await serve_peer(WebSocketLink(connection), served[0])
+        await serve_peer(link_over(connection), served[0])
 
     async with pair(handle=remember) as both:
         served.append(both.source)
@@ -248,7 +248,7 @@ async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> Non
 
     async def remember(connection: ServerConnection) -> None:
         connections.append(connection)
-        await serve_peer(WebSocketLink(connection), served[0])
+        await serve_peer(link_over(connection), served[0])
 
     class Telling(SharingBackend):
         """A borrower that says when it begins, waits, and says when it has copied."""
@@ -327,13 +327,14 @@ class Liar:
         self._script = script
 
     async def __call__(self, connection: ServerConnection) -> None:
-        self.greetings.append(decode_frame(await connection.recv(decode=False)))
-        await connection.send(WELCOME)
-        async for frame in connection:
-            assert isinstance(frame, bytes)
-            self.asked.append(decode_frame(frame))
-            for answer in self._script(self.asked[-1], len(self.asked)):
-                await connection.send(answer)
+        link = link_over(connection)
+        self.greetings.append(decode_frame(await link.receive()))
+        await link.send(WELCOME)
+        with contextlib.suppress(ConnectionLost):
+            while True:
+                self.asked.append(decode_frame(await link.receive()))
+                for answer in self._script(self.asked[-1], len(self.asked)):
+                    await link.send(answer)
 
 
 def lent(request: FetchRequest, handle: bytes) -> list[bytes]:

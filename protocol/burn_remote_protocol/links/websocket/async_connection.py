@@ -1,14 +1,25 @@
-"""How do messages reach a task without passing through the library's parser and queues?
+"""A connection of ``websockets.asyncio`` whose data frames bypass the library's parser and queues.
 
-``websockets`` keeps the handshake, control frames, closing and keepalive. Frames of data are cut
-out of what the event loop received, and written to the transport in pieces, which saves half of
-the server's time for a small message, and copies of large ones.
+``websockets`` keeps the handshake, control frames, pings and closing. Received bytes go to our own
+``FrameParser``, and messages are written to the event loop's transport as they are. This saves half
+of the server's time for a small message, and the copies of large ones.
+
+How it works: the event loop calls ``data_received``. Up to the end of the HTTP headers the bytes go
+to the library. After that the parser gets them: messages are queued for ``receive_message``, and
+control frames go to the library, whole. Once the peer has violated the protocol, everything goes to
+the library, which discards it.
+
+This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
+an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
+``transport``, ``loop``, ``send_data`` and ``connection_lost_waiter``. ``pyproject.toml`` therefore
+limits the library to versions with which the tests of this folder pass.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Callable
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
@@ -18,64 +29,65 @@ from websockets.protocol import Side, State
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import MESSAGE_TOO_BIG, PROTOCOL_ERROR, short_reason
-from burn_remote_protocol.links.websocket.frame_parser import FrameCutter
-from burn_remote_protocol.links.websocket.frame_writer import plain_header
+from burn_remote_protocol.links.websocket.frame_parser import FrameParser
+from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
+from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 
-__all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection"]
+__all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
 
-# Messages received and not yet taken, above which the socket is not read. Larger: more memory per
-# connection, times the size of a message. Smaller: reading is paused and resumed more often.
+# Reading from the socket pauses while more messages than this wait for ``receive_message``. Each of
+# them may have the size limit of a message.
 RECEIVE_QUEUE_LENGTH: Final = 8
 
-# What may come before the handshake is over; a peer that keeps to the protocol sends nothing.
+# Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
 
-# Up to this size a piece is written together with the one before: a copy costs less than a vector.
+# Up to this size a piece is joined to the previous one: a copy costs less than another write.
 JOINED_BYTES: Final = 2**12
 
 _HEADERS_END: Final = b"\r\n\r\n"
 
 
 class DirectConnection(Connection):
-    """What the connections of servers and of clients have in common."""
+    """The shared part of a server's and a client's connection."""
 
     def __init__(self, *arguments: Any, max_message_bytes: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._masks: Final = self.protocol.side is Side.CLIENT
-        self._cutter: Final = FrameCutter(max_message_bytes, masked=not self._masks)
-        # The last bytes of the handshake so far; nothing once its end was seen.
+        self._parser: Final = FrameParser(max_message_bytes, masked=not self._masks)
+        # The last bytes of the HTTP headers so far; ``None`` after their end.
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
-        self.arrived_bytes = 0  # also of messages that are not whole
+        self.received_bytes = 0  # including those of incomplete messages
         self._written_bytes = 0
         self._violation: ProtocolViolation | None = None  # to be raised once
-        self._deaf = False  # what comes after it has no meaning; the library discards it
-        self._closing = False  # at this end's wish
+        self._failed = False  # after a violation; further bytes are the library's to discard
+        self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
-        self.reading_paused = False  # there is more than was taken
+        self.reading_paused = False  # the receive queue is full
         self._senders: Final[set[asyncio.Future[None]]] = set()
         self._writing_paused = False
 
     @property
-    def departed_bytes(self) -> int:
-        """How much of what was sent the operating system has taken; pings count as not sent."""
+    def sent_bytes(self) -> int:
+        """Bytes of messages that the operating system has accepted; pings do not count."""
         return self._written_bytes - self.transport.get_write_buffer_size()
 
     @property
     def is_within_message(self) -> bool:
         """Whether a part of a message has arrived."""
-        return self._cutter.is_within_message
+        return self._parser.is_within_message
 
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
-        if self._cutter.arrived:  # came before the connection was open
-            self._cut()
+        if self._parser.received:  # from before the connection was open
+            self._parse()
         while not self._messages:
             if self._violation is not None:
                 violation, self._violation = self._violation, None
                 raise violation
             if self.state is not State.OPEN:
-                await super().close()  # bounds how long the peer may take to hang up
+                await super().close()  # bounds the wait for the peer's end of the connection
                 await super().recv()  # raises the reason
             self._receiver = self.loop.create_future()
             try:
@@ -87,7 +99,7 @@ class DirectConnection(Connection):
         return message
 
     def take_message(self) -> bytes | None:
-        """Return the next message if it is there already."""
+        """Return the next message if one is queued."""
         if not self._messages:
             return None
         message = self._messages.popleft()
@@ -96,19 +108,19 @@ class DirectConnection(Connection):
         return message
 
     def limit_messages(self, max_message_bytes: int) -> None:
-        """Take messages up to another size from now on."""
-        self._cutter.max_message_bytes = max_message_bytes
+        """Set another size limit for messages received from now on."""
+        self._parser.max_message_bytes = max_message_bytes
 
     async def send_message(self, *pieces: bytes | memoryview) -> None:
-        """Send one message in pieces. Raises ``ConnectionClosed``.
+        """Send one message made of pieces. Raises ``ConnectionClosed``.
 
-        The transport may hold on to large pieces until the peer took them.
+        The transport may refer to large pieces until the peer has received them.
         """
         if self._masks or self.state is not State.OPEN or self.transport.is_closing():
             await super().send(b"".join(pieces))
             return
         size = sum(map(len, pieces))
-        header = plain_header(size)
+        header = frame_header(FINAL_BIT | BINARY, size)
         self._written_bytes += len(header) + size
         joined: list[bytes | memoryview] = [header]
         for piece in pieces:
@@ -124,29 +136,31 @@ class DirectConnection(Connection):
             await self._written()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Perform the closing handshake, where the peer has not begun it; then what was not
-        received is dropped."""
+        """Perform the closing handshake and drop messages that were not received.
+
+        If the peer began the handshake, queued messages can still be received.
+        """
         if self.state is State.OPEN:
             self._closing = True
             self._messages.clear()
         self._resume_reading()
         await super().close(code, reason)
 
-    # What the transport calls.
+    # -- callbacks of the event loop's transport ---------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._handshake_tail is not None:
-            data = self._shake_hands(data, self._handshake_tail)
+            data = self._pass_handshake(data, self._handshake_tail)
             if not data:
                 return
-        if self._deaf:
+        if self._failed:
             super().data_received(data)
             return
-        self.arrived_bytes += len(data)
-        self._cutter.arrived.append(data)
+        self.received_bytes += len(data)
+        self._parser.received.append(data)
         if self.state is not State.CONNECTING:
-            self._cut()
-        elif sum(map(len, self._cutter.arrived)) > EARLY_BYTES:
+            self._parse()
+        elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -163,8 +177,8 @@ class DirectConnection(Connection):
         self._writing_paused = False
         self._wake_senders()
 
-    def _shake_hands(self, data: bytes, tail: bytes) -> bytes:
-        """Give the library its part of the stream; return what follows."""
+    def _pass_handshake(self, data: bytes, tail: bytes) -> bytes:
+        """Pass the HTTP headers to the library; return the bytes that follow them."""
         seen = tail + data
         end = seen.find(_HEADERS_END)
         if end < 0:
@@ -176,14 +190,14 @@ class DirectConnection(Connection):
         super().data_received(data[:split])
         return data[split:]
 
-    def _cut(self) -> None:
+    def _parse(self) -> None:
         try:
             while True:
-                message = self._cutter.take()
+                message = self._parser.take()
                 if message is not None:
                     self._messages.append(message)
-                elif self._cutter.control:
-                    super().data_received(self._cutter.control.popleft())
+                elif self._parser.control:
+                    super().data_received(self._parser.control.popleft())
                 else:
                     break
         except ProtocolViolation as error:
@@ -197,12 +211,12 @@ class DirectConnection(Connection):
 
     def _refuse(self, violation: ProtocolViolation) -> None:
         self._violation = violation
-        self._deaf = True
-        self._cutter.discard()
+        self._failed = True
+        self._parser.discard()
         too_big = isinstance(violation, LimitExceeded)
         code = MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR
         self.protocol.fail(code, short_reason(str(violation)))
-        super().data_received(b"")  # sends what there is to say
+        super().data_received(b"")  # makes the library send the close frame
 
     def _resume_reading(self) -> None:
         if self.reading_paused:
@@ -214,7 +228,7 @@ class DirectConnection(Connection):
             self._receiver.set_result(None)
 
     async def _written(self) -> None:
-        """Wait until the transport holds little again. Raises ``ConnectionClosed``."""
+        """Wait until the transport's buffer has room. Raises ``ConnectionClosed``."""
         while self._writing_paused:
             if self.state is not State.OPEN:
                 await super().send(b"")  # raises the reason
@@ -237,3 +251,49 @@ class DirectServerConnection(DirectConnection, ServerConnection):
 
 class DirectClientConnection(DirectConnection, ClientConnection):
     """For ``create_connection`` of ``websockets.asyncio.client.connect``."""
+
+
+class Keepalive:
+    """Pings a connection's peer each interval, and ends the connection when the peer is silent.
+
+    Any received bytes are a sign of life; while a message is incomplete, only ``PART_BYTES`` of it.
+    So are ``PART_BYTES`` that the network accepts: this end's pings are fewer. While reading is
+    paused, the peer's bytes are not seen, so silence does not count. A dead peer is found within
+    two intervals.
+    """
+
+    def __init__(
+        self, connection: DirectConnection, interval_seconds: float, on_silence: Callable[[], None]
+    ) -> None:
+        """Begin. ``on_silence`` is called before the connection is ended for silence."""
+        self._connection: Final = connection
+        self._interval_seconds: Final = interval_seconds
+        self._on_silence: Final = on_silence
+        self._received = -1
+        self._sent = -1
+        self._next: asyncio.TimerHandle | None = None
+        # Cancel the timer with the connection, or it would keep a closed connection alive.
+        connection.connection_lost_waiter.add_done_callback(self._stop)
+        self._beat()
+
+    def _beat(self) -> None:
+        connection = self._connection
+        if connection.state is not State.OPEN or connection.transport.is_closing():
+            return
+        received, sent = connection.received_bytes, connection.sent_bytes
+        grown = received - self._received
+        is_alive = grown >= PART_BYTES or (
+            not connection.is_within_message and (grown > 0 or sent - self._sent >= PART_BYTES)
+        )
+        if not is_alive and not connection.reading_paused:
+            self._on_silence()
+            connection.transport.abort()
+            return
+        self._received, self._sent = received, max(sent, self._sent)
+        connection.protocol.send_ping(b"")
+        connection.send_data()
+        self._next = connection.loop.call_later(self._interval_seconds, self._beat)
+
+    def _stop(self, _: object) -> None:
+        if self._next is not None:
+            self._next.cancel()

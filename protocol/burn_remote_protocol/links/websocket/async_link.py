@@ -1,4 +1,4 @@
-"""How does a task of an event loop exchange frames over a WebSocket?"""
+"""A link over a WebSocket for the tasks of an event loop, and how a client opens one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from websockets.asyncio.client import connect as websocket_connect
-from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from burn_remote_protocol.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-)
-from burn_remote_protocol.links.addresses import Address, parse_address
+from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
@@ -25,29 +21,35 @@ from burn_remote_protocol.links.interface import (
 from burn_remote_protocol.links.websocket.async_connection import (
     DirectClientConnection,
     DirectConnection,
-    DirectServerConnection,
+    Keepalive,
 )
 from burn_remote_protocol.links.websocket.dialing import connection_failure
-from burn_remote_protocol.links.websocket.heartbeat import Heartbeat
-from burn_remote_protocol.links.websocket.indirect import IndirectConnection
 
-__all__ = ["WebSocketLink", "connect"]
+__all__ = ["CONNECTION_OPTIONS", "WebSocketLink", "connect"]
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
-# How long ``close`` waits for the peer's answer. Larger: a dead peer holds up shutdown. Smaller: a
-# slow one is cut off before it read what was sent last.
+# How long ``close`` waits for the peer's close frame, so that the last frames sent are not lost. A
+# dead peer delays shutdown by this much.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
-# Bytes handed to the transport before a sender waits. Larger: more memory for a peer that is slow.
-# Smaller: the kernel runs dry while the next chunk is prepared.
+# A sender waits while more bytes than this are in the transport's buffer: enough for the kernel to
+# be busy while the next chunk is prepared, and the memory that a slow peer costs.
 WRITE_LIMIT_BYTES: Final = 2**20
+
+# Options of ``websockets`` for both ends of a link.
+CONNECTION_OPTIONS: Final[Mapping[str, Any]] = {
+    "compression": None,
+    "write_limit": WRITE_LIMIT_BYTES,
+    "ping_interval": None,  # see ``keep_alive``
+    "close_timeout": CLOSE_TIMEOUT_SECONDS,
+}
 
 
 class _DirectConnect(websocket_connect):
-    """``websockets``' way to connect, without following redirects.
+    """``connect`` of ``websockets``, except that it follows no redirects.
 
-    A redirect would lead to a path, or with its own name to a host, that nobody checked.
+    A redirect could lead to a path or a host that nobody has checked.
     """
 
     def process_redirect(self, exc: Exception) -> Exception | str:
@@ -55,8 +57,7 @@ class _DirectConnect(websocket_connect):
 
 
 async def connect(
-    address: str,
-    route: str = "",
+    target: Address,
     *,
     connect_to: str | None = None,
     tls: ssl.SSLContext | None = None,
@@ -64,62 +65,40 @@ async def connect(
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> WebSocketLink:
-    """Open a link to ``route`` below ``address``, as ``addresses.parse_address`` reads it.
+    """Open a link; the options are those of ``transports.AsyncOptions``.
 
-    ``connect_to`` is the numeric address to use instead of looking the host's name up; TLS still
-    checks the name. Raises ``ConnectionFailed`` with one sentence that says what to check.
+    Raises ``ConnectionFailed`` with one sentence that says what to check.
     """
-    target = parse_address(address).joined(route)
-    if tls is not None and not target.secure:
-        raise ConnectionFailed(f"tls was given, but {target} is not encrypted; write wss://")
+    destination: dict[str, Any] = {}
+    if connect_to is not None:
+        destination = {"host": connect_to, "port": target.port}
     try:
         async with asyncio.timeout(timeout_seconds):
             connection = await _DirectConnect(
                 target.uri,
-                **_destination(target, connect_to),
+                **destination,
                 ssl=tls or (True if target.secure else None),
                 additional_headers=dict(headers or {}),
                 proxy=None,
                 open_timeout=None,
-                compression=None,
-                create_connection=partial(  # type: ignore[arg-type]  # made like a class is
+                create_connection=partial(  # type: ignore[arg-type]  # called like a class
                     DirectClientConnection, max_message_bytes=max_message_bytes
                 ),
-                write_limit=WRITE_LIMIT_BYTES,
-                ping_interval=None,  # see keep_alive
-                close_timeout=CLOSE_TIMEOUT_SECONDS,
+                **CONNECTION_OPTIONS,
             )
     except (OSError, InvalidHandshake, ConnectionClosed) as error:
         raise connection_failure(target, error) from error
+    assert isinstance(connection, DirectConnection)  # made by create_connection
     return WebSocketLink(connection)
 
 
-def _destination(target: Address, numeric: str | None) -> dict[str, Any]:
-    return {} if numeric is None else {"host": numeric, "port": target.port}
-
-
-def server_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """Return what ``websockets.asyncio.server.serve`` should be given for links to be fast."""
-    return {
-        "compression": None,
-        "create_connection": partial(DirectServerConnection, max_message_bytes=max_message_bytes),
-        "write_limit": WRITE_LIMIT_BYTES,
-        "ping_interval": None,  # see keep_alive
-        "close_timeout": CLOSE_TIMEOUT_SECONDS,
-    }
-
-
 class WebSocketLink:
-    """An ``AsyncLink`` over a connection of ``websockets.asyncio``, a server's or a client's."""
+    """An ``AsyncLink`` over a server's or a client's ``DirectConnection``."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection: Final = (
-            connection
-            if isinstance(connection, DirectConnection)
-            else IndirectConnection(connection)
-        )
+    def __init__(self, connection: DirectConnection) -> None:
+        self._connection: Final = connection
         self._peer = _peer_name(connection.remote_address)
-        self._silence = ""  # why it was ended, if that is the reason
+        self._silence = ""  # why ``keep_alive`` ended the connection, if it did
 
     def __repr__(self) -> str:
         return f"<WebSocketLink {self._peer}: {self._connection.state.name.lower()}>"
@@ -130,9 +109,12 @@ class WebSocketLink:
 
     @property
     def peer_host(self) -> str:
-        """The address of the other end, without its port."""
         address = self._connection.remote_address
         return str(address[0]) if isinstance(address, tuple) else ""
+
+    @property
+    def received_bytes(self) -> int:
+        return self._connection.received_bytes
 
     async def send(self, frame: bytes) -> None:
         try:
@@ -143,10 +125,20 @@ class WebSocketLink:
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send_pieces((head, payload))
 
-    async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Send one message, made of pieces that do not change. Raises ``ConnectionLost``."""
+    async def send_pieces(
+        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    ) -> None:
         try:
-            await self._connection.send_message(*pieces)
+            if fragment_bytes is None:
+                await self._connection.send_message(*pieces)
+            else:
+                await self._connection.send(
+                    [
+                        memoryview(piece)[at : at + fragment_bytes]
+                        for piece in pieces
+                        for at in range(0, len(piece), fragment_bytes)
+                    ]
+                )
         except ConnectionClosed as error:
             self._raise_lost(error)
 
@@ -156,47 +148,21 @@ class WebSocketLink:
         except ConnectionClosed as error:
             self._raise_lost(error)
 
-    @property
-    def arrived_bytes(self) -> int:
-        """How much has come, also of a message that is not whole yet."""
-        return self._connection.arrived_bytes
-
     def receive_nowait(self) -> bytes | None:
-        """Return the next frame if it is there already."""
         return self._connection.take_message()
 
     def limit_messages(self, max_message_bytes: int) -> None:
-        """Take messages up to another size from now on."""
         self._connection.limit_messages(max_message_bytes)
 
     def keep_alive(self, interval_seconds: float) -> None:
-        """Ping the other end from now on; give it up when it is silent for two intervals."""
-
         def note_silence() -> None:
             self._silence = f"{self._peer} gave no sign of life for {interval_seconds:g} s"
 
-        if isinstance(self._connection, DirectConnection):
-            Heartbeat(self._connection, interval_seconds, note_silence)
+        Keepalive(self._connection, interval_seconds, note_silence)
 
     async def probe(self) -> None:
-        """Wait until the other end has answered a ping: so far all is well. Raises
-        ``ConnectionLost``."""
         try:
             await (await self._connection.ping())
-        except ConnectionClosed as error:
-            self._raise_lost(error)
-
-    async def send_fragments(
-        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int
-    ) -> None:
-        """Send one message, made of pieces, in fragments. Raises ``ConnectionLost``."""
-        fragments = [
-            memoryview(piece)[at : at + fragment_bytes]
-            for piece in pieces
-            for at in range(0, len(piece), fragment_bytes)
-        ]
-        try:
-            await self._connection.send(fragments)
         except ConnectionClosed as error:
             self._raise_lost(error)
 

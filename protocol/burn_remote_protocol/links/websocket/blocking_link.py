@@ -1,7 +1,15 @@
-"""How does a thread exchange frames over a WebSocket, reading the socket itself?
+"""A link over a WebSocket for threads.
 
-No thread belongs to a link: the caller that waits for a frame is the one that reads the socket,
-which saves the hand-over from a reader thread, 40 µs a round trip.
+A link has no thread of its own: the caller that waits for a frame reads the socket itself. Handing
+each frame over from a reader thread would add 40 µs to a round trip.
+
+The way of a frame: out through ``FrameWriter`` to ``SocketStream.write``; in through
+``SocketStream.read`` to ``FrameParser``. ``websockets``' Sans-I/O ``ClientProtocol`` interprets
+control frames and decides what to respond.
+
+Locks: ``FrameWriter.lock`` is held while a message is written, ``_receive_lock`` while one is
+read, ``_protocol_lock`` for one step of ``ClientProtocol``. No lock is held while waiting for the
+lock of the other direction, so a blocked sender never blocks the receiver.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidState, ProtocolError
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.addresses import Address, parse_address
+from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     MESSAGE_TOO_BIG,
@@ -26,32 +34,30 @@ from burn_remote_protocol.links.interface import (
     short_reason,
 )
 from burn_remote_protocol.links.websocket.dialing import dial, upgrade
-from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameCutter
-from burn_remote_protocol.links.websocket.keepalive import Due, Pings
-from burn_remote_protocol.links.websocket.sending import Sender
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
+from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
+from burn_remote_protocol.links.websocket.keepalive import Due, KeepaliveTimer
 from burn_remote_protocol.links.websocket.socket_streams import (
-    Channel,
-    PlainChannel,
-    Seen,
-    TlsChannel,
+    PlainStream,
+    SocketStream,
+    TlsStream,
+    WatchResult,
 )
 
 __all__ = ["BlockingWebSocket", "connect"]
 
-# How long ``connect`` may take. Larger: a wrong address is reported later. Smaller: slow networks
-# are given up on.
+# How long ``connect`` may take: enough for a slow network, short enough to report a wrong address.
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-# How long ``close`` waits for the peer's answer, so that what was sent last is not thrown away with
-# the socket. Larger: a dead peer holds up the program's exit. Smaller: a slow one is cut off.
+# How long ``close`` waits for the peer's close frame, so that the last frames sent are not lost. A
+# dead peer delays the program's exit by this much.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
-# How long ``close`` waits for other threads to leave: they were woken, and only keep books.
+# How long ``close`` waits for other threads to leave this link: they were woken and do not block.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
 _NO_PAYLOAD: Final = memoryview(b"")
 
 
 def connect(
-    address: str,
-    route: str = "",
+    target: Address,
     *,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
@@ -60,27 +66,24 @@ def connect(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     fragment_bytes: int | None = None,
 ) -> BlockingWebSocket:
-    """Open a link to ``route`` below ``address``, as ``addresses.parse_address`` reads it.
+    """Open a link; the options are those of ``transports.BlockingOptions``.
 
-    ``timeout_seconds`` bounds all of it, name resolution included. ``tls`` replaces the default
-    context of a ``wss`` address. Messages are sent in WebSocket frames of at most
-    ``fragment_bytes``. ``close`` waits for an answer at most ``close_timeout_seconds`` (Burn 0.21
-    never gives one). Raises ``ConnectionFailed`` with one sentence that says what to check.
+    Burn 0.21 never confirms a close, so its links need no ``close_timeout_seconds``. Raises
+    ``ConnectionFailed`` with one sentence that says what to check.
     """
     deadline = time.monotonic() + timeout_seconds
-    target = parse_address(address).joined(route)
     sock = dial(target, tls, deadline)
     try:
         protocol, early = upgrade(sock, target, headers or {}, deadline)
-        channel = TlsChannel(sock) if isinstance(sock, ssl.SSLSocket) else PlainChannel(sock)
+        stream = TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
     except BaseException:
         sock.close()
         raise
     return BlockingWebSocket(
         target,
-        channel,
+        stream,
         protocol,
-        FrameCutter(max_message_bytes, early),
+        FrameParser(max_message_bytes, early),
         fragment_bytes=fragment_bytes,
         close_timeout_seconds=close_timeout_seconds,
     )
@@ -92,27 +95,29 @@ class BlockingWebSocket:
     def __init__(
         self,
         address: Address,
-        channel: Channel,
+        stream: SocketStream,
         protocol: ClientProtocol,
-        cutter: FrameCutter,
+        parser: FrameParser,
         *,
         fragment_bytes: int | None,
         close_timeout_seconds: float,
     ) -> None:
         self._address = str(address)
-        self._channel = channel
-        self._cutter = cutter
-        self._sender = Sender(channel, fragment_bytes)
+        self._stream = stream
+        self._parser = parser
+        self._writer = FrameWriter(stream.write, fragment_bytes)
         self._close_timeout_seconds = close_timeout_seconds
-        self._pings = Pings(None)
+        self._keepalive = KeepaliveTimer(None)
         self._beat: Callable[[], None] | None = None
-        self._protocol = protocol  # answers control frames; used by receivers and ``close``
+        self._protocol = protocol  # control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._watch_lock = threading.Lock()
         self._close_lock = threading.Lock()
+        # The link's states: open; then ``_end`` is set and nothing can be sent; then ``_stopped``,
+        # and only frames already in ``_parser`` can be received; then the socket is released.
         self._end: str | None = None  # why nothing can be sent any more
-        self._stopped = False  # nothing more can be received either, but what is in ``_cutter``
+        self._stopped = False
         self._released = False
 
     def __repr__(self) -> str:
@@ -128,21 +133,21 @@ class BlockingWebSocket:
 
     @property
     def detects_corruption(self) -> bool:
-        return isinstance(self._channel, TlsChannel)
+        return isinstance(self._stream, TlsStream)
 
     def send(self, frame: bytes) -> None:
         self.send_parts(frame, _NO_PAYLOAD)
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        self._send(lambda: self._sender.send(head, payload))
+        self._send(lambda: self._writer.send(head, payload))
 
     def send_together(self, frames: Sequence[bytes]) -> None:
-        """Send several frames as ``send`` sends one, in as few system calls as may be."""
-        self._send(lambda: self._sender.send_together(frames))
+        """Send several frames like ``send``, with few system calls."""
+        self._send(lambda: self._writer.send_together(frames))
 
     def _send(self, send: Callable[[], None]) -> None:
         try:
-            with self._sender.lock:
+            with self._writer.lock:
                 if self._end is not None:
                     raise ConnectionLost(self._end)
                 send()
@@ -150,7 +155,7 @@ class BlockingWebSocket:
         except ConnectionLost:
             raise
         except OSError as error:
-            # What the peer said before it left may still be there to receive.
+            # Frames that the peer sent before it left may still be received.
             self._end = self._end or self._broken(error)
             raise ConnectionLost(self._end) from error
 
@@ -160,44 +165,44 @@ class BlockingWebSocket:
         try:
             with self._receive_lock:
                 while True:
-                    message = self._cutter.take()
+                    message = self._parser.take()
                     if message is not None:
-                        self._pings.answered()
+                        self._keepalive.heard_message()
                         return message
-                    if self._cutter.control:
-                        if not self._cutter.is_within_message:
-                            self._pings.answered()
-                        self._handle_control(self._cutter.control.popleft())
+                    if self._parser.control:
+                        if not self._parser.is_within_message:
+                            self._keepalive.heard_message()
+                        self._handle_control(self._parser.control.popleft())
                     elif not self._read(deadline):
                         return None
         except ProtocolViolation as error:
             self._refuse(error)
             raise
         except BaseException:
-            if message is not None:  # interrupted on the way out
-                self._cutter.put_back(message)
+            if message is not None:  # interrupted while returning
+                self._parser.put_back(message)
             raise
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._watch_lock:
-            while not self._stopped and not self._cutter.ready():
-                match self._channel.watch(self._pings.seconds_until(deadline)):
-                    case Seen.READABLE:
+            while not self._stopped and not self._parser.ready():
+                match self._stream.watch(self._keepalive.seconds_until(deadline)):
+                    case WatchResult.READABLE:
                         return True
-                    case Seen.NOTHING if self._ping_if_due():
+                    case WatchResult.TIMED_OUT if self._ping_if_due():
                         continue
                 return False
         return True
 
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
-        """Ping from now on, while a thread receives or waits; give up a peer that stays silent."""
-        self._pings = Pings(interval_seconds)
+        """Ping while a thread receives or waits; end the link if the peer stays silent."""
+        self._keepalive = KeepaliveTimer(interval_seconds)
         self._beat = beat
-        self._channel.bound_silence(interval_seconds)
+        self._stream.bound_silence(interval_seconds)
 
     def interrupt(self) -> None:
-        self._channel.wake()
+        self._stream.wake()
 
     def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         with self._close_lock:
@@ -209,31 +214,31 @@ class BlockingWebSocket:
                 self._send_close(code, reason)
             self._stopped = True
             self._drain(deadline)
-            self._channel.shut_down()
-            self._channel.wake()
+            self._stream.shut_down()
+            self._stream.wake()
             with contextlib.ExitStack() as stack:
-                # Threads inside a call hold the descriptor: it must not become another file's.
-                for lock in (self._receive_lock, self._watch_lock, self._sender.lock):
+                # Threads inside a call use the descriptor: it must not be reused for another file.
+                for lock in (self._receive_lock, self._watch_lock, self._writer.lock):
                     if lock.acquire(timeout=LEAVE_TIMEOUT_SECONDS):
                         stack.callback(lock.release)
-                self._channel.close()
+                self._stream.close()
                 self._released = True
 
     def _read(self, deadline: float | None) -> bool:
-        """Read once; ``False`` when the time is over. The receive lock is held."""
+        """Read once; return ``False`` when the time is over. The receive lock is held."""
         if self._stopped:
             raise ConnectionLost(self._end)
         self._post()
-        arrived = self._cutter.arrived
+        received = self._parser.received
         try:
-            timeout_seconds = None if deadline is None else self._pings.seconds_until(deadline)
-            if not self._channel.read(arrived, self._cutter.wanted(), timeout_seconds):
+            timeout_seconds = None if deadline is None else self._keepalive.seconds_until(deadline)
+            if not self._stream.read(received, self._parser.bytes_to_read(), timeout_seconds):
                 return self._ping_if_due() or deadline is None
         except OSError as error:
             raise self._stop(self._broken(error)) from error
-        if not arrived[-1]:
+        if not received[-1]:
             raise self._stop(f"{self._address} hung up")
-        self._pings.arrived(len(arrived[-1]))
+        self._keepalive.heard_part(len(received[-1]))
         return True
 
     def _handle_control(self, frame: bytes) -> None:
@@ -244,9 +249,9 @@ class BlockingWebSocket:
             raise self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
 
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
-        """Take one step of the protocol's state machine, and send what it has to say."""
+        """Take one step of the protocol's state machine and send the frames it produces."""
         with self._protocol_lock:
-            # It is closing already, or the code is none that may be sent: nothing to say.
+            # It is closing already, or the close code may not be sent: there is nothing to send.
             with contextlib.suppress(InvalidState, ProtocolError):
                 step(*arguments)
             self._protocol.events_received()
@@ -256,43 +261,46 @@ class BlockingWebSocket:
     def _post(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
         """Send control frames without waiting for a busy sender. Never raises ``OSError``."""
         try:
-            self._sender.send_control(frames, timeout_seconds)
+            self._writer.send_control(frames, timeout_seconds)
         except OSError as error:
             self._end = self._end or self._broken(error)
 
     def _stop(self, reason: str) -> ConnectionLost:
-        """End both directions. What the peer said is a better reason than a failed send."""
+        """End both directions. The peer's reason replaces that of a failed send."""
         if not self._stopped:
             self._end = reason
             self._stopped = True
-            self._channel.shut_down()
-            self._channel.wake()
+            self._stream.shut_down()
+            self._stream.wake()
         return ConnectionLost(self._end)
 
     def _refuse(self, error: ProtocolViolation) -> None:
-        """Tell the peer why; ``close`` gives it the time to read that."""
+        """End the link and tell the peer why; ``close`` gives it time to read the reason."""
         too_big = isinstance(error, LimitExceeded)
-        self._end = f"the connection to {self._address} was given up: {error}"
+        self._end = f"the connection to {self._address} was ended: {error}"
         self._send_close(MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR, str(error))
         self._stopped = True
-        self._cutter.discard()
-        self._channel.wake()
+        self._parser.discard()
+        self._stream.wake()
 
     def _send_close(self, code: int, reason: str) -> None:
         self._advance(
             self._protocol.send_close, code, short_reason(reason), wait=self._close_timeout_seconds
         )
-        self._channel.finish_writing()
+        self._stream.finish_writing()
 
     def _drain(self, deadline: float) -> None:
-        """Read to the end, in what is left of the time: closing over unread bytes would reset the
-        connection, and the peer might never see what was sent last."""
+        """Read to the end of the stream or until the deadline.
+
+        Closing a socket with unread bytes resets the connection, and the peer could lose the last
+        frames sent to it.
+        """
         if not self._receive_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return
         try:
             rest: list[bytes] = []
             while not rest or rest.pop():
-                if not self._channel.read(rest, READ_BYTES, deadline - time.monotonic()):
+                if not self._stream.read(rest, READ_BYTES, deadline - time.monotonic()):
                     return
         except OSError:
             pass  # the peer is gone, which was the goal
@@ -300,15 +308,15 @@ class BlockingWebSocket:
             self._receive_lock.release()
 
     def _ping_if_due(self) -> bool:
-        match self._pings.due_now():
+        match self._keepalive.due_now():
             case Due.NOTHING:
                 return False
             case Due.PING:
                 self._advance(self._protocol.send_ping, b"")
                 if self._beat is not None:
                     self._beat()
-            case Due.ANSWER:
-                seconds = self._pings.interval_seconds
+            case Due.RESPONSE:
+                seconds = self._keepalive.interval_seconds
                 self._stop(f"{self._address} did not answer a ping in {seconds:g} s")
         return True
 

@@ -1,4 +1,4 @@
-"""How is a WebSocket opened to an address, and what does a person read when it can't be?"""
+"""Opening a WebSocket connection from a thread, and explanations of why one could not be opened."""
 
 from __future__ import annotations
 
@@ -20,31 +20,24 @@ from websockets.uri import parse_uri
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
+from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
 
 __all__ = ["connection_failure", "dial", "upgrade"]
 
-# The kernel asks a silent peer for a sign of life, without a WebSocket ping, which kills Burn 0.21.
-# Larger: a peer whose machine vanished is noticed later. Smaller: traffic on idle connections, and
-# a network that is gone for less than their product is noticed.
-KEEPALIVE_IDLE_SECONDS: Final = 30
-KEEPALIVE_INTERVAL_SECONDS: Final = 10
-KEEPALIVE_PROBES: Final = 3
-
-# OpenSSL's codes for a certificate that is trusted, but for another name or IP address.
+# OpenSSL's codes for a trusted certificate that is for another host name or IP address.
 _OTHER_HOST: Final = (62, 64)
 
 _HEADERS_END: Final = b"\r\n\r\n"
-# Any status but 101. Its body is of no interest; HTTP/1.0 servers are not websockets' business.
+# Any status but 101. The body is ignored. ``websockets`` would reject HTTP/1.0 responses unread.
 _REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})")
 
 
 def dial(address: Address, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
-    """Return a connected socket, TLS done where the address asks for it.
+    """Return a connected socket, after the TLS handshake if the address is secure.
 
-    ``deadline`` is on ``time.monotonic``'s clock and bounds all of it. Raises ``ConnectionFailed``.
+    ``deadline`` is a time of ``time.monotonic`` and bounds the whole call. Raises
+    ``ConnectionFailed``.
     """
-    if tls is not None and not address.secure:
-        raise ConnectionFailed(f"tls was given, but {address} is not encrypted; write wss://")
     try:
         sock = _connect_any(_resolve(address, deadline), deadline)
         _configure(sock)
@@ -61,9 +54,9 @@ def dial(address: Address, tls: ssl.SSLContext | None, deadline: float) -> socke
 def upgrade(
     sock: socket.socket, address: Address, headers: Mapping[str, str], deadline: float
 ) -> tuple[ClientProtocol, bytes]:
-    """Turn a connection into a WebSocket; return its state and the bytes that came too early.
+    """Perform the opening handshake; return the protocol state and the bytes that followed it.
 
-    The state gives no messages: it answers control frames and knows about closing. Raises
+    The state serves control frames and closing only; it is given no messages. Raises
     ``ConnectionFailed``.
     """
     protocol = ClientProtocol(parse_uri(address.uri), max_size=None)
@@ -76,7 +69,7 @@ def upgrade(
         early = _read_response(sock, address, protocol, deadline)
         if protocol.handshake_exc is not None:
             raise protocol.handshake_exc
-    except ConnectionFailed:  # an OSError too
+    except ConnectionFailed:  # which is an OSError
         raise
     except (OSError, InvalidHandshake) as error:
         raise connection_failure(address, error) from error
@@ -84,7 +77,7 @@ def upgrade(
 
 
 def connection_failure(address: Address, error: Exception) -> ConnectionFailed:
-    """Say in one sentence why a connection could not be opened and what to check."""
+    """Return an error that says in one sentence what went wrong and what to check."""
     if isinstance(error, InvalidStatus):
         return _status_failure(address, error.response.status_code, error.response.reason_phrase)
     return ConnectionFailed(_explanation(address, error))
@@ -129,7 +122,7 @@ def _distrust(address: Address, error: ssl.SSLCertVerificationError) -> str:
 
 def _hung_up(address: Address) -> str:
     check = "" if address.secure else ", or write wss:// if it uses TLS"
-    return f"{address} hung up before it spoke; check the port{check}"
+    return f"{address} hung up before it responded; check the port{check}"
 
 
 def _status_failure(address: Address, status: int, phrase: str) -> ConnectionFailed:
@@ -152,35 +145,35 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
 
 
 def _resolve(address: Address, deadline: float) -> list[Any]:
-    """Look the name up, within the time; the system's resolver has no bound that we can set."""
+    """Resolve the host name by the deadline; in a thread, as the resolver takes no timeout."""
     with contextlib.suppress(socket.gaierror, UnicodeError):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=numeric
         )
-    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+    resolved: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            answers.put(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+            resolved.put(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
         except OSError as error:
-            answers.put(error)
+            resolved.put(error)
         except UnicodeError:  # a label of more than 63 characters
-            answers.put(socket.gaierror(f"{address.host!r} is no host name"))
+            resolved.put(socket.gaierror(f"{address.host!r} is not a host name"))
 
-    # A daemon: when time is over, the thread stays inside the resolver, and nothing can stop it.
+    # A daemon thread: at the deadline it may still be inside the resolver, and nothing can stop it.
     threading.Thread(target=look_up, name="burn-remote-resolve", daemon=True).start()
     try:
-        answer = answers.get(timeout=_remaining(deadline))
+        found = resolved.get(timeout=_remaining(deadline))
     except queue.Empty:
         raise TimeoutError from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 def _connect_any(found: list[Any], deadline: float) -> socket.socket:
-    """Connect to the first that answers; each gets its share of the remaining time."""
+    """Connect to the first address that accepts; each gets a share of the remaining time."""
     failure: OSError = TimeoutError()
     for index, (family, kind, number, _, target) in enumerate(found):
         sock = socket.socket(family, kind, number)
@@ -198,22 +191,15 @@ def _connect_any(found: list[Any], deadline: float) -> socket.socket:
 
 
 def _configure(sock: socket.socket) -> None:
-    # Without it, the second small frame in a row waits for the peer's delayed acknowledgement.
+    # With Nagle's algorithm a second small frame would wait for the first one's acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    enable_tcp_keepalive(sock)
 
 
 def _read_response(
     sock: socket.socket, address: Address, protocol: ClientProtocol, deadline: float
 ) -> bytes:
-    """Feed the HTTP response; return what follows it. The first frame may be right behind."""
+    """Read the HTTP response and return the bytes after it, which may be the first frames."""
     received = b""
     while True:
         sock.settimeout(_remaining(deadline))

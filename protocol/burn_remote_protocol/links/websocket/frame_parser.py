@@ -1,7 +1,15 @@
-"""How is a stream of WebSocket frames cut into messages, without copying what is large?
+"""An incremental parser for incoming WebSocket frames that does not copy large payloads.
 
-RFC 6455, section 5, for binary messages. Control frames are only cut out: their meaning is left to
-``websockets``.
+Binary messages are assembled here, as RFC 6455, section 5, defines them. Control frames are only
+separated from the stream; ``websockets`` interprets them.
+
+How it works: the reader appends raw bytes to ``received``. ``take`` moves them to the buffer, or to
+the payload in progress, and returns the next whole message. A message that lies whole in the buffer
+is sliced out of it. A longer one is collected in parts, and ``bytes_to_read`` lets the reader fetch
+the rest of its payload in one read, which then is the message itself or is joined once.
+
+A ``KeyboardInterrupt`` can be raised between any two bytecodes. All of the parser's position is
+therefore one immutable ``_State``, and each step replaces it with a single store.
 """
 
 from __future__ import annotations
@@ -10,60 +18,63 @@ import collections
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.websocket.masking import apply_mask
+from burn_remote_protocol.links.websocket.frames import (
+    BINARY,
+    CONTINUATION,
+    CONTROL_BIT,
+    FINAL_BIT,
+    LENGTH_16,
+    MASK_BIT,
+    MAX_OPCODE,
+    OPCODE_BITS,
+    RESERVED_BITS,
+    TEXT,
+    apply_mask,
+)
 
-__all__ = ["READ_BYTES", "FrameCutter"]
+__all__ = ["READ_BYTES", "FrameParser"]
 
-# How much to read when the length of what comes is not known. Larger: each read of a small frame
-# allocates more. Smaller: more reads for a burst of small frames. Payloads that lack more than this
-# are read straight into their own memory.
+# How much to read while the length of what follows is unknown. Each read of a small frame allocates
+# this much, and a burst of small frames needs one read per this many bytes. A payload that lacks
+# more than this is read into memory of its own.
 READ_BYTES: Final = 64 * 2**10
 
-_CONTINUATION: Final = 0x00
-_TEXT: Final = 0x01
-_BINARY: Final = 0x02
-_FINAL: Final = 0x80
-_RESERVED: Final = 0x70
-_OPCODE: Final = 0x0F
-_CONTROL: Final = 0x08
-_MASKED: Final = 0x80
-_LENGTH_16: Final = 126
-_LAST_OPCODE: Final = 0x0A
-_HEADER_64_BYTES: Final = 10
+_HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
+# A linked list of payload parts, last part first: ``(earlier parts, part)`` or ``()``.
 _Parts = tuple[Any, ...]
 
 
-class _Place(NamedTuple):
-    """Where a cutter is. Replaced as a whole, in one store: an interrupt can't come halfway."""
+class _State(NamedTuple):
+    """The parser's position in the stream."""
 
-    arrived: list[bytes]  # read and not yet looked at; whoever reads appends here
+    received: list[bytes]  # raw bytes not looked at yet; the reader appends to this list
     buffer: bytes = b""
-    position: int = 0  # everything in ``buffer`` before this is done with
-    # Payload so far of the message being received: (what came before, the last part). Adding to it
-    # costs the same however many parts a slow peer sends; small ones are put together on the way,
-    # each byte at most 16 times.
+    position: int = 0  # everything in ``buffer`` before this has been parsed
+    # The payload so far of a message that is received in parts; ``None`` if there is none. A linked
+    # list costs the same per part however many parts a slow peer sends. Small parts are joined on
+    # the way, so that each byte is copied at most 16 times.
     parts: _Parts | None = None
-    size: int = 0  # its length, the current frame counted in full
-    missing: int = 0  # how much of the current frame is not in ``parts``
-    open: bool = False  # more frames of this message follow
-    bulk: bool = False  # the last frame of data was large
-    key: bytes = b""  # what the next byte of the current frame is masked with, if it is
+    size: int = 0  # length of that message, counting the current frame in full
+    missing: int = 0  # bytes of the current frame that are not in ``parts`` yet
+    open: bool = False  # the message continues in another frame
+    bulk: bool = False  # the previous data frame was large
+    key: bytes = b""  # masking key for the next byte of the current frame, if it is masked
 
-    def whole(self) -> bool:
-        """Tell whether ``parts`` are a message."""
+    def complete(self) -> bool:
+        """Tell whether ``parts`` hold a whole message."""
         return self.parts is not None and not self.missing and not self.open
 
-    def with_part(self, part: bytes | memoryview, **changes: Any) -> _Place:
-        """Return the place after one more part of a payload."""
+    def with_part(self, part: bytes | memoryview, **changes: Any) -> _State:
+        """Return the state after one more part of a payload."""
         parts: _Parts = self.parts or ()
         key: bytes = changes.pop("key", self.key)
         if key:
             part = apply_mask(part, key)
             turn = len(part) % 4
             key = key[turn:] + key[:turn]
-        if part:  # not an empty one: joining it to a large one would copy that
+        if part:  # joining an empty part to a large one would copy the large one
             part = bytes(part)
             while parts and len(parts[1]) <= len(part) < READ_BYTES:
                 parts, last = parts
@@ -72,157 +83,158 @@ class _Place(NamedTuple):
         return self._replace(parts=parts, key=key, **changes)
 
 
-class FrameCutter:
-    """Cuts what a peer sends into binary messages and control frames. Performs no I/O.
+class FrameParser:
+    """Splits a byte stream into binary messages and control frames. Performs no I/O.
 
-    ``masked``: the peer is a client, whose frames must be masked. Read about ``wanted()`` bytes and
-    append them to ``arrived``; then ``take`` until ``None``.
+    ``masked`` says that the peer is a client, whose frames must be masked. Read about
+    ``bytes_to_read()`` bytes, append them to ``received``, and call ``take`` until it returns
+    ``None``.
     """
 
     def __init__(
         self, max_message_bytes: int, already_read: bytes = b"", *, masked: bool = False
     ) -> None:
         self.max_message_bytes = max_message_bytes
-        self._mask_bit: Final = _MASKED if masked else 0
-        self._place = _Place([], already_read)
-        # Whole control frames as they came, headers included, for the caller to answer.
+        self._mask_bit: Final = MASK_BIT if masked else 0
+        self._state = _State([], already_read)
+        # Whole control frames, headers included, for the caller to respond to.
         self.control: collections.deque[bytes] = collections.deque()
 
     @property
-    def arrived(self) -> list[bytes]:
-        """The list to which what was read is appended."""
-        return self._place.arrived
+    def received(self) -> list[bytes]:
+        """The list to which the reader appends."""
+        return self._state.received
 
     @property
     def is_within_message(self) -> bool:
         """Whether a part of a message, or of a header, has arrived."""
-        place = self._place
-        return bool(place.missing or place.open or place.position < len(place.buffer))
+        state = self._state
+        return bool(state.missing or state.open or state.position < len(state.buffer))
 
-    def wanted(self) -> int:
-        """Return how many bytes to read next. More than ``READ_BYTES`` are known to come."""
-        place = self._place
-        if place.missing > READ_BYTES:
-            return place.missing
-        if place.bulk and not place.missing:
-            # Read the next header alone, so that its payload can be read straight into its own
-            # memory: joining what came with the header to the rest would copy 1 MiB.
-            return max(1, _HEADER_64_BYTES - (len(place.buffer) - place.position))
+    def bytes_to_read(self) -> int:
+        """Return how many bytes to read next. More than ``READ_BYTES`` are certain to follow."""
+        state = self._state
+        if state.missing > READ_BYTES:
+            return state.missing
+        if state.bulk and not state.missing:
+            # Read only the next header, so that its payload can be read into memory of its own.
+            # Bytes that came with the header would have to be joined to the rest: a copy of 1 MiB.
+            return max(1, _HEADER_64_BYTES - (len(state.buffer) - state.position))
         return READ_BYTES
 
     def ready(self) -> bool:
-        """Tell whether ``take`` would find something without more being read."""
-        place = self._place
-        if place.arrived or place.whole():
+        """Tell whether ``take`` can make progress without another read."""
+        state = self._state
+        if state.received or state.complete():
             return True
-        if place.missing:
+        if state.missing:
             return False
-        found = self._parse_header(place.buffer, place.position)
-        return found is not None and found[2] + found[1] <= len(place.buffer)
+        found = self._parse_header(state.buffer, state.position)
+        return found is not None and found[2] + found[1] <= len(state.buffer)
 
     def take(self) -> bytes | None:
-        """Return the next message; ``None`` when more must be read or ``control`` has come.
+        """Return the next message; ``None`` if more must be read or ``control`` has a frame.
 
         Raises ``LimitExceeded`` from the header alone, and ``ProtocolViolation``.
         """
-        if self._place.arrived:
+        if self._state.received:
             self._merge()
-        while not self._place.missing:
-            place = self._place
-            if place.whole():
-                message = _joined(place.parts or ())
-                self._place = place._replace(parts=None, size=0)
+        while not self._state.missing:
+            state = self._state
+            if state.complete():
+                message = _joined(state.parts or ())
+                self._state = state._replace(parts=None, size=0)
                 return message
-            found = self._parse_header(place.buffer, place.position)
+            found = self._parse_header(state.buffer, state.position)
             if found is None:
                 return None
             first, length, start = found
             end = start + length
-            if first & _CONTROL:
+            if first & CONTROL_BIT:
                 _check_control(first, length)
-                if end <= len(place.buffer):
-                    self.control.append(place.buffer[place.position : end])
-                    self._place = place._replace(position=end)
+                if end <= len(state.buffer):
+                    self.control.append(state.buffer[state.position : end])
+                    self._state = state._replace(position=end)
                 return None
-            self._check_data(place, first, length)
-            if first == _FINAL | _BINARY and end <= len(place.buffer):
+            self._check_data(state, first, length)
+            if first == FINAL_BIT | BINARY and end <= len(state.buffer):
                 if self._mask_bit:
-                    masked = memoryview(place.buffer)[start:end]
-                    message = apply_mask(masked, place.buffer[start - 4 : start])
+                    masked = memoryview(state.buffer)[start:end]
+                    message = apply_mask(masked, state.buffer[start - 4 : start])
                 else:
-                    message = place.buffer[start:end]
-                # Nothing between this store and the caller's can be interrupted: no call is made.
-                self._place = _Place(place.arrived, place.buffer, end)
+                    message = state.buffer[start:end]
+                # No call is made between this store and the caller's, so no interrupt can occur.
+                self._state = _State(state.received, state.buffer, end)
                 return message
-            self._begin(place, first, length, start)
+            self._begin(state, first, length, start)
         return None
 
     def put_back(self, message: bytes) -> None:
         """Undo the last ``take``."""
-        self._place = self._place._replace(parts=((), message), size=len(message), key=b"")
+        self._state = self._state._replace(parts=((), message), size=len(message), key=b"")
 
     def discard(self) -> None:
-        """Forget everything that was not taken."""
-        self._place = _Place([])
+        """Drop everything that was not taken."""
+        self._state = _State([])
 
-    def _begin(self, place: _Place, first: int, length: int, start: int) -> None:
-        """Begin a frame of data that is not whole, or not the whole message."""
-        missing = max(0, start + length - len(place.buffer))
-        self._place = place.with_part(
-            memoryview(place.buffer)[start : start + length],
-            key=place.buffer[start - 4 : start] if self._mask_bit else b"",
-            buffer=b"" if missing else place.buffer,
+    def _begin(self, state: _State, first: int, length: int, start: int) -> None:
+        """Begin a data frame that is incomplete, or that is one fragment of a message."""
+        missing = max(0, start + length - len(state.buffer))
+        self._state = state.with_part(
+            memoryview(state.buffer)[start : start + length],
+            key=state.buffer[start - 4 : start] if self._mask_bit else b"",
+            buffer=b"" if missing else state.buffer,
             position=0 if missing else start + length,
-            size=place.size + length,
+            size=state.size + length,
             missing=missing,
-            open=not first & _FINAL,
+            open=not first & FINAL_BIT,
             bulk=length > READ_BYTES,
         )
 
     def _merge(self) -> None:
-        """Move what arrived to where it belongs: the payload in progress, then the buffer."""
-        place = self._place
-        chunk = place.arrived[0] if len(place.arrived) == 1 else b"".join(place.arrived)
-        if not place.missing:
-            rest = place.buffer[place.position :]
-            # In full: this is on the path of every small frame, and _replace costs 1 µs.
-            self._place = _Place(
+        """Move received bytes to the payload in progress, and the rest to the buffer."""
+        state = self._state
+        chunk = state.received[0] if len(state.received) == 1 else b"".join(state.received)
+        if not state.missing:
+            rest = state.buffer[state.position :]
+            # Written out: this is on the path of every small frame, and _replace costs 1 µs.
+            self._state = _State(
                 [], rest + chunk if rest else chunk, 0,
-                place.parts, place.size, 0, place.open, place.bulk,
+                state.parts, state.size, 0, state.open, state.bulk,
             )  # fmt: skip
-        elif len(chunk) <= place.missing:
-            self._place = place.with_part(chunk, arrived=[], missing=place.missing - len(chunk))
+        elif len(chunk) <= state.missing:
+            self._state = state.with_part(chunk, received=[], missing=state.missing - len(chunk))
         else:
-            self._place = place.with_part(
-                memoryview(chunk)[: place.missing],
-                arrived=[],
+            self._state = state.with_part(
+                memoryview(chunk)[: state.missing],
+                received=[],
                 buffer=chunk,
-                position=place.missing,
+                position=state.missing,
                 missing=0,
             )
 
-    def _check_data(self, place: _Place, first: int, length: int) -> None:
-        opcode = first & _OPCODE
-        if opcode == _TEXT:
+    def _check_data(self, state: _State, first: int, length: int) -> None:
+        opcode = first & OPCODE_BITS
+        if opcode == TEXT:
             raise ProtocolViolation("the peer sent a text message; this protocol is binary")
-        if opcode not in (_BINARY, _CONTINUATION) or first & _RESERVED:
-            raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
-        if place.open != (opcode == _CONTINUATION):
+        if opcode not in (BINARY, CONTINUATION) or first & RESERVED_BITS:
+            raise _bad_first_byte(first)
+        if state.open != (opcode == CONTINUATION):
             raise ProtocolViolation("the fragments of a WebSocket message are out of order")
-        if place.size + length > self.max_message_bytes:
+        if state.size + length > self.max_message_bytes:
             raise LimitExceeded(
-                "bytes in one message", seen=place.size + length, allowed=self.max_message_bytes
+                "bytes in one message", seen=state.size + length, allowed=self.max_message_bytes
             )
 
     def _parse_header(self, buffer: bytes, position: int) -> tuple[int, int, int] | None:
-        """Return the first byte, the payload's length and where the payload begins."""
+        """Return the first byte, the payload's length and the payload's position."""
         available = len(buffer) - position
         if available < 2:
             return None
         length = buffer[position + 1] ^ self._mask_bit
-        if length & _MASKED:
+        if length & MASK_BIT:
             raise ProtocolViolation("a client's frames must be masked, a server's must not")
-        extra = 0 if length < _LENGTH_16 else 2 if length == _LENGTH_16 else 8
+        extra = 0 if length < LENGTH_16 else 2 if length == LENGTH_16 else 8
         start = position + 2 + extra + (4 if self._mask_bit else 0)
         if len(buffer) < start:
             return None
@@ -232,16 +244,25 @@ class FrameCutter:
 
 
 def _joined(parts: _Parts) -> bytes:
-    """Return the payload that ``parts`` make, without a copy if it is one."""
-    pieces: list[bytes] = []
+    """Return the payload that ``parts`` make; a single part is not copied."""
+    joined: list[bytes] = []
     while parts:
-        parts, piece = parts
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(reversed(pieces))
+        parts, part = parts
+        joined.append(part)
+    return joined[0] if len(joined) == 1 else b"".join(reversed(joined))
 
 
 def _check_control(first: int, length: int) -> None:
-    if first & _OPCODE > _LAST_OPCODE or first & _RESERVED or not first & _FINAL:
-        raise ProtocolViolation(f"a WebSocket frame begins with 0x{first:02x}")
-    if length >= _LENGTH_16:
-        raise ProtocolViolation(f"a WebSocket control frame has {length:,} bytes")
+    if first & OPCODE_BITS > MAX_OPCODE or first & RESERVED_BITS or not first & FINAL_BIT:
+        raise _bad_first_byte(first)
+    if length >= LENGTH_16:
+        raise ProtocolViolation(
+            f"a WebSocket control frame has {length:,} bytes; at most {LENGTH_16 - 1} are allowed"
+        )
+
+
+def _bad_first_byte(first: int) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"a WebSocket frame begins with 0x{first:02x}: an unknown opcode, a reserved bit, or a "
+        "fragmented control frame"
+    )

@@ -1,133 +1,207 @@
-"""How is a message framed and masked on its way out, without copying what is large?
+"""Outgoing WebSocket messages of a client: framing, masking and sending, without large copies.
 
-The client's side of RFC 6455, section 5, for binary messages. The masking is demanded there.
+How it works: ``message_buffers`` turns one message into buffers in sending order. A small message
+is one buffer, header included. A large payload is referred to in blocks, and each block is masked
+(RFC 6455, section 5.3, demands it of clients) only when its turn to be written comes. A
+``FrameWriter`` writes the buffers of one message after another, whichever threads send them.
 """
 
 from __future__ import annotations
 
+import collections
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from burn_remote_protocol.links.websocket.masking import apply_mask
+from burn_remote_protocol.links.websocket.frames import (
+    BINARY,
+    CONTINUATION,
+    FINAL_BIT,
+    LENGTH_16_LIMIT,
+    MASK_BIT,
+    apply_mask,
+    frame_header,
+)
 
-__all__ = ["Piece", "data_pieces", "joined_pieces", "plain_header"]
+__all__ = ["FrameWriter", "OutgoingBuffer", "message_buffers", "messages_buffers"]
 
-# Payloads are masked in blocks just before they are sent. Larger: the masked copy leaves the second
-# level cache before the kernel reads it. Smaller: more system calls.
+# Payloads are masked in blocks of this size just before they are sent: small enough for the masked
+# copy to be in the second-level cache when the kernel reads it, large enough for few system calls.
 MASK_BLOCK_BYTES: Final = 256 * 2**10
 
-# Up to this size a frame is sent as one piece with its header: copying it costs less than a
-# second system call.
+# Up to this size a frame is one buffer with its header: copying it costs less than a second system
+# call.
 JOINED_BYTES: Final = 64 * 2**10
 
-# Masking keys drawn at once. Larger: nothing gained. Smaller: more system calls, 0.5 µs each.
-DRAWN_KEYS: Final = 256
+# Masking keys drawn at once: one system call for each frame would cost 0.5 µs.
+KEYS_PER_DRAW: Final = 256
 
-_CONTINUATION: Final = 0x00
-_BINARY: Final = 0x02
-_FINAL: Final = 0x80
-_MASKED: Final = 0x80
-_LENGTH_16: Final = 126
-_LENGTH_64: Final = 127
-LENGTH_16_LIMIT: Final = 2**16
-
-_NOTHING: Final = memoryview(b"")
+_EMPTY: Final = memoryview(b"")
 
 
-class Piece:
-    """Some bytes on their way out, and how many of them the operating system took.
+class OutgoingBuffer:
+    """Bytes to be sent, and how many of them the operating system has accepted.
 
-    They are masked when their turn comes. ``taken`` has one number per system call, appended by the
-    C call that made it: a ``KeyboardInterrupt`` can't come between the call and its count.
+    They are masked when their turn comes. ``accepted`` has one number per system call, appended by
+    the C call that made it: no ``KeyboardInterrupt`` can occur between the call and its record.
+    ``more`` says that the rest of the frame follows at once.
     """
 
-    __slots__ = ("_data", "_key", "more", "taken")
+    __slots__ = ("_data", "_key", "accepted", "more")
 
     def __init__(self, data: bytes | memoryview, key: bytes | None = None, *, more: bool = False):
         self._data = data
         self._key = key
         self.more = more
-        self.taken: list[int] = []
+        self.accepted: list[int] = []
 
-    def left(self) -> bytes | memoryview:
-        """Return what still has to be sent."""
+    def unsent(self) -> bytes | memoryview:
+        """Return what still has to be sent, masked."""
         if self._key is not None:
-            self.keep()
-        taken = self.taken
-        return memoryview(self._data)[sum(taken) :] if taken else self._data
+            self.detach()
+        accepted = self.accepted
+        return memoryview(self._data)[sum(accepted) :] if accepted else self._data
 
     def done(self) -> bool:
-        """Tell whether the operating system took all of it."""
-        return sum(self.taken) == len(self._data)
+        """Tell whether the operating system has accepted all of it."""
+        return sum(self.accepted) == len(self._data)
 
-    def keep(self) -> None:
-        """Mask now, so that the caller's memory is no longer needed."""
+    def detach(self) -> None:
+        """Mask now, into a copy: the caller's memory is no longer needed."""
         if self._key is not None:
             self._data = apply_mask(self._data, self._key)
             self._key = None
 
 
-def data_pieces(
-    head: bytes, payload: memoryview, keys: list[bytes], fragment_bytes: int | None
-) -> list[Piece]:
-    """Return one binary message in pieces, to be sent in order.
+# Writes some of a buffer; waits at most so many seconds, without a limit for ``None``. Returns
+# ``False`` when the time is over. Raises ``OSError``.
+Write = Callable[[OutgoingBuffer, float | None], bool]
 
-    ``keys`` holds unpredictable masking keys, one for each WebSocket frame; more are drawn when it
-    is empty.
+
+class FrameWriter:
+    """Writes whole messages one after the other, whichever threads send them.
+
+    An interrupted send leaves the rest of its message in the queue, where it is sent before the
+    next message. Control frames never wait for a sender: they join the queue between messages.
+    """
+
+    def __init__(self, write: Write, fragment_bytes: int | None) -> None:
+        self._write: Final = write
+        self._fragment_bytes: Final = fragment_bytes
+        self._keys: Final[list[bytes]] = []
+        # The message being sent, or what an interrupt left of one. Guarded by ``lock``.
+        self._unsent: collections.deque[OutgoingBuffer] = collections.deque()
+        # Control frames that arose while a message was being sent. A receiver puts them here
+        # instead of waiting for the sender: if both ends waited so, neither would read again.
+        self._control: collections.deque[OutgoingBuffer] = collections.deque()
+        self.lock: Final = threading.Lock()
+
+    def send(self, head: bytes, payload: memoryview) -> None:
+        """Send one message; return once the operating system has accepted it. Hold ``lock``.
+
+        Raises ``OSError``.
+        """
+        self._send(lambda: message_buffers(head, payload, self._keys, self._fragment_bytes))
+
+    def send_together(self, frames: Sequence[bytes]) -> None:
+        """Send several messages like ``send``, with few system calls. Hold ``lock``."""
+        self._send(lambda: messages_buffers(frames, self._keys, self._fragment_bytes))
+
+    def _send(self, buffers: Callable[[], list[OutgoingBuffer]]) -> None:
+        try:
+            self._flush()
+            self._unsent.extend(buffers())
+            self._flush()
+        except BaseException:
+            for buffer in self._unsent:
+                buffer.detach()
+            raise
+
+    def send_control(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
+        """Send control frames, or leave them to the thread that is sending. Raises ``OSError``.
+
+        Call it without frames after each message, and before each read, to send what is pending.
+        """
+        self._control.extend(map(OutgoingBuffer, frames))
+        while (self._control or self._unsent) and self.lock.acquire(timeout=timeout_seconds):
+            try:
+                while self._control:
+                    self._unsent.append(self._control.popleft())
+                if not self._flush(timeout_seconds):
+                    return
+            finally:
+                self.lock.release()
+
+    def _flush(self, timeout_seconds: float | None = None) -> bool:
+        while self._unsent:
+            buffer = self._unsent[0]
+            if not buffer.done() and not self._write(buffer, timeout_seconds):
+                return False
+            if buffer.done():
+                self._unsent.popleft()
+        return True
+
+
+def message_buffers(
+    head: bytes, payload: memoryview, keys: list[bytes], fragment_bytes: int | None
+) -> list[OutgoingBuffer]:
+    """Return one binary message as buffers in sending order.
+
+    ``keys`` holds unpredictable masking keys, one per WebSocket frame; it is refilled when empty.
     """
     total = len(head) + len(payload)
     if total <= JOINED_BYTES and (fragment_bytes is None or total <= fragment_bytes):
         key = _next_key(keys)
         body = b"".join((head, payload)) if payload else head
-        header = _header(_FINAL | _BINARY, total, _MASKED) + key
-        return [Piece(header + apply_mask(body, key))]
-    pieces: list[Piece] = []
+        header = frame_header(FINAL_BIT | BINARY, total, MASK_BIT) + key
+        return [OutgoingBuffer(header + apply_mask(body, key))]
+    buffers: list[OutgoingBuffer] = []
     parts = [memoryview(head), payload]
-    opcode = _BINARY
+    opcode = BINARY
     while True:
         size = total if fragment_bytes is None else min(total, fragment_bytes)
         total -= size
         key = _next_key(keys)
-        header = _header(opcode if total else opcode | _FINAL, size, _MASKED) + key
-        pieces.append(Piece(header, more=True))
-        pieces += _masked(parts, size, key)
-        opcode = _CONTINUATION
+        header = frame_header(opcode if total else opcode | FINAL_BIT, size, MASK_BIT) + key
+        buffers.append(OutgoingBuffer(header, more=True))
+        buffers += _masked_blocks(parts, size, key)
+        opcode = CONTINUATION
         if not total:
-            return pieces
+            return buffers
 
 
-def joined_pieces(
+def messages_buffers(
     frames: Iterable[bytes], keys: list[bytes], fragment_bytes: int | None
-) -> list[Piece]:
-    """Return several binary messages in pieces; small ones are put together, for one system call.
+) -> list[OutgoingBuffer]:
+    """Return several binary messages as buffers; small ones share a buffer, for one system call.
 
-    ``keys`` as for ``data_pieces``.
+    ``keys`` as for ``message_buffers``.
     """
-    pieces: list[Piece] = []
+    buffers: list[OutgoingBuffer] = []
     joined: list[bytes] = []
     size = 0
     for frame in frames:
         length = len(frame)
         if length >= LENGTH_16_LIMIT:
             if joined:
-                pieces.append(Piece(b"".join(joined)))
+                buffers.append(OutgoingBuffer(b"".join(joined)))
                 joined, size = [], 0
-            pieces += data_pieces(frame, _NOTHING, keys, fragment_bytes)
+            buffers += message_buffers(frame, _EMPTY, keys, fragment_bytes)
             continue
         key = keys.pop() if keys else _next_key(keys)
-        joined += (_header(_FINAL | _BINARY, length, _MASKED), key, apply_mask(frame, key))
+        joined += (frame_header(FINAL_BIT | BINARY, length, MASK_BIT), key, apply_mask(frame, key))
         size += length
         if size >= JOINED_BYTES:
-            pieces.append(Piece(b"".join(joined)))
+            buffers.append(OutgoingBuffer(b"".join(joined)))
             joined, size = [], 0
     if joined:
-        pieces.append(Piece(b"".join(joined)))
-    return pieces
+        buffers.append(OutgoingBuffer(b"".join(joined)))
+    return buffers
 
 
-def _masked(parts: list[memoryview], size: int, key: bytes) -> Iterator[Piece]:
-    """Take ``size`` bytes off the front of ``parts``, in blocks."""
+def _masked_blocks(parts: list[memoryview], size: int, key: bytes) -> Iterator[OutgoingBuffer]:
+    """Remove ``size`` bytes from the front of ``parts``, in blocks."""
     while size:
         block = parts[0][: min(size, MASK_BLOCK_BYTES)]
         parts[0] = parts[0][len(block) :]
@@ -135,27 +209,14 @@ def _masked(parts: list[memoryview], size: int, key: bytes) -> Iterator[Piece]:
             parts.pop(0)
         if block:
             size -= len(block)
-            yield Piece(block, key, more=size > 0)
+            yield OutgoingBuffer(block, key, more=size > 0)
             turn = len(block) % 4
             key = key[turn:] + key[:turn]
 
 
-def plain_header(length: int) -> bytes:
-    """Return the header of a whole binary message from a server, which masks nothing."""
-    return _header(_FINAL | _BINARY, length)
-
-
-def _header(first: int, length: int, mask_bit: int = 0) -> bytes:
-    if length < _LENGTH_16:
-        return bytes((first, mask_bit | length))
-    if length < LENGTH_16_LIMIT:
-        return bytes((first, mask_bit | _LENGTH_16)) + length.to_bytes(2, "big")
-    return bytes((first, mask_bit | _LENGTH_64)) + length.to_bytes(8, "big")
-
-
 def _next_key(keys: list[bytes]) -> bytes:
-    # A list, for an interrupt would end a generator.
+    # A list and not a generator: an interrupt inside a generator would end it.
     if not keys:
-        drawn = os.urandom(4 * DRAWN_KEYS)
+        drawn = os.urandom(4 * KEYS_PER_DRAW)
         keys.extend(drawn[start : start + 4] for start in range(0, len(drawn), 4))
     return keys.pop()

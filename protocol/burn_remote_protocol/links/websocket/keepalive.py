@@ -1,60 +1,86 @@
-"""The times of a blocking link's pings, and when its peer counts as silent."""
+"""Keepalive: the kernel's TCP probes, and the schedule of pings on a link for threads.
+
+``KeepaliveTimer`` has three states: nothing is due, a ping is due, or the response to a ping is
+overdue. Each ping starts one interval. A whole message, a control frame between messages, or
+``PART_BYTES`` of an incomplete message count as its response. A peer that sends none of these for a
+whole interval after a ping is considered dead.
+"""
 
 from __future__ import annotations
 
 import enum
+import socket
 import time
 from typing import Final
 
-__all__ = ["PART_BYTES", "Due", "Pings"]
+__all__ = ["PART_BYTES", "Due", "KeepaliveTimer", "enable_tcp_keepalive"]
 
-# What must arrive within an interval of a message that is not complete to count as a sign of life:
-# more than the pings and pongs that a peer sends. A flipped bit in a frame's length makes them look
-# like parts of a message that never ends.
+# Fewer bytes of an incomplete message are not a sign of life. If a bit of a frame's length is
+# flipped, the peer's pings and pongs look like parts of a message that never ends; more than this
+# within an interval cannot be pings and pongs.
 PART_BYTES: Final = 1024
+
+# The kernel probes an idle peer, and the connection fails after about a minute without a response.
+# A WebSocket ping would do the same, but crashes Burn 0.21's server.
+TCP_IDLE_SECONDS: Final = 30
+TCP_INTERVAL_SECONDS: Final = 10
+TCP_PROBES: Final = 3
+
+
+def enable_tcp_keepalive(sock: socket.socket) -> None:
+    """Let the kernel end the connection if the peer's machine vanishes. Raises ``OSError``."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", TCP_IDLE_SECONDS),
+        ("TCP_KEEPINTVL", TCP_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", TCP_PROBES),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Due(enum.Enum):
-    """What is due now."""
+    """What must happen now."""
 
     NOTHING = enum.auto()
     PING = enum.auto()
-    ANSWER = enum.auto()
+    RESPONSE = enum.auto()  # the peer is overdue
 
 
-class Pings:
-    """Keeps the times. Without an interval, nothing is ever due."""
+class KeepaliveTimer:
+    """Decides when to ping and when to give up the peer. Without an interval, never."""
 
     def __init__(self, interval_seconds: float | None) -> None:
         self.interval_seconds: Final = interval_seconds or 0.0
         self._due = None if interval_seconds is None else time.monotonic() + interval_seconds
-        self._waiting = False
+        self._awaits_response = False
         self._part_bytes = 0
 
     def seconds_until(self, deadline: float | None) -> float | None:
-        """Return how long to wait for the deadline or the next ping, whichever comes first."""
+        """Return the time until the deadline or the next event, whichever comes first."""
         moments = [moment for moment in (deadline, self._due) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def due_now(self) -> Due:
-        """Tell what is due; a ping counts as sent by this."""
+        """Return what is due. After ``PING``, the ping counts as sent."""
         now = time.monotonic()
         if self._due is None or now < self._due:
             return Due.NOTHING
-        if self._waiting:
-            return Due.ANSWER
-        # ``_due`` first: a thread that looks in between must not think that the answer is overdue.
+        if self._awaits_response:
+            return Due.RESPONSE
+        # Set the time first: a thread that looks between these lines must not conclude that the
+        # response to this ping was due at the old time.
         self._due = now + self.interval_seconds
         self._part_bytes = 0
-        self._waiting = True
+        self._awaits_response = True
         return Due.PING
 
-    def answered(self) -> None:
-        """Note a whole message, or a control frame between messages."""
-        self._waiting = False
+    def heard_message(self) -> None:
+        """Record a whole message, or a control frame between messages."""
+        self._awaits_response = False
 
-    def arrived(self, count: int) -> None:
-        """Note bytes of a message that may not be complete."""
+    def heard_part(self, count: int) -> None:
+        """Record ``count`` bytes of a message that may be incomplete."""
         self._part_bytes += count
         if self._part_bytes >= PART_BYTES:
-            self._waiting = False
+            self._awaits_response = False

@@ -1,8 +1,9 @@
-"""How do bytes get in and out of a connected socket, from several threads, with and without TLS?
+"""Byte streams over a connected socket, with and without TLS, for use by several threads.
 
-Both channels keep a promise beyond those of a socket: what a blocked system call did is stored by
-the C call that made it. A ``KeyboardInterrupt`` often comes exactly when such a call returns with
-part of its work done, and Python raises it before the next line of ours could store a result.
+Both streams guarantee more than a socket does: the result of a blocking system call is stored by
+the C call that made it. A ``KeyboardInterrupt`` often arrives while such a call is blocked. The
+call then returns with part of its work done, and Python raises the interrupt before another line
+of Python could store the result.
 """
 
 from __future__ import annotations
@@ -19,119 +20,121 @@ import time
 from typing import Final, Protocol
 
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
-from burn_remote_protocol.links.websocket.frame_writer import Piece
+from burn_remote_protocol.links.websocket.frame_writer import OutgoingBuffer
 
-__all__ = ["Channel", "PlainChannel", "Seen", "TlsChannel"]
+__all__ = ["PlainStream", "SocketStream", "TlsStream", "WatchResult"]
 
-# Absent on some systems, which do without: a header travels in a packet of its own, a large payload
-# is read in several calls.
+# Optional flags. Without MSG_MORE a header travels in a packet of its own; without MSG_WAITALL a
+# large payload is read in several calls.
 _MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 _DONT_WAIT: Final[int] = getattr(socket, "MSG_DONTWAIT", 0)
 _WHOLE: Final[int] = getattr(socket, "MSG_WAITALL", 0)
 
-
-# The most to ask for where a read returns what is there. Larger: most of the memory is given back
-# again. Smaller: more calls.
+# The most to request from a read that returns whatever is there: most of a larger buffer would be
+# allocated in vain.
 TIMED_READ_BYTES: Final = 2**20
 
-# OpenSSL returns no more than this at once, whatever it is asked for.
+# OpenSSL returns at most this much per call.
 TLS_RECORD_BYTES: Final = 2**14
 
 
-class Seen(enum.Enum):
-    """Why ``Channel.watch`` returned."""
+class WatchResult(enum.Enum):
+    """Why ``SocketStream.watch`` returned."""
 
     READABLE = enum.auto()
     WOKEN = enum.auto()
-    NOTHING = enum.auto()
+    TIMED_OUT = enum.auto()
 
 
-class Channel(Protocol):
-    """A connected stream of bytes. One thread may read, one write and one watch, all at once."""
+class SocketStream(Protocol):
+    """A connected byte stream. One thread may read, one write and one watch at the same time."""
 
-    def read(self, arrived: list[bytes], size: int, timeout_seconds: float | None) -> bool:
-        """Wait for up to ``size`` bytes and append them; ``b""`` is the end of the stream.
+    def read(self, received: list[bytes], size: int, timeout_seconds: float | None) -> bool:
+        """Wait for up to ``size`` bytes and append them; ``b""`` marks the end of the stream.
 
-        More than ``READ_BYTES`` may only be asked for when they are known to come. ``False``: the
-        time is over, or ``bound_silence``'s. Raises ``OSError``.
+        Request more than ``READ_BYTES`` only if they are certain to follow. Return ``False`` after
+        ``timeout_seconds``, or after ``bound_silence``'s time. Raises ``OSError``.
         """
         ...
 
     def bound_silence(self, seconds: float) -> None:
-        """Have a ``read`` without a time return ``False`` when nothing comes for so long."""
+        """Let a ``read`` without a timeout return ``False`` after so long without any bytes."""
         ...
 
-    def watch(self, timeout_seconds: float | None) -> Seen:
-        """Wait until ``read`` has something, ``wake`` is called, or the time is over."""
+    def watch(self, timeout_seconds: float | None) -> WatchResult:
+        """Wait until there is something to read, ``wake`` is called, or the time is over."""
         ...
 
     def wake(self) -> None:
-        """Make ``watch`` return, now or the next time."""
+        """Make the current or the next ``watch`` return."""
         ...
 
-    def write(self, piece: Piece, timeout_seconds: float | None = None) -> bool:
-        """Write some of a piece. ``False``: the time is over. Raises ``OSError``."""
+    def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
+        """Write some of a buffer; return ``False`` after the timeout. Raises ``OSError``."""
         ...
 
     def finish_writing(self) -> None:
-        """Let the peer see the end of the stream after what was written."""
+        """Send the end of the stream after what was written."""
         ...
 
     def shut_down(self) -> None:
-        """Make all calls in other threads return; later ones fail."""
+        """Make all calls in other threads return and later ones fail."""
         ...
 
     def close(self) -> None:
-        """Release the socket. No other thread may be inside a call."""
+        """Release the socket. No other thread may be inside a method."""
         ...
 
 
-class _Bell:
-    """Wakes a thread that waits for a socket."""
+class _Waker:
+    """Waits for a socket to become readable, and lets another thread end the wait.
+
+    A self-pipe: ``wake`` writes a byte into it, and ``watch`` polls it together with the socket.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._heard, self._rung = os.pipe()
-        os.set_blocking(self._heard, False)
-        os.set_blocking(self._rung, False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._poll.register(self._heard, select.POLLIN)
-        # Or a late ring could write into a file that got the descriptor next.
+        self._poll.register(self._read_end, select.POLLIN)
+        # Without it, a late ``wake`` could write into a file that reuses the descriptor.
         self._lock = threading.Lock()
 
-    def ring(self) -> None:
-        # A full pipe has been rung already; a closed one has nobody waiting.
+    def wake(self) -> None:
+        # A full pipe already wakes; nobody waits at a closed one.
         with self._lock, contextlib.suppress(OSError):
-            os.write(self._rung, b"\0")
+            os.write(self._write_end, b"\0")
 
-    def watch(self, timeout_seconds: float | None) -> Seen:
+    def watch(self, timeout_seconds: float | None) -> WatchResult:
         found = [descriptor for descriptor, _ in self._poll.poll(_milliseconds(timeout_seconds))]
-        if self._heard in found:
+        if self._read_end in found:
             with contextlib.suppress(OSError):
-                os.read(self._heard, 4096)
-            return Seen.WOKEN
-        return Seen.READABLE if found else Seen.NOTHING
+                os.read(self._read_end, 4096)
+            return WatchResult.WOKEN
+        return WatchResult.READABLE if found else WatchResult.TIMED_OUT
 
     def close(self) -> None:
         with self._lock:
-            os.close(self._heard)
-            os.close(self._rung)
-            self._heard = self._rung = -1
+            os.close(self._read_end)
+            os.close(self._write_end)
+            self._read_end = self._write_end = -1
 
 
-class PlainChannel:
-    """A TCP connection without TLS. Takes over ``sock``."""
+class PlainStream:
+    """A TCP connection without TLS. Takes ownership of ``sock``."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)
         self._socket = sock
-        self._bell = _Bell(sock)
+        self._waker = _Waker(sock)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
-    def read(self, arrived: list[bytes], size: int, timeout_seconds: float | None) -> bool:
+    def read(self, received: list[bytes], size: int, timeout_seconds: float | None) -> bool:
         if timeout_seconds is None:
-            # One call for a whole large payload: its bytes object is filled in place.
+            # One call reads a whole large payload and fills its bytes object in place.
             flags = _WHOLE if size > READ_BYTES else 0
         elif self._poll.poll(_milliseconds(timeout_seconds)):
             size = min(size, TIMED_READ_BYTES)
@@ -139,31 +142,31 @@ class PlainChannel:
         else:
             return False
         try:
-            arrived.extend(map(self._socket.recv, (size,), (flags,)))
+            received.extend(map(self._socket.recv, (size,), (flags,)))
         except BlockingIOError:
             return False
         return True
 
     def bound_silence(self, seconds: float) -> None:
-        # The system keeps the time: a poll before each read would cost a round trip 1 µs.
+        # The kernel measures the time: a poll before each read would add 1 µs to a round trip.
         whole, part = divmod(seconds, 1)
         bound = struct.pack("ll", int(whole), int(part * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
 
-    def watch(self, timeout_seconds: float | None) -> Seen:
-        return self._bell.watch(timeout_seconds)
+    def watch(self, timeout_seconds: float | None) -> WatchResult:
+        return self._waker.watch(timeout_seconds)
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._waker.wake()
 
-    def write(self, piece: Piece, timeout_seconds: float | None = None) -> bool:
-        flags = _MORE if piece.more else 0
+    def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
+        flags = _MORE if buffer.more else 0
         if timeout_seconds is not None:
             if not _ready_for(self._socket, select.POLLOUT, timeout_seconds):
                 return False
             flags |= _DONT_WAIT
         try:
-            piece.taken.extend(map(self._socket.send, (piece.left(),), (flags,)))
+            buffer.accepted.extend(map(self._socket.send, (buffer.unsent(),), (flags,)))
         except BlockingIOError:
             return False
         return True
@@ -178,32 +181,32 @@ class PlainChannel:
 
     def close(self) -> None:
         self._socket.close()
-        self._bell.close()
+        self._waker.close()
 
 
-class TlsChannel:
-    """A TLS connection. Takes over ``sock``, whose handshake is done.
+class TlsStream:
+    """A TLS connection. Takes ownership of ``sock``, whose handshake is complete.
 
-    OpenSSL allows one call at a time on a connection, so no call may block: each is made under a
-    lock, and waiting happens outside. As no call blocks, an interrupt between a call and its list
-    would have to hit a few microseconds.
+    OpenSSL allows one call at a time per connection, so no call may block: each is made under a
+    lock, and threads wait outside of it. An interrupt could lose the result of a call only within
+    the few microseconds between that call and the append that stores it.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         sock.settimeout(0)
         self._socket = sock
         self._lock = threading.Lock()
-        self._bell = _Bell(sock)
+        self._waker = _Waker(sock)
         self._silence_seconds: float | None = None
 
-    def read(self, arrived: list[bytes], size: int, timeout_seconds: float | None) -> bool:
+    def read(self, received: list[bytes], size: int, timeout_seconds: float | None) -> bool:
         if timeout_seconds is None:
             timeout_seconds = self._silence_seconds
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             try:
                 with self._lock:
-                    arrived.append(self._socket.recv(min(size, TLS_RECORD_BYTES)))
+                    received.append(self._socket.recv(min(size, TLS_RECORD_BYTES)))
                 return True
             except ssl.SSLWantReadError:
                 event = select.POLLIN
@@ -215,22 +218,22 @@ class TlsChannel:
     def bound_silence(self, seconds: float) -> None:
         self._silence_seconds = seconds
 
-    def watch(self, timeout_seconds: float | None) -> Seen:
-        # What OpenSSL has decrypted already does not show on the socket.
+    def watch(self, timeout_seconds: float | None) -> WatchResult:
+        # The socket does not become readable for bytes that OpenSSL has already decrypted.
         with self._lock:
             if self._socket.pending():
-                return Seen.READABLE
-        return self._bell.watch(timeout_seconds)
+                return WatchResult.READABLE
+        return self._waker.watch(timeout_seconds)
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._waker.wake()
 
-    def write(self, piece: Piece, timeout_seconds: float | None = None) -> bool:
+    def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             try:
                 with self._lock:
-                    piece.taken.append(self._socket.send(piece.left()))
+                    buffer.accepted.append(self._socket.send(buffer.unsent()))
                 return True
             except ssl.SSLWantWriteError:
                 event = select.POLLOUT
@@ -240,16 +243,16 @@ class TlsChannel:
                 return False
 
     def finish_writing(self) -> None:
-        """Do nothing: TLS connections are not half-closed; the close frame tells the end."""
+        """Do nothing: TLS connections are not half-closed; the close frame marks the end."""
 
     def shut_down(self) -> None:
-        # SSLSocket.shutdown would drop the TLS state that other threads are using.
+        # SSLSocket.shutdown would discard the TLS state that other threads are using.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
-        self._bell.close()
+        self._waker.close()
 
 
 def _ready_for(sock: socket.socket, event: int, timeout_seconds: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Do WebSockets on an event loop keep the contract of links, as servers and as clients?"""
+"""WebSocket links for event loops: conformance, and behaviour specific to WebSockets."""
 
 from __future__ import annotations
 
@@ -21,28 +21,33 @@ from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
+from burn_remote_protocol.links.transports import connect_async as connect
 from burn_remote_protocol.links.websocket.async_connection import DirectClientConnection
-from burn_remote_protocol.links.websocket.async_link import WebSocketLink, connect, server_options
+from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import pattern
 from support.link_scripts import frame_bytes
-from support.link_servers import PATIENCE_SECONDS, raw_server, read_to_end
+from support.link_servers import (
+    PATIENCE_SECONDS,
+    direct_options,
+    link_over,
+    raw_server,
+    read_to_end,
+)
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    max_message_bytes: int = MAX_MESSAGE_BYTES, *, direct: bool = True
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
-    """Run a server; yield its address and where its ends of connections come out."""
+    """Run a server; yield its address and a queue of its ends of connections."""
     accepted: asyncio.Queue[WebSocketLink] = asyncio.Queue(1)
 
     async def handle(connection: ServerConnection) -> None:
-        await accepted.put(WebSocketLink(connection))
+        await accepted.put(link_over(connection))
         await connection.wait_closed()
 
-    options: dict[str, Any] = {"max_size": max_message_bytes}
-    if direct:
-        options = server_options(max_message_bytes=max_message_bytes)
+    options = direct_options(max_message_bytes)
     async with serve(handle, "127.0.0.1", 0, **options) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"ws://127.0.0.1:{port}", accepted
@@ -66,16 +71,13 @@ async def silent_client(
 
 
 class TestWebSocketLink(AsyncLinkConformance):
-    @pytest.fixture(params=["direct", "indirect"])
-    def open_pair(self, request: pytest.FixtureRequest) -> OpenAsyncPair:
+    @pytest.fixture
+    def open_pair(self) -> OpenAsyncPair:
         @contextlib.asynccontextmanager
         async def open_pair(
             max_message_bytes: int = MAX_MESSAGE_BYTES,
         ) -> AsyncIterator[tuple[AsyncLink, AsyncLink]]:
-            async with listening(max_message_bytes, direct=request.param == "direct") as (
-                address,
-                accepted,
-            ):
+            async with listening(max_message_bytes) as (address, accepted):
                 client = await connect(address, max_message_bytes=max_message_bytes)
                 server = await accepted.get()
                 try:
@@ -88,31 +90,11 @@ class TestWebSocketLink(AsyncLinkConformance):
         return open_pair
 
 
-async def test_pieces_of_any_size_arrive_as_one_message() -> None:
-    pieces: list[bytes | memoryview] = [
-        b"head",
-        pattern(70_000),
-        b"",
-        memoryview(pattern(5_000)),
-        b"tail",
-    ]
-    async with listening() as (address, accepted):
-        client = await connect(address)
-        server = await accepted.get()
-        for near, far in ((server, client), (client, server)):
-            await near.send_pieces(pieces)
-            await near.send(b"what follows it")
-            assert [await far.receive(), await far.receive()] == [
-                b"".join(pieces), b"what follows it",
-            ]  # fmt: skip
-        await client.close()
-
-
-async def test_fragments_are_no_longer_than_was_said() -> None:
+async def test_fragments_are_no_longer_than_requested() -> None:
     pieces: list[bytes | memoryview] = [b"head", memoryview(pattern(2_500)), b"tail"]
     async with listening() as (address, accepted), plain_connect(address) as client:
         server = await accepted.get()
-        await server.send_fragments(pieces, 1000)
+        await server.send_pieces(pieces, 1000)
         fragments = [fragment async for fragment in client.recv_streaming()]
         assert [len(fragment) for fragment in fragments if fragment] == [4, 1000, 1000, 500, 4]
         assert b"".join(fragments) == b"".join(pieces)  # type: ignore[arg-type]  # it is binary
@@ -189,7 +171,7 @@ async def test_a_client_that_sends_before_it_was_let_in_is_cut_off() -> None:
     async def nobody(_: ServerConnection) -> None:
         raise AssertionError("was let in")
 
-    options = server_options()
+    options = direct_options()
     async with serve(nobody, "127.0.0.1", 0, process_request=wait, **options) as listening:
         port = next(iter(listening.sockets)).getsockname()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -211,8 +193,8 @@ async def test_an_end_that_answers_pings_is_kept(asking: str) -> None:
         asker.keep_alive(0.01)
         waiting = asyncio.ensure_future(asker.receive())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            before = asker.arrived_bytes
-            while asker.arrived_bytes < before + 10:  # some answers
+            before = asker.received_bytes
+            while asker.received_bytes < before + 10:  # some answers
                 assert not waiting.done()
                 await asyncio.sleep(0)
             await other.send(b"alive")
@@ -247,7 +229,7 @@ async def test_an_end_that_is_not_read_from_is_not_taken_for_silent() -> None:
             frames.send_binary(b"kept waiting")
         writer.write(b"".join(frames.data_to_send()))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while server.arrived_bytes < 20 * 18:  # noqa: ASYNC110 - nobody announces arrivals
+            while server.received_bytes < 20 * 18:  # noqa: ASYNC110 - nobody announces arrivals
                 await asyncio.sleep(0)
             server.keep_alive(0.01)
             # Ten pings of two bytes: it asks on, and gives up nobody.

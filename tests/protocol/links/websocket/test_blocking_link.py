@@ -1,4 +1,4 @@
-"""Do WebSockets for threads keep the contract of links, and what do they do beyond it?"""
+"""WebSocket links for threads: conformance, and behaviour specific to WebSockets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from websockets.frames import Opcode
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
-from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
-from burn_remote_protocol.links.websocket.blocking_link import connect
+from burn_remote_protocol.links.transports import connect
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
 from support.link_scripts import accept_websocket, frame_bytes, scripted_link
 from support.link_servers import LOOPS, PATIENCE_SECONDS, link_server, raw_server, read_to_end
@@ -48,19 +48,6 @@ class TestBlockingWebSocket(BlockingLinkConformance):
                 return link, server.accept()
 
             yield open_pair
-
-
-def test_frames_sent_together_arrive_one_by_one() -> None:
-    frames = [b"%d" % number * (number % 40) for number in range(3000)] + [pattern(300_000), b""]
-    with link_server("asyncio") as server:
-        link = connect(server.address)
-        far = server.accept()
-        sending = in_thread(link.send_together, frames)
-        assert [far.receive() for _ in frames] == frames
-        sending.result(PATIENCE_SECONDS)
-        link.close()
-        with pytest.raises(ConnectionLost):
-            link.send_together(frames)
 
 
 def test_a_frame_that_comes_with_the_handshake_is_received() -> None:
@@ -220,9 +207,7 @@ def test_a_reader_without_a_time_waits_on_while_pings_are_answered() -> None:
         link.keep_alive(0.01)
         end = server.accept()
         received = in_thread(link.receive, None)
-        connection = end.connection
-        assert isinstance(connection, DirectServerConnection)
-        while connection.arrived_bytes < 5 * len(b"\x89\x80mask"):
+        while end.link.received_bytes < 5 * len(b"\x89\x80mask"):
             assert not received.done()
         end.send(b"alive")
         assert received.result(PATIENCE_SECONDS) == b"alive"
@@ -230,19 +215,33 @@ def test_a_reader_without_a_time_waits_on_while_pings_are_answered() -> None:
 
 
 def test_messages_are_sent_in_fragments_where_asked() -> None:
-    with link_server(direct=False) as server:
+    message = pattern(2 * 2**20 + 5)
+    sizes: list[int] = []
+    done = threading.Event()
+
+    def behave(sock: socket.socket) -> None:
+        server = ServerProtocol(state=State.OPEN, max_size=None)
+        accept_websocket(sock)
+        while sum(sizes) < len(message):
+            server.receive_data(sock.recv(2**16))
+            sizes.extend(len(e.data) for e in server.events_received() if isinstance(e, Frame))
+        done.set()
+
+    with raw_server(behave) as port:
+        link = connect(f"ws://127.0.0.1:{port}", close_timeout_seconds=0, fragment_bytes=2**20)
+        link.send_parts(message[:3], memoryview(message)[3:])
+        assert done.wait(PATIENCE_SECONDS)
+        link.close()
+    assert sizes == [2**20, 2**20, 5]
+
+
+def test_fragmented_messages_arrive_whole() -> None:
+    message = pattern(2 * 2**20 + 5)
+    with link_server() as server:
         link = connect(server.address, fragment_bytes=2**20)
         end = server.accept()
-        message = pattern(2 * 2**20 + 5)
-        sending = in_thread(link.send_parts, message[:3], memoryview(message)[3:])
-
-        async def sizes() -> list[int]:
-            return [len(part) async for part in end.connection.recv_streaming()]
-
-        assert end.run(sizes()) == [2**20, 2**20, 5]
-        sending.result(PATIENCE_SECONDS)
-        sending = in_thread(link.send, message)
-        assert end.receive() == message
-        link.send(b"")
-        assert end.receive() == b""
+        for sent in (message, b""):
+            sending = in_thread(link.send, sent)
+            assert end.receive() == sent
+            sending.result(PATIENCE_SECONDS)
         link.close()

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.websocket.blocking_link import connect
+from burn_remote_protocol.links.transports import connect
 from support.link_servers import PATIENCE_SECONDS, link_server, raw_server, read_to_end
 
 
@@ -126,7 +126,7 @@ def test_another_kind_of_server_is_no_websocket_server(answer: bytes) -> None:
 
 def test_a_server_that_hangs_up_at_once_hung_up() -> None:
     with raw_server(says(b"")) as port:
-        assert "hung up before it spoke" in failure(f"ws://127.0.0.1:{port}")
+        assert "hung up before it responded" in failure(f"ws://127.0.0.1:{port}")
 
 
 def test_tls_to_a_server_without_it_is_explained() -> None:

@@ -1,4 +1,4 @@
-"""Is every stream of frames cut into its messages, however it arrives?"""
+"""The frame parser, on streams in every fragmentation and on malformed ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameCutter
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
 from support.link_ends import SIZES, pattern
 from support.link_scripts import frame_bytes
 
@@ -20,33 +20,33 @@ PING = Frame(Opcode.PING, b"?")
 PING_BYTE = 0x89
 
 
-def cut(cutter: FrameCutter, chunks: list[bytes]) -> list[bytes]:
+def parse(parser: FrameParser, chunks: list[bytes]) -> list[bytes]:
     """Feed chunks one by one; return the messages."""
     messages = []
     for chunk in chunks:
-        cutter.arrived.append(chunk)
-        while (message := cutter.take()) is not None or cutter.control:
+        parser.received.append(chunk)
+        while (message := parser.take()) is not None or parser.control:
             if message is None:
-                assert cutter.control.popleft()[0] == PING_BYTE
+                assert parser.control.popleft()[0] == PING_BYTE
             else:
                 messages.append(message)
-        assert not cutter.ready()
+        assert not parser.ready()
     return messages
 
 
-def cut_as_wanted(cutter: FrameCutter, stream: bytes) -> list[bytes]:
-    """Feed as many bytes at a time as the cutter asks for."""
+def parse_as_requested(parser: FrameParser, stream: bytes) -> list[bytes]:
+    """Feed as many bytes at a time as the parser requests."""
     messages: list[bytes] = []
     while stream:
-        wanted = cutter.wanted()
-        assert wanted <= max(READ_BYTES, len(stream)), "more is known to come than comes"
-        messages += cut(cutter, [stream[:wanted]])
-        stream = stream[wanted:]
+        requested = parser.bytes_to_read()
+        assert requested <= max(READ_BYTES, len(stream)), "the parser requested more than follows"
+        messages += parse(parser, [stream[:requested]])
+        stream = stream[requested:]
     return messages
 
 
 def fragments(message: bytes, sizes: list[int]) -> list[Frame]:
-    """Write a message in frames of these sizes, the rest in the last, with pings between them."""
+    """Split a message into frames of these sizes and a last one, with pings between them."""
     frames = []
     for number, size in enumerate([*sizes, len(message)]):
         opcode = Opcode.CONT if number else Opcode.BINARY
@@ -72,59 +72,59 @@ def test_any_messages_in_any_fragments_and_chunks_come_out_whole(
     chunks = [
         stream[start:end] for start, end in zip([0, *places], [*places, len(stream)], strict=True)
     ]
-    cutter = FrameCutter(LIMIT_BYTES, masked=masked)
-    assert cut(cutter, chunks) == [pattern(size) for size, _ in messages]
+    parser = FrameParser(LIMIT_BYTES, masked=masked)
+    assert parse(parser, chunks) == [pattern(size) for size, _ in messages]
 
 
 @given(sizes=st.lists(st.sampled_from(SIZES), max_size=8))
-def test_reading_as_much_as_is_wanted_reads_everything(sizes: list[int]) -> None:
+def test_reading_as_much_as_requested_reads_everything(sizes: list[int]) -> None:
     stream = b"".join(frame_bytes(Opcode.BINARY, pattern(size)) for size in sizes)
-    assert cut_as_wanted(FrameCutter(LIMIT_BYTES), stream) == [pattern(size) for size in sizes]
+    assert parse_as_requested(FrameParser(LIMIT_BYTES), stream) == [pattern(size) for size in sizes]
 
 
 def test_the_payload_of_a_large_frame_after_another_is_not_copied() -> None:
     large = pattern(2**20)
-    cutter = FrameCutter(LIMIT_BYTES)
-    cut_as_wanted(cutter, frame_bytes(Opcode.BINARY, large))
-    header_bytes = cutter.wanted()
-    cut(cutter, [frame_bytes(Opcode.BINARY, large)[:header_bytes]])
-    assert cutter.wanted() == len(large)
-    cutter.arrived.append(large)
-    assert cutter.take() is large
+    parser = FrameParser(LIMIT_BYTES)
+    parse_as_requested(parser, frame_bytes(Opcode.BINARY, large))
+    header_bytes = parser.bytes_to_read()
+    parse(parser, [frame_bytes(Opcode.BINARY, large)[:header_bytes]])
+    assert parser.bytes_to_read() == len(large)
+    parser.received.append(large)
+    assert parser.take() is large
 
 
-@pytest.mark.timeout(20)  # a quarter of a second; where each byte copies what came before, hours
-def test_a_message_that_comes_byte_by_byte_costs_no_more_with_each_byte() -> None:
+@pytest.mark.timeout(20)  # takes 0.25 s; a copy of the payload for each byte would take hours
+def test_each_byte_of_a_message_costs_the_same() -> None:
     message = pattern(300_000)
     head, payload = frame_bytes(Opcode.BINARY, message)[:10], message
     chunks = [head, *(payload[at : at + 1] for at in range(len(payload)))]
-    assert cut(FrameCutter(LIMIT_BYTES), chunks) == [message]
+    assert parse(FrameParser(LIMIT_BYTES), chunks) == [message]
 
 
 def test_a_message_in_tiny_fragments_takes_little_more_memory_than_its_bytes() -> None:
     message = pattern(200_000)
-    cutter = FrameCutter(LIMIT_BYTES)
+    parser = FrameParser(LIMIT_BYTES)
     tracemalloc.start()
     try:
         for at in range(0, len(message), 2):
             opcode = Opcode.CONT if at else Opcode.BINARY
-            cutter.arrived.append(frame_bytes(opcode, message[at : at + 2], fin=False))
-            assert cutter.take() is None
+            parser.received.append(frame_bytes(opcode, message[at : at + 2], fin=False))
+            assert parser.take() is None
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 1.5 * len(message)
-    cutter.arrived.append(frame_bytes(Opcode.CONT, b"!"))
-    assert cutter.take() == message + b"!"
+    parser.received.append(frame_bytes(Opcode.CONT, b"!"))
+    assert parser.take() == message + b"!"
 
 
-def test_a_message_that_was_put_back_is_taken_again_before_what_follows() -> None:
-    cutter = FrameCutter(LIMIT_BYTES)
-    cutter.arrived.append(frame_bytes(Opcode.BINARY, b"one") + frame_bytes(Opcode.BINARY, b"two"))
-    assert cutter.take() == b"one"
-    cutter.put_back(b"one")
-    assert cutter.ready()
-    assert [cutter.take(), cutter.take(), cutter.take()] == [b"one", b"two", None]
+def test_a_message_that_was_put_back_is_taken_again_first() -> None:
+    parser = FrameParser(LIMIT_BYTES)
+    parser.received.append(frame_bytes(Opcode.BINARY, b"one") + frame_bytes(Opcode.BINARY, b"two"))
+    assert parser.take() == b"one"
+    parser.put_back(b"one")
+    assert parser.ready()
+    assert [parser.take(), parser.take(), parser.take()] == [b"one", b"two", None]
 
 
 @pytest.mark.parametrize(
@@ -145,22 +145,22 @@ def test_a_message_that_was_put_back_is_taken_again_before_what_follows() -> Non
 )  # fmt: skip
 def test_what_the_protocol_forbids_is_a_violation(sent: bytes) -> None:
     with pytest.raises(ProtocolViolation):
-        cut(FrameCutter(LIMIT_BYTES), [sent])
+        parse(FrameParser(LIMIT_BYTES), [sent])
 
 
 def test_a_client_that_does_not_mask_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="masked"):
-        cut(FrameCutter(LIMIT_BYTES, masked=True), [frame_bytes(Opcode.BINARY, b"bare")])
+        parse(FrameParser(LIMIT_BYTES, masked=True), [frame_bytes(Opcode.BINARY, b"bare")])
 
 
 def test_a_huge_length_is_refused_from_the_header_alone() -> None:
     with pytest.raises(LimitExceeded, match="allowed 4,194,304"):
-        cut(FrameCutter(LIMIT_BYTES), [b"\x82\x7f" + (2**63 - 1).to_bytes(8, "big")])
+        parse(FrameParser(LIMIT_BYTES), [b"\x82\x7f" + (2**63 - 1).to_bytes(8, "big")])
 
 
 def test_fragments_are_refused_as_soon_as_they_exceed_the_limit_together() -> None:
-    cutter = FrameCutter(1000)
-    assert cut(cutter, [frame_bytes(Opcode.BINARY, bytes(600), fin=False)]) == []
+    parser = FrameParser(1000)
+    assert parse(parser, [frame_bytes(Opcode.BINARY, bytes(600), fin=False)]) == []
     with pytest.raises(LimitExceeded) as caught:
-        cut(cutter, [frame_bytes(Opcode.CONT, bytes(600))[:4]])
+        parse(parser, [frame_bytes(Opcode.CONT, bytes(600))[:4]])
     assert (caught.value.seen, caught.value.allowed) == (1200, 1000)

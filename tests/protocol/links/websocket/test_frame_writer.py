@@ -1,4 +1,4 @@
-"""Are messages put on the wire so that any server can read them?"""
+"""Outgoing WebSocket messages, as the ``websockets`` library reads them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from websockets.protocol import Side, State
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.links.websocket.frame_writer import (
-    Piece,
-    data_pieces,
-    joined_pieces,
-    plain_header,
+    OutgoingBuffer,
+    message_buffers,
+    messages_buffers,
 )
+from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
 from support.link_ends import SIZES, pattern
 
 
 def read_by_server(stream: bytes) -> list[Frame]:
-    """Return the frames that the library's server sees."""
+    """Return the frames that the library's server reads."""
     server = ServerProtocol(state=State.OPEN, max_size=None)
     assert server.side is Side.SERVER
     server.receive_data(stream)
@@ -31,13 +31,13 @@ def read_by_server(stream: bytes) -> list[Frame]:
     size=st.sampled_from(SIZES),
     fragment_bytes=st.none() | st.integers(1000, 300_000),
 )
-def test_a_message_in_pieces_is_read_by_a_server(
+def test_a_message_in_buffers_is_read_by_a_server(
     head_size: int, size: int, fragment_bytes: int | None
 ) -> None:
     message = pattern(head_size + size)
     head, payload = message[:head_size], memoryview(message)[head_size:]
-    pieces = data_pieces(head, payload, [], fragment_bytes)
-    frames = read_by_server(b"".join(piece.left() for piece in pieces))
+    buffers = message_buffers(head, payload, [], fragment_bytes)
+    frames = read_by_server(b"".join(buffer.unsent() for buffer in buffers))
     assert b"".join(frame.data for frame in frames) == message
     assert [frame.fin for frame in frames] == [False] * (len(frames) - 1) + [True]
     if fragment_bytes is None:
@@ -47,47 +47,48 @@ def test_a_message_in_pieces_is_read_by_a_server(
 
 
 @given(sizes=st.lists(st.sampled_from(SIZES), max_size=12))
-def test_messages_that_leave_together_are_read_one_by_one(sizes: list[int]) -> None:
+def test_messages_sent_together_are_read_one_by_one(sizes: list[int]) -> None:
     messages = [pattern(size) for size in sizes]
-    pieces = joined_pieces(messages, [], None)
-    frames = read_by_server(b"".join(piece.left() for piece in pieces))
+    buffers = messages_buffers(messages, [], None)
+    frames = read_by_server(b"".join(buffer.unsent() for buffer in buffers))
     assert [frame.data for frame in frames] == messages
 
 
-def test_small_messages_leave_in_one_piece() -> None:
-    assert len(joined_pieces([pattern(100)] * 256, [], None)) == 1
+def test_small_messages_share_one_buffer() -> None:
+    assert len(messages_buffers([pattern(100)] * 256, [], None)) == 1
 
 
 def test_masking_keys_are_not_repeated() -> None:
     keys: list[bytes] = []
     streams = {
-        bytes(data_pieces(bytes(8), memoryview(b""), keys, None)[0].left()) for _ in range(600)
+        bytes(message_buffers(bytes(8), memoryview(b""), keys, None)[0].unsent())
+        for _ in range(600)
     }
     assert len(streams) == 600
 
 
 @given(cuts=st.lists(st.integers(0, 1000), max_size=5))
-def test_a_piece_has_left_what_was_not_taken(cuts: list[int]) -> None:
-    piece = Piece(pattern(1000), b"\0\0\0\0")
+def test_a_buffer_keeps_what_was_not_accepted(cuts: list[int]) -> None:
+    buffer = OutgoingBuffer(pattern(1000), b"\0\0\0\0")
     sent = b""
     for count in cuts:
-        part = bytes(piece.left()[:count])
+        part = bytes(buffer.unsent()[:count])
         sent += part
-        piece.taken.append(len(part))
-    assert sent + bytes(piece.left()) == pattern(1000)
-    assert piece.done() == (len(sent) == 1000)
+        buffer.accepted.append(len(part))
+    assert sent + bytes(buffer.unsent()) == pattern(1000)
+    assert buffer.done() == (len(sent) == 1000)
 
 
-def test_a_kept_piece_does_not_change_with_the_memory_it_came_from() -> None:
+def test_a_detached_buffer_does_not_change_with_the_memory_it_came_from() -> None:
     memory = bytearray(pattern(100))
-    piece = Piece(memoryview(memory), b"\0\0\0\0")
-    piece.keep()
+    buffer = OutgoingBuffer(memoryview(memory), b"\0\0\0\0")
+    buffer.detach()
     memory[:] = bytes(100)
-    assert bytes(piece.left()) == pattern(100)
+    assert bytes(buffer.unsent()) == pattern(100)
 
 
 def test_headers_of_servers_are_those_of_the_library() -> None:
     for size in SIZES:
         payload = pattern(size)
         expected = Frame(2, payload).serialize(mask=False)  # type: ignore[arg-type]
-        assert plain_header(size) + payload == expected
+        assert frame_header(FINAL_BIT | BINARY, size) + payload == expected

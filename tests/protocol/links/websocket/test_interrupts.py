@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from types import FrameType
 
-from burn_remote_protocol.links.websocket.blocking_link import connect
+from burn_remote_protocol.links.transports import connect
 from support.link_ends import in_thread, pattern, send_all
 from support.link_servers import PATIENCE_SECONDS, link_server
 

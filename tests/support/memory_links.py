@@ -1,27 +1,43 @@
-"""How do two ends in one process exchange frames, with the bounds that a socket has?"""
+"""Links between two ends inside one process, bounded like sockets, and a transport for them.
+
+They show that the link interfaces do not depend on WebSockets, and they replace a network in tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
 
-from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
+from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, LimitExceeded
+from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
+    AsyncLink,
+    BlockingLink,
+    Handle,
+    Listener,
+    Request,
 )
 
-__all__ = ["AsyncMemoryLink", "MemoryLink", "async_memory_pair", "memory_pair"]
+__all__ = [
+    "AsyncMemoryLink",
+    "MemoryLink",
+    "MemoryTransport",
+    "async_memory_pair",
+    "memory_pair",
+]
 
-# What one direction holds before its sender waits; one frame always fits, however large. Larger:
-# more memory while the receiver is slow. Smaller: sender and receiver take turns.
+# Bytes that one direction holds before its sender waits. One frame always fits, however large.
 CAPACITY_BYTES: Final = 2**20
 
-# The same for frames without much in them.
+# The same bound for small frames.
 CAPACITY_FRAMES: Final = 1024
 
 
@@ -50,7 +66,7 @@ def async_memory_pair(
 
 
 class _Pipe:
-    """One direction: frames on their way, and what either side is told once it has ended.
+    """One direction: frames in transit, and the reason that each side sees once it has ended.
 
     Guarded by the condition that its two links share.
     """
@@ -59,6 +75,7 @@ class _Pipe:
         self._capacity_bytes = capacity_bytes
         self._frames: collections.deque[bytes] = collections.deque()
         self._held_bytes = 0
+        self.total_bytes = 0
         self.sender_end: str | None = None
         self.receiver_end: str | None = None
 
@@ -73,6 +90,7 @@ class _Pipe:
     def put(self, frame: bytes) -> None:
         self._frames.append(frame)
         self._held_bytes += len(frame)
+        self.total_bytes += len(frame)
 
     def take(self) -> bytes:
         frame = self._frames.popleft()
@@ -85,7 +103,7 @@ class _Pipe:
 
 
 class _End:
-    """What both kinds of link decide alike, under their condition."""
+    """The shared state of both kinds of link, guarded by their condition."""
 
     def __init__(self, outgoing: _Pipe, incoming: _Pipe, max_message_bytes: int) -> None:
         self._outgoing = outgoing
@@ -127,7 +145,7 @@ class _End:
         there = f"the other end closed the connection: {said}"
         self._outgoing.sender_end = self._incoming.receiver_end = here
         self._outgoing.receiver_end = self._incoming.sender_end = there
-        # What was sent before still arrives; what was not received is gone.
+        # Frames sent before this still arrive; frames not yet received are dropped.
         self._incoming.drop()
 
 
@@ -159,8 +177,12 @@ class MemoryLink(_End):
             self._changed.notify_all()
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        # Joined: the receiver must not see what the sender writes there later.
+        # A copy: the payload's memory may change once this returns.
         self.send(b"".join((head, payload)))
+
+    def send_together(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self.send(frame)
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         with self._changed:
@@ -180,7 +202,7 @@ class MemoryLink(_End):
             return not interrupted and self._may_receive()
 
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
-        """Do nothing: both ends live and die together."""
+        """Do nothing: neither end can vanish without the other."""
 
     def interrupt(self) -> None:
         with self._changed:
@@ -206,6 +228,14 @@ class AsyncMemoryLink(_End):
     def peer(self) -> str:
         return "memory"
 
+    @property
+    def peer_host(self) -> str:
+        return ""
+
+    @property
+    def received_bytes(self) -> int:
+        return self._incoming.total_bytes
+
     async def send(self, frame: bytes) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._may_send(len(frame)))
@@ -215,6 +245,11 @@ class AsyncMemoryLink(_End):
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send(b"".join((head, payload)))
 
+    async def send_pieces(
+        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    ) -> None:
+        await self.send(b"".join(pieces))
+
     async def receive(self) -> bytes:
         async with self._changed:
             await self._changed.wait_for(self._may_receive)
@@ -223,7 +258,74 @@ class AsyncMemoryLink(_End):
             finally:
                 self._changed.notify_all()
 
+    def receive_nowait(self) -> bytes | None:
+        # No other task runs meanwhile, so the condition's lock is not needed. A sender that waits
+        # for room is woken by the next ``receive``.
+        return self._take() if len(self._incoming) else None
+
+    def limit_messages(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+
+    def keep_alive(self, interval_seconds: float) -> None:
+        """Do nothing: neither end can vanish without the other."""
+
+    async def probe(self) -> None:
+        if self.closed:
+            raise ConnectionLost(self._outgoing.sender_end)
+
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         async with self._changed:
             self._hang_up(code, reason)
             self._changed.notify_all()
+
+
+class MemoryTransport:
+    """A ``Transport`` whose listeners have numbers for ports, in this process and event loop."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[int, tuple[Handle, set[asyncio.Task[None]]]] = {}
+
+    def connect(self, target: Address, **options: Any) -> BlockingLink:
+        raise ConnectionFailed(f"nothing in this process serves threads at {target}")
+
+    async def connect_async(self, target: Address, **options: Any) -> AsyncLink:
+        if target.port not in self._listeners:
+            raise ConnectionFailed(f"nothing listens at {target}")
+        handle, tasks = self._listeners[target.port]
+        near, far = async_memory_pair(**options)
+
+        async def serve() -> None:
+            await handle(far, Request(target.path, {}))
+
+        tasks.add(asyncio.ensure_future(serve()))
+        return near
+
+    def listen(
+        self, host: str, port: int, handle: Handle, **options: Any
+    ) -> AbstractAsyncContextManager[Listener]:
+        return self._listen(port or len(self._listeners) + 1, handle)
+
+    @contextlib.asynccontextmanager
+    async def _listen(self, port: int, handle: Handle) -> AsyncIterator[Listener]:
+        tasks: set[asyncio.Task[None]] = set()
+        self._listeners[port] = handle, tasks
+        try:
+            yield MemoryListener(self._listeners, port)
+        finally:
+            self._listeners.pop(port, None)
+            await asyncio.gather(*tasks)
+
+
+class MemoryListener:
+    """A ``Listener`` of a ``MemoryTransport``."""
+
+    def __init__(self, listeners: dict[int, Any], port: int) -> None:
+        self._listeners = listeners
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def stop_accepting(self) -> None:
+        self._listeners.pop(self._port, None)

@@ -1,4 +1,4 @@
-"""Do links in memory keep the contracts of links?"""
+"""Links in memory implement the interfaces of links."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink, BlockingLink
-from burn_remote_protocol.links.memory import MemoryLink, async_memory_pair, memory_pair
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import FarEnd, OpenPair
 from support.link_servers import PATIENCE_SECONDS
 from support.links import BlockingLinkConformance
+from support.memory_links import MemoryLink, async_memory_pair, memory_pair
 
 
 class MemoryFarEnd:
-    """The other end, with the patience of a test."""
+    """The other end, whose ``receive`` waits at most as long as a test does."""
 
     def __init__(self, link: MemoryLink) -> None:
         self.send = link.send

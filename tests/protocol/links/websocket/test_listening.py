@@ -1,0 +1,112 @@
+"""The server's side of the WebSocket transport: requests, responses, and the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionFailed
+from burn_remote_protocol.links.interface import AsyncLink, Request, Response
+from burn_remote_protocol.links.transports import connect_async
+from burn_remote_protocol.links.websocket.listening import listen
+from support.link_servers import PATIENCE_SECONDS
+
+
+class Gate:
+    """A gate that admits ``allowed`` connections, and lets one more stay for its refusal."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self.open: Counter[str] = Counter()
+        self.turned: list[str] = []
+
+    def enter(self, address: str) -> tuple[bool, str]:
+        self.open[address] += 1
+        over = self.open[address] - self.allowed
+        return over <= 1, "too many" if over > 0 else ""
+
+    def leave(self, address: str) -> None:
+        self.open[address] -= 1
+
+    def turned_away(self, reason: str, now_seconds: float) -> None:
+        self.turned.append(reason)
+
+
+async def echo(link: AsyncLink, _: Request) -> None:
+    while True:
+        await link.send(await link.receive())
+
+
+async def read_http(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    response = await reader.read()
+    writer.close()
+    return response
+
+
+async def test_a_request_can_be_answered_with_a_response_in_place_of_a_link() -> None:
+    seen: list[Request] = []
+
+    def respond(request: Request) -> Response | None:
+        seen.append(request)
+        return Response(200, "OK", {"X-Name": "value"}, b"healthy")
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, respond=respond) as listener:
+            request = b"GET /healthz HTTP/1.1\r\nHost: box\r\nX-Asked: yes\r\n\r\n"
+            response = await read_http(listener.port, request)
+    assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert response.endswith(b"\r\n\r\nhealthy")
+    assert b"X-Name: value" in response
+    assert b"Content-Length: 7" in response
+    assert seen[0].path == "/healthz"
+    assert seen[0].headers["x-asked"] == "yes", "headers are not case-insensitive"
+
+
+async def test_a_handler_gets_the_link_and_its_request() -> None:
+    async def handle(link: AsyncLink, request: Request) -> None:
+        await link.send(request.path.encode())
+        await link.receive()
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, handle) as listener:
+            link = await connect_async(f"ws://127.0.0.1:{listener.port}", "/session")
+            assert await link.receive() == b"/session"
+            await link.close()
+
+
+async def test_the_gate_counts_a_connection_until_it_is_closed() -> None:
+    gate = Gate(allowed=1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, gate=gate) as listener:
+            link = await connect_async(f"ws://127.0.0.1:{listener.port}")
+            assert gate.open["127.0.0.1"] == 1
+            await link.close()
+            while gate.open["127.0.0.1"]:  # noqa: ASYNC110 - the server's end closes by itself
+                await asyncio.sleep(0)
+
+
+async def test_a_connection_over_the_limit_is_told_why() -> None:
+    gate = Gate(allowed=0)
+
+    def respond(request: Request) -> Response | None:
+        return Response(429, request.refusal, {}, b"") if request.refusal else None
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, gate=gate, respond=respond) as listener:
+            with pytest.raises(ConnectionFailed, match="HTTP 429"):
+                await connect_async(f"ws://127.0.0.1:{listener.port}")
+
+
+async def test_a_connection_that_may_not_stay_is_closed_without_a_response() -> None:
+    gate = Gate(allowed=-1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, gate=gate) as listener:
+            with pytest.raises(ConnectionFailed, match="hung up before it responded"):
+                await connect_async(f"ws://127.0.0.1:{listener.port}")
+            while gate.open["127.0.0.1"]:  # noqa: ASYNC110 - the loop reports the end later
+                await asyncio.sleep(0)
+    assert gate.turned == ["too many"]
