@@ -1,4 +1,4 @@
-"""What have the elements along an axis come to so far?"""
+"""Running sums, products and extremes along an axis."""
 
 from __future__ import annotations
 

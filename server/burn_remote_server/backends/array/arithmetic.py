@@ -1,4 +1,4 @@
-"""How are numbers added, subtracted, multiplied, divided and clamped?
+"""Addition, subtraction, multiplication, division and clamping of numbers.
 
 Integers wrap around. Their quotient is rounded toward zero, as in Rust; a remainder has the sign of
 its divisor, as in Python.

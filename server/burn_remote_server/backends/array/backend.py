@@ -1,4 +1,4 @@
-"""How do tensors get in and out of the arrays of a module such as NumPy?"""
+"""A backend over an array module such as NumPy: tensors in, tensors out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the bits of integers combined and shifted?
+"""Bitwise operations and shifts of integers.
 
 Burn shifts in 64 bits and takes the shift modulo 64: a shift by the width of a narrower dtype or
 more leaves nothing, or only the sign.

@@ -1,4 +1,4 @@
-"""On how many threads does NumPy multiply two matrices?
+"""The number of threads on which NumPy multiplies matrices.
 
 Its BLAS shares all but the smallest products among all cores, and its threads spin while they wait
 for each other. On a machine whose cores are busy (with a client, another session, the event loop)

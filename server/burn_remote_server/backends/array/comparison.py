@@ -1,4 +1,4 @@
-"""How do elements compare with each other and with numbers?"""
+"""Comparisons of elements with each other and with numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are tensors made from nothing?"""
+"""Tensors of zeros, of ones and of one number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an operator's own operation made ready to run, and what is checked of it?"""
+"""Custom operations of a server's operator: their binding and the checks of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which array dtype is a tensor held, and in which one does it cross the wire?"""
+"""The array dtypes in which tensors are held and in which they cross the wire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["BFLOAT16", "LOW_PRECISION", "array_dtype", "wire_dtype"]
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 
-# Kept in memory, computed in float32.
+# Stored as such, computed in float32.
 LOW_PRECISION: Final = frozenset({np.dtype(np.float16), BFLOAT16})
 
 _ARRAY_DTYPES: Final[dict[DType, Any]] = {
@@ -43,7 +43,7 @@ _ARRAY_DTYPES: Final[dict[DType, Any]] = {
     BOOL: np.dtype("?"), BOOL_U8: np.dtype("?"), BOOL_U32: np.dtype("?"),
 }  # fmt: skip
 
-# Truth values cross as numbers, of which any but 0 is true.
+# Bools cross the wire as integers; every integer but 0 is true.
 _WIRE_DTYPES: Final[dict[DType, Any]] = _ARRAY_DTYPES | {
     BOOL: np.dtype("u1"), BOOL_U8: np.dtype("u1"), BOOL_U32: np.dtype("<u4"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is the error function of many numbers at once?"""
+"""The error function over arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which families of kernels make up a backend?"""
+"""The families of kernels that make up a backend."""
 
 from __future__ import annotations
 

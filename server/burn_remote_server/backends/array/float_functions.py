@@ -1,4 +1,4 @@
-"""Which functions of one or two floating-point numbers are there?"""
+"""Functions of one or two floating-point numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an image sampled at the points of a grid?
+"""Sampling of an image at the points of a grid.
 
 A grid point is ``(x, y)`` from -1 to 1 over the image: over the centres of its outer pixels with
 ``align_corners``, over their outer edges without. Points outside are 0 (``Zeros``), those of the

@@ -1,4 +1,4 @@
-"""How are elements picked and replaced by indices?
+"""Selection and replacement of elements by indices.
 
 Indices may have any integer dtype. None may be negative or beyond its axis. Several updates of one
 element happen in the order of the indices.

@@ -29,28 +29,28 @@ __all__ = [
 # An array of whatever module: NumPy's types describe neither CuPy's nor both.
 Array = Any
 
-# What an operation has beside its tensors, by the names of the IR.
+# Parameters of an operation by their IR names.
 Parameters = Mapping[str, Any]
 
 
 class Seen(NamedTuple):
-    """A tensor as a kernel sees it: its shape and its array dtype."""
+    """The shape and the array dtype of a kernel's input."""
 
     shape: Shape
     dtype: Any
 
 
 def _takes_out(function: Run) -> bool:
-    # Functions of ours that are composed of several have no such argument.
+    # Our own composed functions have no ``out`` argument.
     return isinstance(function, np.ufunc)
 
 
 class KernelFamily(ABC):
     """Kernels of one family of the IR, written against an array module ``xp``.
 
-    ``family`` is the IR's name of it. ``low_precision`` names the variants that take ``float16``
-    and ``bfloat16`` as they are, because they only move elements or see to precision themselves;
-    all other kernels get them as ``float32``, and their results are rounded once.
+    ``family`` is its IR name. ``low_precision`` names the variants that take ``float16`` and
+    ``bfloat16`` arrays, because they only move elements or round once themselves; all other kernels
+    get ``float32`` arrays, and their results are rounded once.
     """
 
     family: ClassVar[str]
@@ -65,11 +65,11 @@ class KernelFamily(ABC):
 
 
 class PreparedKernel(ABC):
-    """A kernel that decides once per signature what does not change from call to call."""
+    """A kernel that is prepared once per signature."""
 
     @abstractmethod
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
-        """Return a function of the tensors, the first of which is like ``first``."""
+        """Return ``run(*tensors)`` for tensors of which the first is like ``first``."""
 
     def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
         """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.

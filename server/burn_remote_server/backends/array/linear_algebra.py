@@ -1,4 +1,4 @@
-"""How are matrices and vectors multiplied?"""
+"""Products of matrices and vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are truth values combined?"""
+"""Logical operations on bools."""
 
 from __future__ import annotations
 

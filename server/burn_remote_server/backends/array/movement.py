@@ -1,4 +1,4 @@
-"""How are elements put in another order or place without looking at them?
+"""Operations that move elements without looking at them.
 
 What can be a view of the input is one.
 """

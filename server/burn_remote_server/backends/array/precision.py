@@ -1,4 +1,4 @@
-"""How is a kernel run on ``float16`` and ``bfloat16`` tensors without computing in them?
+"""Computation on ``float16`` and ``bfloat16`` tensors in ``float32``.
 
 Their matrix products are 180 times slower than those of ``float32`` on a CPU, their sums overflow
 at 65,504 or stop growing at 256; so kernels see ``float32`` and only the result is rounded.
@@ -19,7 +19,7 @@ FLOAT32: Final = np.dtype(np.float32)
 
 
 def widened(seen: Seen) -> Seen:
-    """Return a tensor as a wrapped kernel sees it."""
+    """Return the input that a wrapped kernel gets for this one."""
     return Seen(seen.shape, FLOAT32) if seen.dtype in LOW_PRECISION else seen
 
 
@@ -32,7 +32,7 @@ def _widened(tensor: Any) -> Any:
 def in_float32(run: Run, out: Any) -> Run:
     """Wrap a kernel: low-precision inputs become ``float32``, results the array dtypes of ``out``.
 
-    Kernels of lists of tensors only move elements, so lists are not looked into.
+    Kernels that take lists of tensors only move elements; lists are passed on unchanged.
 
     ``out`` is the array dtype of the only output, or a tuple with ``None`` for absent ones.
     """

@@ -1,4 +1,4 @@
-"""How are quantized tensors held, and how do operations compute on them?
+"""The storage of quantized tensors, and operations on them.
 
 One is held as its bytes: the values, several to a byte where the scheme says so, then the scales.
 Uploads, reads and moves pass them on as they are; kernels see numbers. Rounding, limits and scales

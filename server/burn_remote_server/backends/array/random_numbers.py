@@ -1,4 +1,4 @@
-"""How are random tensors drawn, so that the same seed gives the same tensors on every server?"""
+"""Random tensors; the same seed gives the same tensors on every server."""
 
 from __future__ import annotations
 

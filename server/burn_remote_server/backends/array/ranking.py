@@ -1,4 +1,4 @@
-"""Which elements along an axis are the largest or smallest, and where do they stand?
+"""The largest and smallest elements along an axis, their positions, and sorting.
 
 Among equals the first one counts. NaN is the largest and the smallest, the first NaN before others.
 """

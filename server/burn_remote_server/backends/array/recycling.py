@@ -1,4 +1,4 @@
-"""Where do large tensors that arrive get their memory? From those that are gone, if it fits.
+"""Reuse of the memory of freed tensors for tensors that arrive.
 
 Memory that the system gives out anew is mapped and cleared page by page while it is first written.
 Where that is slow (1.7 GB/s in a virtual machine, beside 22 GB/s the second time), it bounds how
@@ -15,28 +15,27 @@ import numpy as np
 
 __all__ = ["Recycling", "is_recycled"]
 
-# Smaller memory the C library keeps by itself. Larger: arrivals below it are slower. Smaller: what
-# keeping costs (2 µs) shows.
+# The C library itself keeps smaller blocks; below this, the 2 µs of keeping one are not repaid.
 LEAST_BYTES: Final = 2**20
-# How much of the memory a smaller array may leave unused. Larger: more of it serves again, and more
-# is held than arrays count for. Smaller: only arrays of the same size follow each other.
+# Share of a block that an array may leave unused. More would hold memory that no quota counts;
+# less would reuse blocks only for arrays of the same size.
 MOST_UNUSED: Final = 1 / 16
-# Larger: more small tensors find memory, and the search through what is kept takes longer.
+# Bounds the linear search through the kept blocks.
 MOST_KEPT: Final = 64
-# Larger: memory that nobody needs stays longer. Smaller: tensors that arrive now and then are slow.
+# Long enough for a stream of tensors, short enough that an idle server gives its memory back.
 KEPT_SECONDS: Final = 2.0
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Bytes that one array after another lies in.
+    """A block of memory that holds one array after another.
 
-    A class of its own because NumPy would make a plain array the base of all views, past the array
-    that they were made of; but who holds an array has to show in the references to it.
+    A subclass, because NumPy makes the memory of plain arrays the base of a view, not the array
+    that the view was made of. Reuse counts references to that array, so views must refer to it.
     """
 
 
 class _Loan(_Memory):
-    """What an array refers to that lies in such memory; when the array is gone, so is this."""
+    """Base object of an array in such memory; returns the block when the array dies."""
 
     recycling: Recycling | None = None
 
@@ -46,7 +45,7 @@ class _Loan(_Memory):
 
 
 class Recycling:
-    """Memory of some arrays that are gone, at most ``limit_bytes``. Any thread may use it."""
+    """A pool of freed blocks, of at most ``limit_bytes``. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes: Final = limit_bytes
@@ -55,11 +54,11 @@ class Recycling:
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept now."""
+        """Bytes in the pool."""
         return sum(memory.nbytes for _, memory in [*self._kept])
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return an array whose elements are yet to be written. Raises ``MemoryError``."""
+        """Return an array of undefined elements. Raises ``MemoryError``."""
         size = dtype.itemsize
         for length in shape:
             size *= length
@@ -85,7 +84,7 @@ class Recycling:
         return _Memory(size, np.uint8)
 
     def _take_back(self, memory: _Memory) -> None:
-        # An array may end anywhere, also where this thread holds the lock: then it is let go.
+        # The garbage collector may run this while the thread holds the lock: drop the block then.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -96,7 +95,7 @@ class Recycling:
             self._lock.release()
 
     def expire(self, seconds: float = KEPT_SECONDS) -> None:
-        """Give memory back to the system that nobody has needed for so long."""
+        """Free the blocks that have been in the pool for so long."""
         oldest = time.monotonic() - seconds
         with self._lock:
             expired = [memory for since, memory in self._kept if since <= oldest]
@@ -104,5 +103,5 @@ class Recycling:
 
 
 def is_recycled(array: Any) -> bool:
-    """Whether an array's memory is its own, and goes back when the array is gone."""
+    """Whether an array owns a block of a pool."""
     return type(array.base) is _Loan

@@ -1,4 +1,4 @@
-"""What do all elements, or those along an axis, come to?
+"""Reductions of all elements, or of those along an axis.
 
 A full reduction has the shape ``[1]``; along an axis, that axis stays with size 1. NaN is the
 largest and the smallest of whatever it is among.

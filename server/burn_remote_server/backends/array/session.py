@@ -1,4 +1,4 @@
-"""How does a session find the kernel of an operation, and what is settled before it first runs?"""
+"""Binding of operations to kernels, once per signature."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
 
 
 class ArraySession(BackendSession):
-    """Kernels of one session of a backend; ``seed`` restarts its random numbers, and ``custom`` has
-    what an operator has added."""
+    """The kernels of one session of a backend.
+
+    ``seed`` restarts its random numbers; ``custom`` has the operations that an operator added.
+    """
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class ArraySession(BackendSession):
         if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and not (
             low_precision or self._keeps_precision(kernel, first, parameters)
         ):
-            return None  # it computes on other arrays, of float32
+            return None  # the kernel computes on float32 copies
         return kernel.prepare_into(first, _declared_outputs(signature), parameters)
 
     def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:

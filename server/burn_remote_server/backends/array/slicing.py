@@ -1,4 +1,4 @@
-"""Which part of a tensor do slices take, and how is that part replaced?"""
+"""Slices of a tensor, and their replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does attention work without ever holding all of its scores?
+"""Attention, computed in blocks so that never all of its scores are held.
 
 ``softmax(softcap(Q K' * scale) masked + bias) V`` over blocks of queries and keys, with a running
 maximum and sum per query (Milakov & Gimelshein, arXiv:1805.02867; Dao et al., "FlashAttention",

@@ -1,4 +1,4 @@
-"""What is the mean of each window?
+"""Average pooling.
 
 ``y[o] = (sum over taps inside the input) / count``. ``count`` is the number of taps inside the
 input, or with ``count_include_pad`` inside the padded input, and never what ceil mode adds past it;

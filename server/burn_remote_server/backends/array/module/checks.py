@@ -1,4 +1,4 @@
-"""Do the inputs of a module operation go together? The functions that name what does not.
+"""Checks of the inputs of module operations; their errors name the argument.
 
 Every message names the operation, the argument, what was seen and what was expected.
 """

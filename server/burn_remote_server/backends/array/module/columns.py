@@ -1,4 +1,4 @@
-"""How are the windows of an image laid out as the columns of a matrix, and added back?
+"""The windows of an image as the columns of a matrix (im2col), and the adjoint.
 
 Convolution becomes one matrix product per block of images (Chellapilla, Puri & Simard, "High
 performance convolutional neural networks for document processing", 2006). The columns are written

@@ -1,4 +1,4 @@
-"""How is a convolution of one, two or three dimensions computed?
+"""Convolutions of one, two and three dimensions.
 
 ``y[n, o] = bias[o] + sum over c, tap of weight[o, c, tap] * x[n, c, window + tap]`` for the input
 channels ``c`` of the group of ``o`` (Dumoulin & Visin, arXiv:1603.07285, chapter 2). As in Burn and

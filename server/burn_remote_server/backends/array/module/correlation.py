@@ -1,4 +1,4 @@
-"""How are a convolution and its two gradients computed from columns, or without them?
+"""Convolutions and their gradients as matrix products over columns, or without columns.
 
 With ``X`` the columns of the input (see ``columns.py``), ``W`` the filters as rows and ``Y`` the
 output, a convolution is ``Y = W X``; its gradients are ``W' dY``, added back to the input, and

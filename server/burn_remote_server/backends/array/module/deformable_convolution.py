@@ -1,4 +1,4 @@
-"""How is a deformable convolution computed, and what are its gradients?
+"""Deformable convolutions and their gradients.
 
 It is a convolution whose columns hold what ``deformable_sampling`` reads, times the mask. With
 columns ``X``, filters ``W`` and output ``Y``: ``Y = W X``, ``dW = dY X'``, ``dX = W' dY``, from

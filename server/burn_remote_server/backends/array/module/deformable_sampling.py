@@ -1,4 +1,4 @@
-"""Where does a deformable convolution read its input, and what does it find there?
+"""Bilinear sampling of the input of a deformable convolution.
 
 Tap ``k`` of window ``o`` reads at ``o * stride + k * dilation - padding + offset[o, k]``, between
 four elements weighted by nearness (Dai et al., "Deformable convolutional networks",

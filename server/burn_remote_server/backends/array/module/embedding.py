@@ -1,4 +1,4 @@
-"""Which rows of a table do indices name, and which gradient does the table get?"""
+"""Embedding: rows of a table by index, and the gradient of the table."""
 
 from __future__ import annotations
 

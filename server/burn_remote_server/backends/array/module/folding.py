@@ -1,4 +1,4 @@
-"""How are the taps of windows folded into one value per window, axis by axis?
+"""Reductions over windows, axis by axis.
 
 The maximum and the sum over a box are those along one axis after the other: a window of ``h * w``
 taps costs ``h + w`` passes over strided views and no window is ever copied. A window may be far

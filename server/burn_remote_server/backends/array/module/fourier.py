@@ -1,4 +1,4 @@
-"""What is the spectrum of a real signal, and which signal has a given spectrum?
+"""The Fourier transform of real signals, and its inverse.
 
 ``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)`` for ``k = 0 .. n / 2``; its inverse has the
 factor ``1 / n``: the definitions of NumPy and PyTorch. ``n`` cuts or zero-pads the signal (the

@@ -1,4 +1,4 @@
-"""What does a linear layer compute, and what are its gradients?
+"""Linear layers and their gradients.
 
 ``y = x W + b``, ``dx = dy W'``, ``dW = sum over the batch of x' dy``, ``db = sum of dy``. The
 weight is Burn's ``[d_input, d_output]``, the transpose of PyTorch's.

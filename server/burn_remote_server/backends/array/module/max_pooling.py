@@ -1,4 +1,4 @@
-"""What is the largest element of each window, and where is it?
+"""Max pooling, with and without the positions of the maxima.
 
 ``y[o] = max over taps of x[o * stride + tap * dilation - padding]``; padding never wins. Among
 equal elements the first in row-major order counts, as in Burn and PyTorch; a NaN wins over numbers,

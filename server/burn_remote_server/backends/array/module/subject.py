@@ -1,4 +1,4 @@
-"""What do the kernels of every subject of the family ``Module`` share?"""
+"""The base class of the kernels of the family ``Module``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which families of kernels make up the IR's family ``Module``?"""
+"""The families of kernels that make up the IR's family ``Module``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a transposed convolution computed?
+"""Transposed convolutions.
 
 It is the input gradient of the convolution with the same weight, stride, padding and dilation, of
 an input of ``(size - 1) * stride + dilation * (kernel - 1) + 1 + padding_out - 2 * padding``

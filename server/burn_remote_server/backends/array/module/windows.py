@@ -1,4 +1,4 @@
-"""Where do the windows of a convolution or a pooling lie on the axes of its input?
+"""The positions of the windows of a convolution or a pooling on its input.
 
 Sizes follow Burn 0.21, which are those of Dumoulin & Visin, "A guide to convolution arithmetic for
 deep learning" (arXiv:1603.07285), except that in ceil mode a last window may start in the padding
