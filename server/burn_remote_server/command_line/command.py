@@ -30,13 +30,13 @@ __all__ = ["main"]
 
 USAGE_EXIT_CODE: Final = 2
 
-LISTENING: Final = "Where it listens"
-ADMITTING: Final = "Who may connect"
-COMPUTING: Final = "What it computes on"
-SESSION_LIMITS: Final = "What one session may use"
-SERVER_LIMITS: Final = "What all sessions together may use"
-WAITING: Final = "How long it waits"
-LOGGING: Final = "What it tells"
+LISTENING: Final = "Listening"
+ADMITTING: Final = "Access"
+COMPUTING: Final = "Computation"
+SESSION_LIMITS: Final = "Limits of one session"
+SERVER_LIMITS: Final = "Limits of all sessions together"
+WAITING: Final = "Timeouts"
+LOGGING: Final = "Logging"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -76,10 +76,10 @@ def _default_text(setting: str, default: object) -> str:
 
 
 @app.command(
-    help="Hold the tensors of remote programs, and compute on them.\n\n"
-    "Each setting has a flag, a variable and a place in the --config file: --drain-seconds, for "
-    "one, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. The flag wins over the variable, and the "
-    "variable over the file. A size is a number of bytes, or like 64MiB."
+    help="Hold the tensors of remote programs, and compute with them.\n\n"
+    "Each setting is a flag, a variable and an entry in the --config file: for example "
+    "--drain-seconds, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. A flag overrides the variable, "
+    "and the variable overrides the file. A size is a number of bytes, or a text such as 64MiB."
 )
 def command(
     context: typer.Context,
@@ -156,15 +156,15 @@ def command(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of settings, each under its flag's name with underscores: "
-            "device_count = 2. Or BURN_REMOTE_CONFIG.",
+            help="TOML file with settings, named like their flags but with underscores: "
+            "device_count = 2. The variable BURN_REMOTE_CONFIG names the file too.",
             metavar="FILE",
         ),
     ] = None,
     show_config: Annotated[
         bool,
         typer.Option(
-            "--show-config", metavar="", help="Print the settings in force, as TOML, and exit."
+            "--show-config", metavar="", help="Print the effective settings as TOML, and exit."
         ),
     ] = False,
     check: Annotated[
@@ -172,14 +172,14 @@ def command(
         typer.Option(
             "--check",
             metavar="",
-            help="Ask a running server whether it is healthy; exit with 0 if so and 1 if not.",
+            help="Ask a running server for its health; exit with 0 if it is healthy, else with 1.",
         ),
     ] = False,
     address: Annotated[
         str | None,
         typer.Option(
-            help="With --check: the server's address, such as ws://node-a:3000, where it is not "
-            "the configured one.",
+            help="With --check: the server's address, such as ws://node-a:3000, if it differs "
+            "from the configured one.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -187,7 +187,7 @@ def command(
         bool, typer.Option("--version", metavar="", help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Hold the tensors of remote programs, and compute on them."""
+    """Hold the tensors of remote programs, and compute with them."""
     if show_version:
         typer.echo(f"burn-remote-server {version('burn-remote')}")
         return

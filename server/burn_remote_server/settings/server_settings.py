@@ -1,4 +1,4 @@
-"""What can be configured on a server, what is each setting's default, and why that one?
+"""The settings of a server, with their defaults and the texts of ``--help``.
 
 ``Settings`` is a value: constructing it reads no file and no environment variable, so an in-process
 server behaves the same everywhere. ``configuration_sources`` fills it in for the daemon.
@@ -33,8 +33,8 @@ __all__ = ["Settings"]
 
 MIB: Final = 1024 * 1024
 
-# Of the device's memory, when no number is given. More: the kernels' temporary results and the
-# operating system no longer fit beside the tensors. Less: memory that nobody may use.
+# The default quotas' share of the device's memory. The rest is for the kernels' temporary results
+# and the operating system.
 DEFAULT_MEMORY_SHARE: Final = 0.8
 
 
@@ -59,53 +59,54 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # -- where it listens ---------------------------------------------------------------------
+    # -- listening ----------------------------------------------------------------------------
 
     host: str = Field(
         DEFAULT_HOST,
-        description="Interface to listen on. 0.0.0.0 lets the whole network in; the default only "
-        "this machine.",
+        description="Interface to listen on. 0.0.0.0 accepts connections from the whole network; "
+        "the default only from this machine.",
     )
     port: int = Field(
         DEFAULT_PORT,
         ge=0,
         le=65_535,
-        description="TCP port for clients, peers, health and metrics. 0 takes any free one; the "
-        "ready line says which.",
+        description="TCP port for clients, peers, health and metrics. 0 takes any free port; the "
+        "first line of output names it.",
     )
     advertise_address: str | None = Field(
         None,
         description="Address at which other servers reach this one, such as ws://node-a:3000. "
-        "Set it behind published ports or a proxy. Unset: host and port.",
+        "Set it behind published ports or a proxy. Unset: --host and --port.",
     )
 
     tls_certificate: Path | None = Field(
         None,
-        description="PEM file of this server's certificate and those that lead to its authority. "
-        "With it clients write wss://. SIGHUP reads it again.",
+        description="PEM file with this server's certificate chain. With it, clients connect to "
+        "wss:// addresses. SIGHUP reads the file again.",
     )
     tls_key: Path | None = Field(
         None,
-        description="PEM file of the certificate's private key. Unset: it is in --tls-certificate.",
+        description="PEM file with the certificate's private key. Unset: the key is in "
+        "--tls-certificate.",
     )
 
-    # -- who may connect ----------------------------------------------------------------------
+    # -- access -------------------------------------------------------------------------------
 
     token_file: Path | None = Field(
         None,
-        description="File of the tokens that open a session: lines of a name and a token, or TOML "
-        "(*.toml) with limits for each. SIGHUP reads it again. Whoever listens on more than "
-        "loopback needs tokens.",
+        description="File with the tokens of clients: each line has a name and a token; a *.toml "
+        "file can also set limits for each token. SIGHUP reads the file again. A server that "
+        "listens on more than loopback needs tokens.",
     )
     tokens: SecretStr | None = Field(
         None,
-        description="Tokens that open a session, each name:token, with commas between. No flag: "
-        "every user of a machine sees the flags of its programs.",
+        description="Tokens of clients, each written name:token, separated by commas. There is no "
+        "flag, because every user of a machine can see the flags of its processes.",
     )
     tls_client_ca: Path | None = Field(
         None,
-        description="PEM file of the authority whose certificates clients and peers must show, "
-        "beside their token. Unset: they need none.",
+        description="PEM file of an authority. Clients and peers must present a certificate that "
+        "it signed, in addition to their token. Unset: they need no certificate.",
     )
     peer: Names = Field(
         (),
@@ -117,8 +118,8 @@ class Settings(BaseModel):
     peer_token: SecretStr | None = Field(
         None,
         description="Token that servers prove to each other to fetch tensors; the same on all. It "
-        "is never sent. No flag, like the tokens. Unset: this server fetches only from servers "
-        "that need no token.",
+        "is never sent. There is no flag, as for client tokens. Unset: this server fetches only "
+        "from servers that need no token.",
     )
     peer_ca: Path | None = Field(
         None,
@@ -126,7 +127,7 @@ class Settings(BaseModel):
         "it, ws:// peers are refused. Unset: the authorities that the system trusts.",
     )
 
-    # -- what it computes on ------------------------------------------------------------------
+    # -- computation --------------------------------------------------------------------------
 
     backend: str = Field(
         "numpy", description="Array library that computes: numpy (CPU) or cupy (NVIDIA GPU)."
@@ -135,171 +136,164 @@ class Settings(BaseModel):
         1,
         ge=1,
         le=1024,
-        description="Devices that this process offers. The first is at ws://host:port, the others "
-        "at ws://host:port/1, /2 …",
+        description="Number of devices that this process offers. The first is at ws://host:port, "
+        "the others at ws://host:port/1, /2 …",
     )
     device_memory: Bytes | None = Field(
         None,
-        description="Memory of each device that this server may use, such as 40GiB; the quotas "
-        "start from it. Larger: less for other programs on the device. Smaller: OutOfMemory comes "
-        "sooner. Unset: all of it.",
+        description="Memory of each device that this server may use, such as 40GiB. The default "
+        "quotas are shares of it. Unset: all memory of the device.",
     )
     cuda_ipc: bool = Field(
         False,
-        description="Lend tensors to servers of this host and user as GPU memory (CUDA IPC); both "
-        "must have it on. With: such a server can read and write over what was lent to it or to "
-        "another, for as long as it likes; other tensors it cannot. Without: moves between servers "
-        "go through the host's memory.",
+        description="Exchange tensors with servers of this host and user as GPU memory (CUDA IPC). "
+        "Both servers must set it. Such a server can read and change the memory that was lent to "
+        "it or to another server, but no other tensors. Without it, moves between servers go "
+        "through the host's memory.",
     )
     custom_operations: Names = Field(
         (),
-        description="Python module with operations of your own, such as package.module; clients "
-        "call them by name. May be given several times. The module is code that this server runs: "
-        "docs/custom-operations.md shows one.",
+        description="Python module with your own operations, such as package.module; clients "
+        "call them by name. May be given several times. This server runs the module's code; "
+        "docs/custom-operations.md has an example.",
     )
     seed: int | None = Field(
         None,
         ge=0,
         lt=2**64,
-        description="Seed with which every session's random numbers start. Unset: each session "
-        "draws its own. A client's device.seed() overrides it.",
+        description="Seed of every session's random numbers. A client's device.seed() overrides "
+        "it. Unset: each session draws its own seed.",
     )
     inline_cost_limit: int = Field(
         100_000,
         ge=0,
         description="A batch of at most this estimated cost, in nanoseconds, runs on the event "
-        "loop. Larger: one session's work delays the others' frames. Smaller: small programs pay a "
-        "hand-over between threads, about 40 µs, per read. 0: none does.",
+        "loop; other batches run on the session's thread. A larger limit lets one session delay "
+        "the frames of others; a smaller one adds about 40 µs to each read of a small program. 0: "
+        "all batches run on the session's thread.",
     )
 
-    # -- what one session may use -------------------------------------------------------------
+    # -- limits of one session ----------------------------------------------------------------
 
     max_session_bytes: Bytes | None = Field(
         None,
-        description="Memory of one session's live tensors, such as 8GiB. Larger: one client can "
-        "fill the device. Smaller: big models get QuotaExceeded. Unset: 80 % of the memory.",
+        description="Memory of one session's live tensors, such as 8GiB; an operation that needs "
+        "more fails with QuotaExceeded. Unset: 80 % of the memory.",
     )
     max_session_tensors: Count = Field(
         1_000_000,
-        description="Live tensors of one session. Larger: a client that forgets to drop holds more "
-        "of the server's memory, some 500 bytes each. Smaller: long programs get QuotaExceeded.",
+        description="Live tensors of one session; one more fails with QuotaExceeded. Each takes "
+        "about 500 bytes of the server's memory besides its elements.",
     )
     max_tensor_bytes: Bytes | None = Field(
         None,
-        description="Size of one tensor, such as 2GiB. Larger: one operation can use up a "
-        "session's whole quota. Smaller: big results get QuotaExceeded. Unset: what the session "
-        "may hold.",
+        description="Size of one tensor, such as 2GiB; a larger result fails with QuotaExceeded. "
+        "Unset: the quota of the session.",
     )
     max_message_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
         64 * MIB,
-        description="One message of the native protocol, at least 1MiB; payloads come in chunks "
-        "of at most 1 MiB whatever this says. Larger: a client makes the server hold more at once. "
-        "Smaller: big batches are refused.",
+        description="Size of one message of the native protocol, at least 1MiB; a larger message "
+        "ends its session. Tensors arrive in chunks of at most 1 MiB in any case.",
     )
     session_queue_batches: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         64,
-        description="Batches of one session that wait for its worker; then its socket is no longer "
-        "read. Larger: more memory and a longer drain. Smaller: the worker idles between frames.",
+        description="Batches of one session that may wait for its thread; at the limit, the "
+        "server stops reading the session's socket. More batches take more memory and lengthen "
+        "draining; with fewer, the thread may wait for frames.",
     )
 
     session_queue_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
         64 * MIB,
-        description="Bytes of one session's frames that wait for its worker; then its socket is no "
-        "longer read. Larger: one client makes the server hold more. Smaller: uploads wait more.",
+        description="Bytes of one session's frames that may wait for its thread; at the limit, "
+        "the server stops reading the session's socket.",
     )
     max_session_transfers: Count = Field(
         16_384,
-        description="Tensors that one session offers to others, and as many that it is fetching. "
-        "Larger: a client that forgets its moves holds more memory. Smaller: programs that move "
-        "many tensors at once get QuotaExceeded.",
+        description="Tensors that one session exposes to other servers, and also tensors that it "
+        "fetches at the same time; one more fails with QuotaExceeded.",
     )
     max_operation_cost: Count | None = Field(
         None,
-        description="Estimated cost of one operation in nanoseconds of one core (2 × rows × "
-        "columns × inner for a product of matrices); an operation above it is refused before it "
-        "starts. Larger: one operation may occupy a core for longer. Smaller: big operations get "
-        "QuotaExceeded. Unset: only the memory of its tensors and its scratch bounds it.",
+        description="Estimated cost of one operation in nanoseconds of one core (for a product of "
+        "matrices, 2 × rows × columns × inner dimension); an operation above it fails with "
+        "QuotaExceeded before it starts. Unset: only the memory of its tensors and its scratch "
+        "bounds it.",
     )
     max_operation_seconds: Seconds = Field(
         300.0,
-        description="An operation that took longer has failed: QuotaExceeded. Larger: one "
-        "operation occupies a core for longer. Smaller: big operations fail on a busy machine.",
+        description="Duration of one operation; one that took longer fails with QuotaExceeded. "
+        "On a busy machine, operations take longer.",
     )
 
-    # -- what all sessions together may use ---------------------------------------------------
+    # -- limits of all sessions together ------------------------------------------------------
 
     max_total_bytes: Bytes | None = Field(
         None,
-        description="Memory of all sessions' live tensors on one device, such as 60GiB. Larger: "
-        "the device runs out of memory before anybody is told. Smaller: QuotaExceeded comes "
-        "sooner. Unset: 80 % of the memory.",
+        description="Memory of all sessions' live tensors on one device, such as 60GiB; an "
+        "operation that needs more fails with QuotaExceeded. The rest is for temporary results. "
+        "Unset: 80 % of the memory.",
     )
     max_connections: Count = Field(
         1024,
-        description="Open connections of all kinds. Larger: more sockets and memory, some 100 KiB "
-        "each. Smaller: peers and health checks are turned away sooner.",
+        description="Open connections of all kinds, including peers and health checks. Each takes "
+        "about 100 KiB.",
     )
     max_connections_per_address: Count = Field(
         512,
-        description="Open connections from one address. Larger: one machine can take all of them. "
-        "Smaller: many programs of one machine are turned away.",
+        description="Open connections from one address.",
     )
 
     max_sessions: Count = Field(
         256,
-        description="Open sessions; one more is refused. Larger: more worker threads. Smaller: "
-        "clients are turned away sooner.",
+        description="Open sessions; one more is refused. Each may have a thread.",
     )
 
     transfer_checksum: bool = Field(
         True,
-        description="Check each piece of a tensor that comes from a peer without TLS (XXH3). "
-        "Without: faster by some 100 ms per GB, and what a network garbles is not noticed.",
+        description="Check each chunk of a tensor from a peer without TLS (XXH3). Without it, "
+        "moves take about 100 ms less per GB, and errors of the network remain undetected.",
     )
 
-    # -- how long it waits --------------------------------------------------------------------
+    # -- timeouts -----------------------------------------------------------------------------
 
     handshake_timeout_seconds: Seconds = Field(
         10.0,
-        description="A new connection says what it wants within this time. Larger: idle sockets "
-        "are held longer. Smaller: slow networks cannot connect.",
+        description="A new connection must complete its handshake within this time.",
     )
     heartbeat_seconds: Seconds = Field(
         30.0,
-        description="Client and server ask each other for a sign of life this often, and give up "
-        "who gave none for twice as long. Larger: a silent one is found later. Smaller: a program "
-        "that is stopped for a while loses its connection.",
+        description="Interval at which client and server ping each other. Each side closes a "
+        "connection that was silent for twice this time, also because the program was stopped.",
     )
     lease_seconds: Seconds = Field(
         60.0,
-        description="A session whose connection broke is kept this long. Larger: a dead client's "
-        "tensors stay longer. Smaller: a short network cut loses the session.",
+        description="A session whose connection broke is kept this long, so that its client can "
+        "reconnect. The tensors of a dead client stay as long.",
     )
     drain_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = Field(
         10.0,
-        description="After SIGTERM, queued work may go on this long. Larger: stopping takes longer "
-        "(give the container as much grace). Smaller: work is cut off.",
+        description="After SIGTERM, queued work may continue for this long. Give the process "
+        "manager a longer timeout.",
     )
     fetch_timeout_seconds: Seconds = Field(
         30.0,
-        description="Fetching a tensor from another server may go without progress this long. "
-        "Larger: a dead peer is found later. Smaller: a busy peer counts as dead.",
+        description="A fetch from another server fails after this time without progress.",
     )
     transfer_expiry_seconds: Seconds = Field(
         300.0,
-        description="An exposed tensor that nobody fetches is freed after this time. Larger: "
-        "forgotten moves hold memory. Smaller: a target with a long queue comes too late.",
+        description="An exposed tensor that nobody fetches is freed after this time. A target "
+        "with a long queue may fetch late.",
     )
 
-    # -- what it tells ------------------------------------------------------------------------
+    # -- logging ------------------------------------------------------------------------------
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least important message that is logged."
+        "info", description="Lowest level of messages that are logged."
     )
     log_format: Literal["auto", "console", "json"] = Field(
         "auto",
-        description="How log lines look on standard error. auto: for reading on a terminal, JSON "
-        "elsewhere.",
+        description="Format of log lines on standard error. auto: readable text on a terminal, "
+        "JSON otherwise.",
     )
 
     @model_validator(mode="after")

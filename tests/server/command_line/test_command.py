@@ -56,7 +56,7 @@ def test_secrets_have_no_flag(secret: str, help_text: str) -> None:
 
 def test_help_says_how_flags_variables_and_the_file_relate(help_text: str) -> None:
     assert "BURN_REMOTE_DRAIN_SECONDS" in help_text
-    assert "The flag wins over the variable" in help_text
+    assert "A flag overrides the variable" in help_text
 
 
 def test_flags_reach_the_daemon(served: list[Settings]) -> None:
