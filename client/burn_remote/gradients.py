@@ -14,7 +14,12 @@ from burn_remote.dispatch.operators import Operator
 from burn_remote.nn.convolution import Sizes, per_axis
 from burn_remote.nn.sampling import MODES
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
-from burn_remote_protocol.operations.families import convolution, layers, pooling, sampling
+from burn_remote_protocol.operations.families import (
+    convolution_rows,
+    layers,
+    pooling_rows,
+    sampling,
+)
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -41,35 +46,35 @@ LINEAR_WEIGHT_BACKWARD: Final = Operator(layers.LINEAR_WEIGHT_BACKWARD)
 LINEAR_BIAS_BACKWARD: Final = Operator(layers.LINEAR_BIAS_BACKWARD)
 CTC_LOSS_BACKWARD: Final = Operator(layers.CTC_LOSS_BACKWARD)
 INTERPOLATE_BACKWARD: Final = Operator(sampling.INTERPOLATE_BACKWARD)
-DEFORMABLE_CONV2D_BACKWARD: Final = Operator(convolution.DEFORMABLE_CONV2D_BACKWARD)
+DEFORMABLE_CONV2D_BACKWARD: Final = Operator(convolution_rows.DEFORMABLE_CONV2D_BACKWARD)
 
 # Number of spatial axes -> operator.
 CONV_X_BACKWARD: Final = {
-    1: Operator(convolution.CONV1D_X_BACKWARD),
-    2: Operator(convolution.CONV2D_X_BACKWARD),
-    3: Operator(convolution.CONV3D_X_BACKWARD),
+    1: Operator(convolution_rows.CONV1D_X_BACKWARD),
+    2: Operator(convolution_rows.CONV2D_X_BACKWARD),
+    3: Operator(convolution_rows.CONV3D_X_BACKWARD),
 }
 CONV_WEIGHT_BACKWARD: Final = {
-    1: Operator(convolution.CONV1D_WEIGHT_BACKWARD),
-    2: Operator(convolution.CONV2D_WEIGHT_BACKWARD),
-    3: Operator(convolution.CONV3D_WEIGHT_BACKWARD),
+    1: Operator(convolution_rows.CONV1D_WEIGHT_BACKWARD),
+    2: Operator(convolution_rows.CONV2D_WEIGHT_BACKWARD),
+    3: Operator(convolution_rows.CONV3D_WEIGHT_BACKWARD),
 }
 CONV_BIAS_BACKWARD: Final = {
-    1: Operator(convolution.CONV1D_BIAS_BACKWARD),
-    2: Operator(convolution.CONV2D_BIAS_BACKWARD),
-    3: Operator(convolution.CONV3D_BIAS_BACKWARD),
+    1: Operator(convolution_rows.CONV1D_BIAS_BACKWARD),
+    2: Operator(convolution_rows.CONV2D_BIAS_BACKWARD),
+    3: Operator(convolution_rows.CONV3D_BIAS_BACKWARD),
 }
 AVG_POOL_BACKWARD: Final = {
-    1: Operator(pooling.AVG_POOL1D_BACKWARD),
-    2: Operator(pooling.AVG_POOL2D_BACKWARD),
+    1: Operator(pooling_rows.AVG_POOL1D_BACKWARD),
+    2: Operator(pooling_rows.AVG_POOL2D_BACKWARD),
 }
 ADAPTIVE_AVG_POOL_BACKWARD: Final = {
-    1: Operator(pooling.ADAPTIVE_AVG_POOL1D_BACKWARD),
-    2: Operator(pooling.ADAPTIVE_AVG_POOL2D_BACKWARD),
+    1: Operator(pooling_rows.ADAPTIVE_AVG_POOL1D_BACKWARD),
+    2: Operator(pooling_rows.ADAPTIVE_AVG_POOL2D_BACKWARD),
 }
 MAX_POOL_BACKWARD: Final = {
-    1: Operator(pooling.MAX_POOL1D_WITH_INDICES_BACKWARD),
-    2: Operator(pooling.MAX_POOL2D_WITH_INDICES_BACKWARD),
+    1: Operator(pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD),
+    2: Operator(pooling_rows.MAX_POOL2D_WITH_INDICES_BACKWARD),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, shown
-from burn_remote_protocol.quantization import stored_bytes
+from burn_remote_protocol.quantized_storage import stored_bytes
 
 __all__ = [
     "MAX_ELEMENTS",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
     Close,
     decode_init,
@@ -19,7 +20,7 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_init,
     encode_tasks,
 )
-from burn_remote_protocol.dialects.burn_answers import (
+from burn_remote_protocol.dialects.burn_responses import (
     Answer,
     decode_answer,
     decode_data,
@@ -28,7 +29,6 @@ from burn_remote_protocol.dialects.burn_answers import (
     encode_data,
     encode_data_request,
 )
-from burn_remote_protocol.dialects.messagepack import unpack_frozen
 from burn_remote_protocol.dialects.native import (
     Batch,
     decode_frame,

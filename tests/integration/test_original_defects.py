@@ -18,7 +18,7 @@ from burn_remote_protocol.messages import Expose, Fetch
 from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.burn_sockets import BurnSockets
 from support.recorded import golden

@@ -12,7 +12,7 @@ import burn_remote as br
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Upload
-from burn_remote_protocol.operations.values import decode_tensor_data
+from burn_remote_protocol.operations.wire_values import decode_tensor_data
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from support.burn_sockets import BurnSockets
 from support.kernels import signature

@@ -15,7 +15,7 @@ from burn_remote_protocol.dialects.native import Batch, dropped_next, encode_tas
 from burn_remote_protocol.messages import Define, Drop
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
+from burn_remote_protocol.dialects.burn_responses import Answer, encode_answer
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 from support.link_servers import PATIENCE_SECONDS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
-from burn_remote_protocol.dialects.burn_answers import decode_answer
+from burn_remote_protocol.dialects.burn_responses import decode_answer
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect

@@ -14,13 +14,13 @@ import pytest
 
 from burn_remote_protocol.dtypes import ALL_DTYPES, DType
 from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.field_codecs import StructCodec
 from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.inference import infer
-from burn_remote_protocol.operations.kinds import StructKind
-from burn_remote_protocol.operations.parameters import ScalarKind
+from burn_remote_protocol.operations.parameter_codecs import ScalarCodec
 from burn_remote_protocol.operations.row import Call, Signature
 from burn_remote_protocol.operations.table import TABLE, sign
-from burn_remote_protocol.operations.values import Scalar, TensorUse
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import Backend, BackendSession, open_backends
 from burn_remote_server.backends.array.dtypes import array_dtype
@@ -130,10 +130,10 @@ def _argument(
         if type(specs) is tuple:
             return tuple([TensorUse(spec, TensorStatus.READ_ONLY) for spec in specs])
         return TensorUse(specs, TensorStatus.READ_ONLY)
-    if isinstance(field.kind, StructKind):
-        return tuple([parameters[member] for member, _ in field.kind.members])
+    if isinstance(field.codec, StructCodec):
+        return tuple([parameters[member] for member, _ in field.codec.members])
     value = parameters[field.name]
-    return Scalar.of(value) if isinstance(field.kind, ScalarKind) else value
+    return Scalar.of(value) if isinstance(field.codec, ScalarCodec) else value
 
 
 def compute(

@@ -21,7 +21,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.operations.values import decode_tensor
+from burn_remote_protocol.operations.wire_values import decode_tensor
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend

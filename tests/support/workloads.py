@@ -30,7 +30,7 @@ from burn_remote_protocol.dtypes import (
     QuantScheme,
 )
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.values import Scalar
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice, TensorSpec
 from burn_remote_server.backends.array.dtypes import array_dtype
 from support.kernels import signature, spec_of

@@ -14,7 +14,7 @@ from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infe
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
-from burn_remote_protocol.operations.values import Scalar
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UsageError,
 )
+from burn_remote_protocol.operations.field_codecs import ListCodec, StructCodec
 from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.inference import check_whole_blocks
-from burn_remote_protocol.operations.kinds import ListKind, StructKind
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
 __all__ = ["SIGNATURES_PER_ROW", "Signatures", "infer"]
@@ -76,7 +76,7 @@ def infer(
     seen: dict[str, Any] = {}
     fields = [field for field in row.fields if field.role is Role.PARAMETER]
     for field, argument in zip(fields, parameters, strict=True):
-        field.kind.collect(field.name, argument, seen)
+        field.codec.collect(field.name, argument, seen)
     try:
         outputs = row.rule(Call(inputs, seen, requested))
         check_whole_blocks(outputs)
@@ -91,9 +91,9 @@ def infer(
 
 def _check_parameter(row: Row, inputs: tuple[Any, ...], field: Field, argument: Any) -> None:
     # A server closes the session of a client that sends an invalid operation.
-    members = [(field.name, field.kind, argument)]
-    if isinstance(field.kind, StructKind):
-        pairs = zip(field.kind.members, argument, strict=True)
+    members = [(field.name, field.codec, argument)]
+    if isinstance(field.codec, StructCodec):
+        pairs = zip(field.codec.members, argument, strict=True)
         members = [(name, kind, item) for (name, kind), item in pairs]
     for name, kind, item in members:
         try:
@@ -112,7 +112,7 @@ def _arguments(
             yield _use(next(next_input))
         elif field.role is Role.PARAMETER:
             yield next(next_parameter)
-        elif isinstance(field.kind, ListKind):
+        elif isinstance(field.codec, ListCodec):
             yield tuple([TensorUse(spec, TensorStatus.NOT_INIT) for spec in next_output])
         # An optional output is the gradient of an optional input, present if that input is.
         elif given.get(field.name.removesuffix("_grad"), outputs) is None:

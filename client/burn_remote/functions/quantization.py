@@ -19,7 +19,7 @@ from burn_remote.functions.statistics import max_abs
 from burn_remote_protocol.dtypes import F32, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats
-from burn_remote_protocol.quantization import (
+from burn_remote_protocol.quantized_storage import (
     VALUE_BITS,
     VALUE_RANGES,
     block_sizes,

@@ -14,7 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
-from burn_remote_protocol.quantization import (
+from burn_remote_protocol.quantized_storage import (
     SCALE_BYTES,
     VALUE_BITS,
     VALUE_RANGES,

@@ -14,7 +14,7 @@ from burn_remote.functions.padding import pad
 from burn_remote.functions.repetition import tile
 from burn_remote.nn.convolution import Sizes, batched, conv_transpose2d, per_axis, unbatched
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
-from burn_remote_protocol.operations.rules.convolution import window_count
+from burn_remote_protocol.operations.rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor

@@ -15,7 +15,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.padding import pad
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
-from burn_remote_protocol.operations.families import convolution
+from burn_remote_protocol.operations.families import convolution_rows
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -37,13 +37,13 @@ __all__ = [
 # One integer for all spatial axes, or one for each.
 Sizes = int | Sequence[int]
 
-CONV1D: Final = Operator(convolution.CONV1D)
-CONV2D: Final = Operator(convolution.CONV2D)
-CONV3D: Final = Operator(convolution.CONV3D)
-CONV_TRANSPOSE1D: Final = Operator(convolution.CONV_TRANSPOSE1D)
-CONV_TRANSPOSE2D: Final = Operator(convolution.CONV_TRANSPOSE2D)
-CONV_TRANSPOSE3D: Final = Operator(convolution.CONV_TRANSPOSE3D)
-DEFORMABLE_CONV2D: Final = Operator(convolution.DEFORMABLE_CONV2D)
+CONV1D: Final = Operator(convolution_rows.CONV1D)
+CONV2D: Final = Operator(convolution_rows.CONV2D)
+CONV3D: Final = Operator(convolution_rows.CONV3D)
+CONV_TRANSPOSE1D: Final = Operator(convolution_rows.CONV_TRANSPOSE1D)
+CONV_TRANSPOSE2D: Final = Operator(convolution_rows.CONV_TRANSPOSE2D)
+CONV_TRANSPOSE3D: Final = Operator(convolution_rows.CONV_TRANSPOSE3D)
+DEFORMABLE_CONV2D: Final = Operator(convolution_rows.DEFORMABLE_CONV2D)
 
 
 @explained

@@ -16,7 +16,7 @@ from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, layers
-from burn_remote_protocol.operations.values import Scalar
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.nn.convolution import Sizes, batched, per_axis, unbatched
-from burn_remote_protocol.operations.families import pooling
+from burn_remote_protocol.operations.families import pooling_rows
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -28,14 +28,14 @@ __all__ = [
     "max_pool2d_with_indices",
 ]
 
-AVG_POOL1D: Final = Operator(pooling.AVG_POOL1D)
-AVG_POOL2D: Final = Operator(pooling.AVG_POOL2D)
-ADAPTIVE_AVG_POOL1D: Final = Operator(pooling.ADAPTIVE_AVG_POOL1D)
-ADAPTIVE_AVG_POOL2D: Final = Operator(pooling.ADAPTIVE_AVG_POOL2D)
-MAX_POOL1D: Final = Operator(pooling.MAX_POOL1D)
-MAX_POOL2D: Final = Operator(pooling.MAX_POOL2D)
-MAX_POOL1D_WITH_INDICES: Final = Operator(pooling.MAX_POOL1D_WITH_INDICES)
-MAX_POOL2D_WITH_INDICES: Final = Operator(pooling.MAX_POOL2D_WITH_INDICES)
+AVG_POOL1D: Final = Operator(pooling_rows.AVG_POOL1D)
+AVG_POOL2D: Final = Operator(pooling_rows.AVG_POOL2D)
+ADAPTIVE_AVG_POOL1D: Final = Operator(pooling_rows.ADAPTIVE_AVG_POOL1D)
+ADAPTIVE_AVG_POOL2D: Final = Operator(pooling_rows.ADAPTIVE_AVG_POOL2D)
+MAX_POOL1D: Final = Operator(pooling_rows.MAX_POOL1D)
+MAX_POOL2D: Final = Operator(pooling_rows.MAX_POOL2D)
+MAX_POOL1D_WITH_INDICES: Final = Operator(pooling_rows.MAX_POOL1D_WITH_INDICES)
+MAX_POOL2D_WITH_INDICES: Final = Operator(pooling_rows.MAX_POOL2D_WITH_INDICES)
 
 
 @explained

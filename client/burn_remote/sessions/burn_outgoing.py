@@ -26,7 +26,7 @@ from burn_remote_protocol.dtypes import BOOL, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.messages import Drop, Expose, Read, Task, Upload
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Outgoing"]

@@ -9,7 +9,7 @@ from burn_remote.runner import TensorHandle
 from burn_remote.sessions.connection import fresh
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.pending import Pending
-from burn_remote_protocol.dialects.burn_answers import Answer
+from burn_remote_protocol.dialects.burn_responses import Answer
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -22,7 +22,7 @@ from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.pending import Pending
 from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.dialects.burn_answers import decode_answer
+from burn_remote_protocol.dialects.burn_responses import decode_answer
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,

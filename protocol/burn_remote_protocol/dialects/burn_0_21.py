@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_operations import recognize_operation
-from burn_remote_protocol.dialects.messagepack import unpack_frozen
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -42,7 +42,7 @@ from burn_remote_protocol.operations.encoding import (
     encode_tensor_data,
 )
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.wire_values import (
     decode_tensor,
     is_unsigned,
     sequence,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation, Signature

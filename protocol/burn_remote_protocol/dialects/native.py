@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 from xxhash import xxh3_64_intdigest
 
-from burn_remote_protocol.dialects.messagepack import (
+from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     unpack_frozen,
     unpack_lists,

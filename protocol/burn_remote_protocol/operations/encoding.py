@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, ROWS
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.wire_values import (
     decode_tensor_data,
     encode_tensor_data,
     sequence,
@@ -64,7 +64,7 @@ def decode_operation(wire: Any) -> Operation:
     tensors: list[int] = []
     try:
         stripped = [
-            item.kind.strip(value, tensors) for item, value in zip(row.fields, values, strict=True)
+            item.codec.strip(value, tensors) for item, value in zip(row.fields, values, strict=True)
         ]
         key = marshal.dumps((kind, row.name, dtype, stripped), KEY_FORMAT)
     except (TypeError, ValueError):
@@ -111,7 +111,7 @@ def _decode(kind: str, dtype: Any, row: Row, values: Any) -> Operation:
 
 def _decode_field(row: Row, field: Field, value: Any, tensors: list[int]) -> Any:
     try:
-        return field.kind.decode(value, tensors)
+        return field.codec.decode(value, tensors)
     except LimitExceeded as error:
         limit = f"{row}, field {field.name}: {error.limit}"
         raise LimitExceeded(limit, seen=error.seen, allowed=error.allowed) from None
@@ -124,7 +124,7 @@ def encode_operation(operation: Operation) -> dict[str, Any]:
     signature, row = operation.signature, operation.signature.row
     tensors = iter(operation.tensors)
     pairs = zip(row.fields, signature.arguments, strict=True)
-    values: Any = [item.kind.encode(argument, tensors) for item, argument in pairs]
+    values: Any = [item.codec.encode(argument, tensors) for item, argument in pairs]
     if signature.kind == row.name:
         return {row.name: values[0] if row.name == "Drop" else values}
     body = {row.name: values}

@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from burn_remote_protocol.operations.kinds import (
-    Kind,
-    ListKind,
-    OptionalKind,
-    StructKind,
-    TensorKind,
-    WrappedKind,
+from burn_remote_protocol.operations.field_codecs import (
+    FieldCodec,
+    ListCodec,
+    OptionalCodec,
+    StructCodec,
+    TensorCodec,
+    WrappedCodec,
 )
-from burn_remote_protocol.operations.parameters import (
-    BoolKind,
-    DistributionKind,
-    NameKind,
-    ScalarKind,
-    SchemeKind,
-    SliceKind,
-    StringKind,
-    UnsignedKind,
+from burn_remote_protocol.operations.parameter_codecs import (
+    BoolCodec,
+    DistributionCodec,
+    NameCodec,
+    ScalarCodec,
+    SchemeCodec,
+    SliceCodec,
+    StringCodec,
+    UnsignedCodec,
 )
 from burn_remote_protocol.tensors import MAX_RANK, TensorStatus
 
@@ -77,13 +77,13 @@ class Field:
 
     name: str
     role: Role
-    kind: Kind
+    codec: FieldCodec
 
 
-_USIZE: Final = UnsignedKind()
-_SCALAR: Final = ScalarKind()
-_INPUT: Final = TensorKind(frozenset({TensorStatus.READ_ONLY, TensorStatus.READ_WRITE}))
-_OUTPUT: Final = TensorKind(frozenset({TensorStatus.NOT_INIT}))
+_USIZE: Final = UnsignedCodec()
+_SCALAR: Final = ScalarCodec()
+_INPUT: Final = TensorCodec(frozenset({TensorStatus.READ_ONLY, TensorStatus.READ_WRITE}))
+_OUTPUT: Final = TensorCodec(frozenset({TensorStatus.NOT_INIT}))
 
 
 def tensor_in(name: str) -> Field:
@@ -93,17 +93,17 @@ def tensor_in(name: str) -> Field:
 
 def optional_tensor_in(name: str) -> Field:
     """A tensor that the operation reads when it is given."""
-    return Field(name, Role.INPUT, OptionalKind(_INPUT))
+    return Field(name, Role.INPUT, OptionalCodec(_INPUT))
 
 
 def tensors_in(name: str) -> Field:
     """A list of tensors that the operation reads."""
-    return Field(name, Role.INPUT, ListKind(_INPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
+    return Field(name, Role.INPUT, ListCodec(_INPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
 
 
 def quantization_parameters(name: str) -> Field:
     """The scales of a quantized tensor, an input."""
-    return Field(name, Role.INPUT, WrappedKind(_INPUT, "quantization parameters"))
+    return Field(name, Role.INPUT, WrappedCodec(_INPUT, "quantization parameters"))
 
 
 def tensor_out(name: str) -> Field:
@@ -113,12 +113,12 @@ def tensor_out(name: str) -> Field:
 
 def optional_tensor_out(name: str) -> Field:
     """A tensor that the operation makes when the input it belongs to is given."""
-    return Field(name, Role.OUTPUT, OptionalKind(_OUTPUT))
+    return Field(name, Role.OUTPUT, OptionalCodec(_OUTPUT))
 
 
 def tensors_out(name: str) -> Field:
     """A list of tensors that the operation makes."""
-    return Field(name, Role.OUTPUT, ListKind(_OUTPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
+    return Field(name, Role.OUTPUT, ListCodec(_OUTPUT, 0, MAX_TENSORS_IN_LIST, "tensors"))
 
 
 def usize(name: str) -> Field:
@@ -128,27 +128,27 @@ def usize(name: str) -> Field:
 
 def optional_usize(name: str) -> Field:
     """An unsigned integer or ``None``."""
-    return Field(name, Role.PARAMETER, OptionalKind(_USIZE))
+    return Field(name, Role.PARAMETER, OptionalCodec(_USIZE))
 
 
 def usize_array(name: str, length: int) -> Field:
     """A fixed number of unsigned integers, one per spatial dimension; a tuple, even of one."""
-    return Field(name, Role.PARAMETER, ListKind(_USIZE, length, length, "sizes"))
+    return Field(name, Role.PARAMETER, ListCodec(_USIZE, length, length, "sizes"))
 
 
 def usize_list(name: str) -> Field:
     """A list of axes."""
-    return Field(name, Role.PARAMETER, ListKind(_USIZE, 0, MAX_RANK, "axes"))
+    return Field(name, Role.PARAMETER, ListCodec(_USIZE, 0, MAX_RANK, "axes"))
 
 
 def slices(name: str) -> Field:
     """A list of slices, for the leading dimensions."""
-    return Field(name, Role.PARAMETER, ListKind(SliceKind(), 0, MAX_RANK, "slices"))
+    return Field(name, Role.PARAMETER, ListCodec(SliceCodec(), 0, MAX_RANK, "slices"))
 
 
 def boolean(name: str) -> Field:
     """True or false."""
-    return Field(name, Role.PARAMETER, BoolKind())
+    return Field(name, Role.PARAMETER, BoolCodec())
 
 
 def scalar(name: str) -> Field:
@@ -158,30 +158,30 @@ def scalar(name: str) -> Field:
 
 def optional_scalar(name: str) -> Field:
     """A number or ``None``."""
-    return Field(name, Role.PARAMETER, OptionalKind(_SCALAR))
+    return Field(name, Role.PARAMETER, OptionalCodec(_SCALAR))
 
 
 def string(name: str) -> Field:
     """A name of bounded length."""
-    return Field(name, Role.PARAMETER, StringKind(MAX_NAME_CHARACTERS))
+    return Field(name, Role.PARAMETER, StringCodec(MAX_NAME_CHARACTERS))
 
 
 def name_of(name: str, *names: str) -> Field:
     """One of a few names."""
-    return Field(name, Role.PARAMETER, NameKind(names))
+    return Field(name, Role.PARAMETER, NameCodec(names))
 
 
 def distribution(name: str) -> Field:
     """How random numbers are distributed: a tuple of a name and its numbers."""
-    return Field(name, Role.PARAMETER, DistributionKind())
+    return Field(name, Role.PARAMETER, DistributionCodec())
 
 
 def quantization_scheme(name: str) -> Field:
     """A ``QuantScheme``."""
-    return Field(name, Role.PARAMETER, SchemeKind())
+    return Field(name, Role.PARAMETER, SchemeCodec())
 
 
 def options(name: str, *members: Field) -> Field:
     """A struct of parameters, each of which is a parameter of the call under its own name."""
-    kinds = tuple((member.name, member.kind) for member in members)
-    return Field(name, Role.PARAMETER, StructKind(f"{name} of an operation", kinds))
+    kinds = tuple((member.name, member.codec) for member in members)
+    return Field(name, Role.PARAMETER, StructCodec(f"{name} of an operation", kinds))

@@ -6,7 +6,7 @@ from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, kind_of
-from burn_remote_protocol.quantization import check_blocks
+from burn_remote_protocol.quantized_storage import check_blocks
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["check_declared", "check_whole_blocks", "infer"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["Call", "Estimate", "Operation", "Row", "Rule", "Signature", "TensorUse", "Work"]
@@ -94,7 +94,7 @@ class Signature:
         parameters: dict[str, Any] = {}
         for item, argument in zip(self.row.fields, self.arguments, strict=True):
             if item.role is Role.PARAMETER:
-                item.kind.collect(item.name, argument, parameters)
+                item.codec.collect(item.name, argument, parameters)
                 continue
             found = argument if type(argument) is tuple else (argument,)
             present = [use for use in found if use is not None]
@@ -102,7 +102,7 @@ class Signature:
                 outputs += [use.spec for use in present]
                 continue
             uses += present
-            inputs.append(item.kind.specs(argument))
+            inputs.append(item.codec.specs(argument))
         object.__setattr__(self, "outputs", tuple(outputs))
         object.__setattr__(self, "call", Call(tuple(inputs), parameters, tuple(outputs)))
         object.__setattr__(self, "input_uses", tuple(uses))

@@ -10,12 +10,12 @@ from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import (
     base,
     bools,
-    convolution,
+    convolution_rows,
     floats,
     ints,
     layers,
     numeric,
-    pooling,
+    pooling_rows,
     sampling,
     session,
 )
@@ -28,7 +28,7 @@ from burn_remote_protocol.operations.rules.checks import (
     QUANTIZED,
     Categories,
 )
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["KINDS", "TABLE", "WireKind", "kind_of", "sign"]
@@ -40,8 +40,8 @@ ROWS: Final = (
     *ints.ROWS,
     *bools.ROWS,
     *layers.ROWS,
-    *convolution.ROWS,
-    *pooling.ROWS,
+    *convolution_rows.ROWS,
+    *pooling_rows.ROWS,
     *sampling.ROWS,
     *session.ROWS,
 )

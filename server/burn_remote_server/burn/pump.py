@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_answers import decode_data_request, encode_data
-from burn_remote_protocol.dialects.burn_expected import ExpectedOperations
+from burn_remote_protocol.dialects.burn_prediction import ExpectedOperations
+from burn_remote_protocol.dialects.burn_responses import decode_data_request, encode_data
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,

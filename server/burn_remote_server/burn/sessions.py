@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from burn_remote_protocol.dialects.burn_answers import Answer, encode_answer
+from burn_remote_protocol.dialects.burn_responses import Answer, encode_answer
 from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -9,8 +9,8 @@ import pytest
 
 import burn_remote as br
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
-from burn_remote_protocol.operations.families import base, convolution, numeric
-from burn_remote_protocol.operations.values import Scalar
+from burn_remote_protocol.operations.families import base, convolution_rows, numeric
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorStatus
 from support.runners import RecordingDevice
 from support.specs import f32, flags, i64
@@ -70,7 +70,7 @@ def test_a_list_of_tensors_is_one_input() -> None:
 
 
 def test_an_optional_output_is_present_if_its_input_is() -> None:
-    row = convolution.DEFORMABLE_CONV2D_BACKWARD
+    row = convolution_rows.DEFORMABLE_CONV2D_BACKWARD
     x, offset, weight, bias, grad = (
         f32(1, 3, 5, 5), f32(1, 18, 3, 3), f32(4, 3, 3, 3), f32(4), f32(1, 4, 3, 3),
     )  # fmt: skip

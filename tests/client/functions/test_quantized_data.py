@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote_protocol.quantization import VALUE_RANGES
+from burn_remote_protocol.quantized_storage import VALUE_RANGES
 
 KINDS = [(value, packed) for value in VALUE_RANGES for packed in (None, False)]
 

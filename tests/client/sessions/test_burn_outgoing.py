@@ -14,7 +14,7 @@ from burn_remote_protocol.messages import Drop, Expose, Read, Seed, Upload
 from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 
 SPEC = TensorSpec((2,), F32)

@@ -11,7 +11,7 @@ from burn_remote.runner import TensorHandle
 from burn_remote.sessions.burn_replies import BurnReplies
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.pending import Pending
-from burn_remote_protocol.dialects.burn_answers import Answer
+from burn_remote_protocol.dialects.burn_responses import Answer
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
 from burn_remote_protocol.tensors import TensorData, TensorSpec

@@ -32,7 +32,7 @@ from burn_remote_protocol.links.websocket import keepalive
 from burn_remote_protocol.messages import Expose, Fetch, Seed, Sync, Upload
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from support.burn_end import ROUTES, BurnEnd, burn_end
 from support.link_ends import in_thread

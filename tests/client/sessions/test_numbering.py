@@ -6,7 +6,7 @@ import pytest
 
 from burn_remote.sessions import numbering as module
 from burn_remote.sessions.numbering import IN_FULL, Numbering
-from burn_remote_protocol.dialects.messagepack import unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.native import decode_task
 from burn_remote_protocol.messages import Define
 from burn_remote_protocol.operations.row import Signature

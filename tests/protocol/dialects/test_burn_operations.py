@@ -14,7 +14,7 @@ from burn_remote_protocol.operations.encoding import decode_operation, encode_op
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import Scalar, TensorUse
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import Golden, golden, recordings, sessions
 

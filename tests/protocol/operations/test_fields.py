@@ -33,7 +33,7 @@ from burn_remote_protocol.operations.fields import (
     usize_array,
     usize_list,
 )
-from burn_remote_protocol.operations.values import Scalar, TensorUse
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from support.recorded import golden
 
@@ -83,11 +83,11 @@ def test_a_field_writes_what_it_reads(field: Field, wire: Any, argument: Any, id
     packed = msgpack.packb(wire)
     for form in (wire, msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)):
         tensors: list[int] = []
-        assert field.kind.decode(form, tensors) == argument
+        assert field.codec.decode(form, tensors) == argument
         assert tensors == ids
 
     taken = iter(ids)
-    assert msgpack.packb(field.kind.encode(argument, taken)) == packed
+    assert msgpack.packb(field.codec.encode(argument, taken)) == packed
     assert list(taken) == []
 
 
@@ -117,7 +117,7 @@ def test_a_field_writes_what_it_reads(field: Field, wire: Any, argument: Any, id
 def test_a_field_refuses_what_it_cannot_be(field: Field, wires: list[Any]) -> None:
     for wire in wires:
         with pytest.raises(ProtocolViolation):
-            field.kind.decode(wire, [])
+            field.codec.decode(wire, [])
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_a_field_refuses_what_it_cannot_be(field: Field, wires: list[Any]) -> No
 )
 def test_more_than_is_allowed_is_refused_as_such(field: Field, wire: Any) -> None:
     with pytest.raises(LimitExceeded):
-        field.kind.decode(wire, [])
+        field.codec.decode(wire, [])
 
 
 def test_golden_distributions_are_written_as_they_were_read() -> None:
-    kind = distribution("x").kind
+    kind = distribution("x").codec
     for line in golden("Distribution"):
         for wire in (line.tuples, line.lists):
             encoded = kind.encode(kind.decode(wire, []), iter(()))
@@ -155,7 +155,7 @@ def test_golden_distributions_are_written_as_they_were_read() -> None:
 )
 def test_rules_see_the_specs_of_tensors(field: Field, argument: Any, specs: Any) -> None:
     assert field.role is Role.INPUT
-    assert field.kind.specs(argument) == specs
+    assert field.codec.specs(argument) == specs
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_rules_see_the_specs_of_tensors(field: Field, argument: Any, specs: Any)
 def test_rules_and_kernels_see_plain_values(field: Field, argument: Any, parameters: Any) -> None:
     collected: dict[str, Any] = {}
 
-    field.kind.collect(field.name, argument, collected)
+    field.codec.collect(field.name, argument, collected)
 
     assert field.role is Role.PARAMETER
     assert collected == parameters
 
 
 def test_a_parameter_holds_no_tensor() -> None:
-    with pytest.raises(TypeError, match="UnsignedKind holds no tensor"):
-        usize("x").kind.specs(5)
+    with pytest.raises(TypeError, match="UnsignedCodec holds no tensor"):
+        usize("x").codec.specs(5)

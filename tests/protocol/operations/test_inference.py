@@ -14,7 +14,7 @@ from burn_remote_protocol.operations.families import base, floats, numeric, sess
 from burn_remote_protocol.operations.inference import check_declared, infer
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import recorded_operations, recordings

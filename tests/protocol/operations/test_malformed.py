@@ -14,7 +14,7 @@ from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, UsageE
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.inference import check_declared
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.wire_values import (
     decode_scalar,
     decode_slice,
     decode_tensor,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.dtypes import BOOL, F16, F32, I32, I64, U8, DType, QuantScheme
 from burn_remote_protocol.errors import LimitExceeded, UsageError
-from burn_remote_protocol.operations import kinds, parameters
+from burn_remote_protocol.operations import field_codecs, parameter_codecs
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.table import TABLE
@@ -37,28 +37,28 @@ signed = st.sampled_from([-(2**63), -2, -1, 1, 2, 2**63 - 1])
 numbers = st.floats() | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 
 
-VALUES: dict[type[kinds.Kind], st.SearchStrategy[Any]] = {
-    kinds.TensorKind: specs,
-    parameters.UnsignedKind: counts,
-    parameters.BoolKind: st.booleans(),
-    parameters.ScalarKind: numbers,
-    parameters.SliceKind: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
-    parameters.SchemeKind: st.sampled_from(SCHEMES),
-    parameters.StringKind: st.text(max_size=3),
-    parameters.DistributionKind: st.just(("Default",)),
+VALUES: dict[type[field_codecs.FieldCodec], st.SearchStrategy[Any]] = {
+    field_codecs.TensorCodec: specs,
+    parameter_codecs.UnsignedCodec: counts,
+    parameter_codecs.BoolCodec: st.booleans(),
+    parameter_codecs.ScalarCodec: numbers,
+    parameter_codecs.SliceCodec: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
+    parameter_codecs.SchemeCodec: st.sampled_from(SCHEMES),
+    parameter_codecs.StringCodec: st.text(max_size=3),
+    parameter_codecs.DistributionCodec: st.just(("Default",)),
 }
 
 
-def argument(kind: kinds.Kind) -> st.SearchStrategy[Any]:
+def argument(kind: field_codecs.FieldCodec) -> st.SearchStrategy[Any]:
     """Return values that a field of this kind may have, as a rule sees them."""
     match kind:
-        case kinds.OptionalKind(inner):
+        case field_codecs.OptionalCodec(inner):
             return st.none() | argument(inner)
-        case kinds.ListKind(inner, least, most):
+        case field_codecs.ListCodec(inner, least, most):
             return st.lists(argument(inner), min_size=least, max_size=min(most, 4)).map(tuple)
-        case kinds.WrappedKind(inner):
+        case field_codecs.WrappedCodec(inner):
             return argument(inner)
-        case parameters.NameKind(names):
+        case parameter_codecs.NameCodec(names):
             return st.sampled_from(names)
     return VALUES[type(kind)]
 
@@ -71,12 +71,14 @@ def calls(draw: st.DrawFn, row: Row) -> Call:
     alike = draw(st.none() | specs)
     for field in row.fields:
         if field.role is Role.INPUT:
-            one_kind = alike is not None and isinstance(field.kind, kinds.TensorKind)
-            inputs.append(alike if one_kind and draw(st.booleans()) else draw(argument(field.kind)))
-        elif isinstance(field.kind, kinds.StructKind):
-            parameters |= {name: draw(argument(kind)) for name, kind in field.kind.members}
+            one_kind = alike is not None and isinstance(field.codec, field_codecs.TensorCodec)
+            inputs.append(
+                alike if one_kind and draw(st.booleans()) else draw(argument(field.codec))
+            )
+        elif isinstance(field.codec, field_codecs.StructCodec):
+            parameters |= {name: draw(argument(kind)) for name, kind in field.codec.members}
         elif field.role is Role.PARAMETER:
-            parameters[field.name] = draw(argument(field.kind))
+            parameters[field.name] = draw(argument(field.codec))
     requested = tuple(draw(st.lists(specs, max_size=2)))
     return Call(tuple(inputs), parameters, requested)
 

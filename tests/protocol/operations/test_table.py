@@ -9,12 +9,12 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32, U8, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch
-from burn_remote_protocol.operations import kinds, parameters
+from burn_remote_protocol.operations import field_codecs, parameter_codecs
 from burn_remote_protocol.operations.families import base, bools, floats, numeric, session
 from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.table import KINDS, TABLE, kind_of, sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import schema
 from support.specs import f32, flags, i64
@@ -30,15 +30,15 @@ FAMILIES = {
 }
 
 VALUE_KINDS = {
-    "usize": parameters.UnsignedKind,
-    "bool": parameters.BoolKind,
-    "ScalarIr": parameters.ScalarKind,
-    "Slice": parameters.SliceKind,
-    "String": parameters.StringKind,
-    "Distribution": parameters.DistributionKind,
-    "QuantScheme": parameters.SchemeKind,
-    "TensorIr": kinds.TensorKind,
-    "QuantizationParametersIr": kinds.WrappedKind,
+    "usize": parameter_codecs.UnsignedCodec,
+    "bool": parameter_codecs.BoolCodec,
+    "ScalarIr": parameter_codecs.ScalarCodec,
+    "Slice": parameter_codecs.SliceCodec,
+    "String": parameter_codecs.StringCodec,
+    "Distribution": parameter_codecs.DistributionCodec,
+    "QuantScheme": parameter_codecs.SchemeCodec,
+    "TensorIr": field_codecs.TensorCodec,
+    "QuantizationParametersIr": field_codecs.WrappedCodec,
 }
 
 
@@ -48,23 +48,25 @@ def struct_of(family: str, variant: str) -> list[list[str]]:
     return fields
 
 
-def check_kind(kind: kinds.Kind, rust: str) -> None:
+def check_kind(kind: field_codecs.FieldCodec, rust: str) -> None:
     """Check that a kind reads the Rust type that the schema names."""
     if wrapped := re.fullmatch(r"(Option|Vec)<(.*)>", rust):
-        container = {"Option": kinds.OptionalKind, "Vec": kinds.ListKind}[wrapped[1]]
+        container = {"Option": field_codecs.OptionalCodec, "Vec": field_codecs.ListCodec}[
+            wrapped[1]
+        ]
         assert isinstance(kind, container)
         check_kind(kind.inner, wrapped[2])
     elif array := re.fullmatch(r"\[(\w+);(\d)\]", rust):
-        assert isinstance(kind, kinds.ListKind)
+        assert isinstance(kind, field_codecs.ListCodec)
         assert kind.least == kind.most == int(array[2])
         check_kind(kind.inner, array[1])
     elif rust in VALUE_KINDS:
         assert isinstance(kind, VALUE_KINDS[rust])
     elif rust in schema()["enums"]:
-        assert isinstance(kind, parameters.NameKind)
+        assert isinstance(kind, parameter_codecs.NameCodec)
         assert list(kind.names) == list(schema()["enums"][rust])
     else:
-        assert isinstance(kind, kinds.StructKind)
+        assert isinstance(kind, field_codecs.StructCodec)
         members = schema()["structs"][rust]
         assert [name for name, _ in kind.members] == [name for name, _ in members]
         for (_, member), (_, expected) in zip(kind.members, members, strict=True):
@@ -88,7 +90,7 @@ def test_a_row_has_the_fields_of_burn_in_wire_order(key: tuple[str, str]) -> Non
 
     assert [field.name for field in fields] == [name for name, _ in expected]
     for field, (_, rust) in zip(fields, expected, strict=True):
-        check_kind(field.kind, rust)
+        check_kind(field.codec, rust)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_init_and_custom_have_the_fields_of_burn(row: Row, struct: str) -> None:
 
     assert [field.name for field in row.fields] == [name for name, _ in expected]
     for field, (_, rust) in zip(row.fields, expected, strict=True):
-        check_kind(field.kind, rust)
+        check_kind(field.codec, rust)
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=str)
@@ -117,8 +119,8 @@ def test_the_names_of_parameters_do_not_collide_when_options_are_flattened(row: 
 
 
 def parameter_names(field: Field) -> list[str]:
-    if isinstance(field.kind, kinds.StructKind):
-        return [name for name, _ in field.kind.members]
+    if isinstance(field.codec, field_codecs.StructCodec):
+        return [name for name, _ in field.codec.members]
     return [field.name] if field.role is Role.PARAMETER else []
 
 

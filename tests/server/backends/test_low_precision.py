@@ -26,7 +26,7 @@ import pytest
 from burn_remote_protocol.dtypes import BF16, F16, F32, F64, FLEX32, I64, DType
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_protocol.operations.values import Scalar, TensorUse
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.dtypes import array_dtype
 from burn_remote_server.backends.array.session import ArraySession

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from burn_remote_protocol.dtypes import BOOL, F16, F32, I64, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch, Unsupported
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.structs import UPDATES
-from burn_remote_protocol.operations.values import decode_tensor_data
+from burn_remote_protocol.operations.shared_fields import UPDATES
+from burn_remote_protocol.operations.wire_values import decode_tensor_data
 from burn_remote_protocol.tensors import Slice, TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from support.kernels import signature

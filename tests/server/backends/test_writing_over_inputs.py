@@ -14,10 +14,10 @@ from burn_remote_protocol.dtypes import ALL_DTYPES, BOOL, F32, DType
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, Unsupported
 from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.operations.parameters import ScalarKind
+from burn_remote_protocol.operations.parameter_codecs import ScalarCodec
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE, sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.dtypes import array_dtype
@@ -59,14 +59,14 @@ def tensors_of(row: Row) -> int:
 
 
 def is_simple(field: Field) -> bool:
-    return field.role is not Role.PARAMETER or isinstance(field.kind, ScalarKind)
+    return field.role is not Role.PARAMETER or isinstance(field.codec, ScalarCodec)
 
 
 def cases_of(row: Row) -> Iterator[Case]:
     count = tensors_of(row)
     if not count or not all(map(is_simple, row.fields)):
         return
-    has_numbers = any(isinstance(field.kind, ScalarKind) for field in row.fields)
+    has_numbers = any(isinstance(field.codec, ScalarCodec) for field in row.fields)
     numbers: tuple[dict[str, float], ...] = ({},)
     if has_numbers:
         numbers = SCALARS.get(row.name, NUMBERS)

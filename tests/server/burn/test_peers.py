@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from burn_remote_protocol.dialects.burn_answers import encode_data
+from burn_remote_protocol.dialects.burn_responses import encode_data
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.links.interface import AsyncLink

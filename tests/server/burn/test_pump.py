@@ -12,14 +12,14 @@ import pytest
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
-from burn_remote_protocol.dialects.burn_answers import decode_answer, encode_data_request
+from burn_remote_protocol.dialects.burn_responses import decode_answer, encode_data_request
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.operations.row import Operation, Signature
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.burn.quirks import AnswerDTypes
 from support.kernels import signature

@@ -14,7 +14,7 @@ from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, U
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import open_backends
 from burn_remote_server.burn.running import TaskRunner, Unreadable

@@ -9,7 +9,7 @@ from burn_remote_protocol.dtypes import F32, DType, DTypeUsage, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, OperationFailed, QuotaExceeded, ShapeMismatch
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend

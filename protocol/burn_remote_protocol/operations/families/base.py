@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.fields import (
 )
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import ANY
-from burn_remote_protocol.operations.rules.elementwise import (
+from burn_remote_protocol.operations.rules.elementwise_rules import (
     cast,
     compare,
     compare_scalar,
@@ -25,7 +25,7 @@ from burn_remote_protocol.operations.rules.elementwise import (
     mask_fill,
     mask_where,
 )
-from burn_remote_protocol.operations.rules.indexing import (
+from burn_remote_protocol.operations.rules.indexing_rules import (
     gather,
     gather_nd,
     scatter,
@@ -33,7 +33,7 @@ from burn_remote_protocol.operations.rules.indexing import (
     select,
     select_assign,
 )
-from burn_remote_protocol.operations.rules.movement import (
+from burn_remote_protocol.operations.rules.movement_rules import (
     cat,
     expand,
     flip,
@@ -45,7 +45,7 @@ from burn_remote_protocol.operations.rules.movement import (
     swap_dims,
     unfold,
 )
-from burn_remote_protocol.operations.structs import BINARY, CREATION, SCALAR, UNARY, UPDATES
+from burn_remote_protocol.operations.shared_fields import BINARY, CREATION, SCALAR, UNARY, UPDATES
 
 RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape, work.per_element(2, converts=False))
 SWAP_DIMS: Final = Row(

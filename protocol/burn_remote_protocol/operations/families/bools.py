@@ -7,8 +7,13 @@ from typing import Final
 from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import BOOLS
-from burn_remote_protocol.operations.rules.elementwise import broadcast, into_float, into_int, same
-from burn_remote_protocol.operations.structs import BINARY, UNARY
+from burn_remote_protocol.operations.rules.elementwise_rules import (
+    broadcast,
+    into_float,
+    into_int,
+    same,
+)
+from burn_remote_protocol.operations.shared_fields import BINARY, UNARY
 
 INTO_FLOAT: Final = Row("Bool", "IntoFloat", UNARY, into_float(BOOLS), work.elementwise(2))
 INTO_INT: Final = Row("Bool", "IntoInt", UNARY, into_int(BOOLS), work.elementwise(2))

@@ -17,17 +17,17 @@ from burn_remote_protocol.operations.fields import (
 )
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import FLOATS
-from burn_remote_protocol.operations.rules.elementwise import (
+from burn_remote_protocol.operations.rules.elementwise_rules import (
     broadcast,
     compare_scalar,
     created,
     into_int,
     same,
 )
-from burn_remote_protocol.operations.rules.linear import cross, matmul
-from burn_remote_protocol.operations.rules.pooling import grid_sample
-from burn_remote_protocol.operations.rules.signal import dequantize, quantize
-from burn_remote_protocol.operations.structs import (
+from burn_remote_protocol.operations.rules.linear_rules import cross, matmul
+from burn_remote_protocol.operations.rules.pooling_rules import grid_sample
+from burn_remote_protocol.operations.rules.signal_rules import dequantize, quantize
+from burn_remote_protocol.operations.shared_fields import (
     BINARY,
     INTERPOLATE_MODES,
     RANDOM_NUMBERS,

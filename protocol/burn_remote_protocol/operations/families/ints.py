@@ -7,9 +7,9 @@ from typing import Final
 from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import INTEGERS
-from burn_remote_protocol.operations.rules.elementwise import broadcast, into_float, same
-from burn_remote_protocol.operations.rules.linear import matmul
-from burn_remote_protocol.operations.structs import BINARY, SCALAR, UNARY
+from burn_remote_protocol.operations.rules.elementwise_rules import broadcast, into_float, same
+from burn_remote_protocol.operations.rules.linear_rules import matmul
+from burn_remote_protocol.operations.shared_fields import BINARY, SCALAR, UNARY
 
 INTO_FLOAT: Final = Row("Int", "IntoFloat", UNARY, into_float(INTEGERS), work.elementwise(3))
 BITWISE_AND: Final = Row("Int", "BitwiseAnd", BINARY, broadcast(INTEGERS), work.elementwise(3))

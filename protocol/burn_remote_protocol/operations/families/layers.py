@@ -15,7 +15,7 @@ from burn_remote_protocol.operations.fields import (
     usize,
 )
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.linear import (
+from burn_remote_protocol.operations.rules.linear_rules import (
     attention,
     embedding,
     embedding_backward,
@@ -24,7 +24,7 @@ from burn_remote_protocol.operations.rules.linear import (
     linear_weight_backward,
     linear_x_backward,
 )
-from burn_remote_protocol.operations.rules.signal import ctc_loss, ctc_loss_backward
+from burn_remote_protocol.operations.rules.signal_rules import ctc_loss, ctc_loss_backward
 
 EMBEDDING: Final = Row(
     "Module",

@@ -8,7 +8,7 @@ from burn_remote_protocol.operations import work
 from burn_remote_protocol.operations.fields import scalar, tensor_in, tensor_out
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import INTEGERS, NUMBERS
-from burn_remote_protocol.operations.rules.elementwise import (
+from burn_remote_protocol.operations.rules.elementwise_rules import (
     broadcast,
     compare,
     compare_scalar,
@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.rules.elementwise import (
     power,
     same,
 )
-from burn_remote_protocol.operations.rules.reduction import (
+from burn_remote_protocol.operations.rules.reduction_rules import (
     along_axis,
     arg_reduce_axis,
     arg_top,
@@ -25,7 +25,7 @@ from burn_remote_protocol.operations.rules.reduction import (
     reduce_axis_with_indices,
     top,
 )
-from burn_remote_protocol.operations.structs import (
+from burn_remote_protocol.operations.shared_fields import (
     BINARY,
     DIM,
     RANDOM_NUMBERS,

@@ -13,9 +13,9 @@ from burn_remote_protocol.operations.fields import (
     usize_array,
 )
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.pooling import interpolate, interpolate_backward
-from burn_remote_protocol.operations.rules.signal import irfft, rfft
-from burn_remote_protocol.operations.structs import INTERPOLATE_OPTIONS
+from burn_remote_protocol.operations.rules.pooling_rules import interpolate, interpolate_backward
+from burn_remote_protocol.operations.rules.signal_rules import irfft, rfft
+from burn_remote_protocol.operations.shared_fields import INTERPOLATE_OPTIONS
 
 INTERPOLATE: Final = Row(
     "Module",

@@ -14,7 +14,12 @@ from burn_remote_protocol.operations.fields import (
 )
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import ANY, NUMBERS
-from burn_remote_protocol.operations.rules.elementwise import as_declared, created, freed, same
+from burn_remote_protocol.operations.rules.elementwise_rules import (
+    as_declared,
+    created,
+    freed,
+    same,
+)
 
 INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY), work.NOTHING)
 DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, work.NOTHING)

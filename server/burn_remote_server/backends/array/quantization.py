@@ -18,8 +18,8 @@ from burn_remote_protocol.dtypes import F32, I8, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families.floats import DEQUANTIZE, QUANTIZE
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.values import TensorUse
-from burn_remote_protocol.quantization import (
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.quantized_storage import (
     SCALE_BYTES,
     VALUE_BITS,
     VALUE_RANGES,

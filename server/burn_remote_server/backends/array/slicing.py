@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from burn_remote_protocol.operations.rules.movement import slice_ranges
+from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
 from burn_remote_server.backends.array.kernels import (
     Array,

@@ -20,7 +20,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.backends.array.custom import NAMES_LISTED, bind_custom
 from burn_remote_server.custom import CustomOperation, CustomOperations, custom_operation

@@ -18,7 +18,7 @@ from burn_remote_server.backends.array.session import kernel_table
 from support.kernels import compute, new_session, on_host, signature, spec_of
 
 # What a session does without computing, what this server does not have, and what is bound by other
-# means than kernels (custom.py, quantization.py).
+# means than kernels (custom.py, quantized_storage.py).
 WITHOUT_KERNEL = {
     ("Init", "Init"),
     ("Drop", "Drop"),

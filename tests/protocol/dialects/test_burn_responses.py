@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from burn_remote_protocol.dialects.burn_answers import (
+from burn_remote_protocol.dialects.burn_responses import (
     Answer,
     decode_answer,
     decode_data,

@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.fields import (
     usize_array,
 )
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.convolution import (
+from burn_remote_protocol.operations.rules.convolution_rules import (
     bias_backward,
     convolution,
     deformable,

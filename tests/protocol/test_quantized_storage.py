@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from burn_remote_protocol.dtypes import DType, QuantScheme
-from burn_remote_protocol.quantization import (
+from burn_remote_protocol.quantized_storage import (
     VALUE_BITS,
     byte_lengths,
     scales_shape,

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import decode_identity, encode_identity
-from burn_remote_protocol.dialects.messagepack import unpack_frozen
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     LimitExceeded,
@@ -19,7 +19,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import decode_tensor_data
-from burn_remote_protocol.operations.values import is_unsigned, sequence, unexpected, variant
+from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, unexpected, variant
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = [

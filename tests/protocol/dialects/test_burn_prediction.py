@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.dialects import burn_expected
-from burn_remote_protocol.dialects.burn_expected import LAYOUTS_KEPT, ExpectedOperations
+from burn_remote_protocol.dialects import burn_prediction as burn_expected
 from burn_remote_protocol.dialects.burn_operations import OperationTemplate, recognize_operation
+from burn_remote_protocol.dialects.burn_prediction import LAYOUTS_KEPT, ExpectedOperations
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.table import sign
-from burn_remote_protocol.operations.values import TensorUse
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import recordings, sessions
 

@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.fields import (
     usize_array,
 )
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.pooling import (
+from burn_remote_protocol.operations.rules.pooling_rules import (
     adaptive,
     adaptive_backward,
     pool,

@@ -9,7 +9,7 @@ import pytest
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.movement import slice_ranges
+from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Slice, TensorSpec
 from support.specs import f16, f32, i64, made
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn_remote_protocol.errors import LimitExceeded
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
     decode_tensor,
     encode_tensor,
@@ -24,16 +24,16 @@ from burn_remote_protocol.operations.values import (
 from burn_remote_protocol.tensors import TensorStatus
 
 __all__ = [
-    "Kind",
-    "ListKind",
-    "OptionalKind",
-    "StructKind",
-    "TensorKind",
-    "WrappedKind",
+    "FieldCodec",
+    "ListCodec",
+    "OptionalCodec",
+    "StructCodec",
+    "TensorCodec",
+    "WrappedCodec",
 ]
 
 
-class Kind(ABC):
+class FieldCodec(ABC):
     """How the values of one field are checked, decoded, encoded and shown to rules."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Kind(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorKind(Kind):
+class TensorCodec(FieldCodec):
     """One tensor, in one of the statuses that its role allows."""
 
     statuses: frozenset[TensorStatus]
@@ -99,10 +99,10 @@ class TensorKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class OptionalKind(Kind):
+class OptionalCodec(FieldCodec):
     """Nil, or a value of another kind."""
 
-    inner: Kind
+    inner: FieldCodec
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         return None if wire is None else self.inner.decode(wire, tensors)
@@ -121,10 +121,10 @@ class OptionalKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class ListKind(Kind):
+class ListCodec(FieldCodec):
     """An array of values of one kind, of a length between two bounds."""
 
-    inner: Kind
+    inner: FieldCodec
     least: int
     most: int
     what: str
@@ -151,10 +151,10 @@ class ListKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class WrappedKind(Kind):
+class WrappedCodec(FieldCodec):
     """A struct of one field, on the wire an array of one; its argument is the field's."""
 
-    inner: Kind
+    inner: FieldCodec
     what: str
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -175,11 +175,11 @@ class WrappedKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class StructKind(Kind):
+class StructCodec(FieldCodec):
     """A struct of parameters; each is a parameter of the call under its own name."""
 
     what: str
-    members: tuple[tuple[str, Kind], ...]
+    members: tuple[tuple[str, FieldCodec], ...]
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         items = sequence(wire, len(self.members), self.what)

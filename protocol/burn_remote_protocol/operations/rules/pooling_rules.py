@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.rules.checks import (
     refuse_shape,
     result,
 )
-from burn_remote_protocol.operations.rules.convolution import window_count
+from burn_remote_protocol.operations.rules.convolution_rules import window_count
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 __all__ = [

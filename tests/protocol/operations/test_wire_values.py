@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.wire_values import (
     Scalar,
     TensorUse,
     decode_scalar,

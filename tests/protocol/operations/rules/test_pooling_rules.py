@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
-from burn_remote_protocol.operations.families import floats, pooling, sampling
+from burn_remote_protocol.operations.families import floats, pooling_rows, sampling
 from burn_remote_protocol.operations.row import Call, Row
 from support.specs import f16, f32, i32, i64, made
 
@@ -23,10 +23,10 @@ PLANE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("row", "parameters", "size"),
     [
-        (pooling.AVG_POOL1D, LINE, 2),
-        (pooling.AVG_POOL1D, LINE | {"ceil_mode": True}, 3),
-        (pooling.MAX_POOL1D, LINE | {"dilation": 2}, 1),
-        (pooling.ADAPTIVE_AVG_POOL1D, {"output_size": 4}, 4),
+        (pooling_rows.AVG_POOL1D, LINE, 2),
+        (pooling_rows.AVG_POOL1D, LINE | {"ceil_mode": True}, 3),
+        (pooling_rows.MAX_POOL1D, LINE | {"dilation": 2}, 1),
+        (pooling_rows.ADAPTIVE_AVG_POOL1D, {"output_size": 4}, 4),
     ],
     ids=str,
 )
@@ -37,9 +37,9 @@ def test_a_line_is_pooled(row: Row, parameters: Any, size: int) -> None:
 @pytest.mark.parametrize(
     ("row", "parameters", "shape"),
     [
-        (pooling.AVG_POOL2D, PLANE, (6, 2)),
-        (pooling.MAX_POOL2D, PLANE | {"dilation": (1, 1)}, (6, 2)),
-        (pooling.ADAPTIVE_AVG_POOL2D, {"output_size": (4, 7)}, (4, 7)),
+        (pooling_rows.AVG_POOL2D, PLANE, (6, 2)),
+        (pooling_rows.MAX_POOL2D, PLANE | {"dilation": (1, 1)}, (6, 2)),
+        (pooling_rows.ADAPTIVE_AVG_POOL2D, {"output_size": (4, 7)}, (4, 7)),
         (sampling.INTERPOLATE, {"output_size": (9, 1)}, (9, 1)),
     ],
     ids=str,
@@ -52,20 +52,20 @@ def test_indices_come_beside_the_maxima() -> None:
     parameters: dict[str, Any] = LINE | {"dilation": 1}
     x, grad = f32(2, 5, 6), f32(2, 5, 2)
 
-    assert made(pooling.MAX_POOL1D_WITH_INDICES, x, **parameters) == (grad, i64(2, 5, 2))
+    assert made(pooling_rows.MAX_POOL1D_WITH_INDICES, x, **parameters) == (grad, i64(2, 5, 2))
     assert made(
-        pooling.MAX_POOL1D_WITH_INDICES, x, requested=(grad, i32(2, 5, 2)), **parameters
+        pooling_rows.MAX_POOL1D_WITH_INDICES, x, requested=(grad, i32(2, 5, 2)), **parameters
     ) == (grad, i32(2, 5, 2))
-    assert made(pooling.MAX_POOL1D_WITH_INDICES_BACKWARD, x, grad, i64(2, 5, 2), **parameters) == (
-        x,
-    )
+    assert made(
+        pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD, x, grad, i64(2, 5, 2), **parameters
+    ) == (x,)
 
 
 @pytest.mark.parametrize(
     ("row", "grad", "parameters"),
     [
-        (pooling.AVG_POOL2D_BACKWARD, f32(2, 5, 6, 2), PLANE),
-        (pooling.ADAPTIVE_AVG_POOL2D_BACKWARD, f32(2, 5, 4, 4), {}),
+        (pooling_rows.AVG_POOL2D_BACKWARD, f32(2, 5, 6, 2), PLANE),
+        (pooling_rows.ADAPTIVE_AVG_POOL2D_BACKWARD, f32(2, 5, 4, 4), {}),
         (sampling.INTERPOLATE_BACKWARD, f32(2, 5, 9, 1), {"output_size": (9, 1)}),
     ],
     ids=str,
@@ -83,12 +83,12 @@ def test_a_gradient_has_the_shape_of_the_input(row: Row, grad: Any, parameters: 
 @pytest.mark.parametrize(
     ("row", "inputs", "parameters"),
     [
-        (pooling.AVG_POOL1D, (f32(2, 5),), LINE),
-        (pooling.AVG_POOL1D, (f32(2, 5, 2),), LINE),
-        (pooling.ADAPTIVE_AVG_POOL1D, (f32(2, 5, 0),), {"output_size": 4}),
+        (pooling_rows.AVG_POOL1D, (f32(2, 5),), LINE),
+        (pooling_rows.AVG_POOL1D, (f32(2, 5, 2),), LINE),
+        (pooling_rows.ADAPTIVE_AVG_POOL1D, (f32(2, 5, 0),), {"output_size": 4}),
         (sampling.INTERPOLATE, (f32(2, 5, 6, 0),), {"output_size": (9, 1)}),
         (
-            pooling.MAX_POOL1D_WITH_INDICES_BACKWARD,
+            pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD,
             (f32(2, 5, 6), f32(2, 5, 2), i64(2, 5, 3)),
             LINE | {"dilation": 1},
         ),
@@ -114,8 +114,8 @@ def test_a_pooling_costs_what_lies_under_its_windows_and_nothing_for_padding() -
     def cost(kernel: int, padding: int) -> int:
         options = {"kernel_size": kernel, "padding": padding, "stride": 1, "ceil_mode": False}
         call = Call((f32(1, 1, 600),), options | {"dilation": 1})
-        outputs = pooling.MAX_POOL1D.rule(call)
-        return pooling.MAX_POOL1D.work.cost(call._replace(requested=outputs))
+        outputs = pooling_rows.MAX_POOL1D.rule(call)
+        return pooling_rows.MAX_POOL1D.work.cost(call._replace(requested=outputs))
 
     assert cost(300, 0) > cost(3, 0) + 297 * 300
     assert cost(2**40, 2**39) < 10 * cost(600, 300)

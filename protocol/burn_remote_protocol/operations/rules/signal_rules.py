@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.rules.checks import (
     result,
     wanted,
 )
-from burn_remote_protocol.quantization import check_blocks, scales_shape
+from burn_remote_protocol.quantized_storage import check_blocks, scales_shape
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["ctc_loss", "ctc_loss_backward", "dequantize", "irfft", "quantize", "rfft"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol import quantization
+from burn_remote_protocol import quantized_storage as quantization
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.tensors import (

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from burn_remote_protocol.dtypes import QuantScheme
 from burn_remote_protocol.errors import LimitExceeded
-from burn_remote_protocol.operations.kinds import Kind
-from burn_remote_protocol.operations.values import (
+from burn_remote_protocol.operations.field_codecs import FieldCodec
+from burn_remote_protocol.operations.wire_values import (
     decode_scalar,
     decode_slice,
     encode_scalar,
@@ -21,18 +21,18 @@ from burn_remote_protocol.operations.values import (
 )
 
 __all__ = [
-    "BoolKind",
-    "DistributionKind",
-    "NameKind",
-    "ScalarKind",
-    "SchemeKind",
-    "SliceKind",
-    "StringKind",
-    "UnsignedKind",
+    "BoolCodec",
+    "DistributionCodec",
+    "NameCodec",
+    "ScalarCodec",
+    "SchemeCodec",
+    "SliceCodec",
+    "StringCodec",
+    "UnsignedCodec",
 ]
 
 
-class UnsignedKind(Kind):
+class UnsignedCodec(FieldCodec):
     """``usize``: an integer below 2**64."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -41,7 +41,7 @@ class UnsignedKind(Kind):
         return wire
 
 
-class BoolKind(Kind):
+class BoolCodec(FieldCodec):
     """``bool``."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -51,7 +51,7 @@ class BoolKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class StringKind(Kind):
+class StringCodec(FieldCodec):
     """Text of at most so many characters."""
 
     most: int
@@ -65,7 +65,7 @@ class StringKind(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class NameKind(Kind):
+class NameCodec(FieldCodec):
     """One of a few names: a Rust enum without bodies."""
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class NameKind(Kind):
         return wire
 
 
-class ScalarKind(Kind):
+class ScalarCodec(FieldCodec):
     """A ``Scalar``; rules and kernels see its Python number."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -89,7 +89,7 @@ class ScalarKind(Kind):
         return argument.value
 
 
-class SliceKind(Kind):
+class SliceCodec(FieldCodec):
     """A ``Slice``."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -99,7 +99,7 @@ class SliceKind(Kind):
         return encode_slice(argument)
 
 
-class SchemeKind(Kind):
+class SchemeCodec(FieldCodec):
     """A ``QuantScheme``."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
@@ -109,7 +109,7 @@ class SchemeKind(Kind):
         return argument.to_wire()
 
 
-class DistributionKind(Kind):
+class DistributionCodec(FieldCodec):
     """Random numbers: ``("Default",)``, or a name and its one or two numbers."""
 
     NUMBERS: ClassVar = {"Bernoulli": 1, "Uniform": 2, "Normal": 2}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
-from burn_remote_protocol.operations.families import convolution
+from burn_remote_protocol.operations.families import convolution_rows
 from burn_remote_protocol.operations.row import Call, Row
-from burn_remote_protocol.operations.rules.convolution import window_count
+from burn_remote_protocol.operations.rules.convolution_rules import window_count
 from support.specs import f16, f32, made
 
 PLAIN: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
@@ -65,20 +65,20 @@ def test_a_convolution_has_its_shape_and_costs_its_products() -> None:
         "groups": 2,
     }
 
-    assert made(convolution.CONV2D, *inputs, **parameters) == (f32(2, 6, 4, 5),)
-    assert cost_of(convolution.CONV2D, inputs, parameters) >= 2 * (2 * 6 * 4 * 5) * (2 * 3 * 3)
+    assert made(convolution_rows.CONV2D, *inputs, **parameters) == (f32(2, 6, 4, 5),)
+    assert cost_of(convolution_rows.CONV2D, inputs, parameters) >= 2 * (2 * 6 * 4 * 5) * (2 * 3 * 3)
 
 
 def test_gradients_have_the_shapes_of_what_they_are_gradients_to() -> None:
     x, weight, grad = f32(2, 4, 8, 9), f32(6, 4, 3, 3), f32(2, 6, 6, 7)
 
-    assert made(convolution.CONV2D_X_BACKWARD, x, weight, grad, **PLAIN) == (x,)
-    assert made(convolution.CONV2D_WEIGHT_BACKWARD, x, weight, grad, **PLAIN) == (weight,)
-    assert made(convolution.CONV2D_BIAS_BACKWARD, x, f32(6), grad) == (f32(6),)
+    assert made(convolution_rows.CONV2D_X_BACKWARD, x, weight, grad, **PLAIN) == (x,)
+    assert made(convolution_rows.CONV2D_WEIGHT_BACKWARD, x, weight, grad, **PLAIN) == (weight,)
+    assert made(convolution_rows.CONV2D_BIAS_BACKWARD, x, f32(6), grad) == (f32(6),)
     with pytest.raises(ShapeMismatch, match="output_grad"):
-        made(convolution.CONV2D_X_BACKWARD, x, weight, f32(2, 6, 6, 6), **PLAIN)
+        made(convolution_rows.CONV2D_X_BACKWARD, x, weight, f32(2, 6, 6, 6), **PLAIN)
     with pytest.raises(ShapeMismatch, match="bias"):
-        made(convolution.CONV2D_BIAS_BACKWARD, x, f32(5), grad)
+        made(convolution_rows.CONV2D_BIAS_BACKWARD, x, f32(5), grad)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,19 @@ def test_gradients_have_the_shapes_of_what_they_are_gradients_to() -> None:
 )
 def test_shapes_that_cannot_be_convolved_are_refused(inputs: Any, changes: Any) -> None:
     with pytest.raises(ShapeMismatch):
-        made(convolution.CONV2D, *inputs, **(PLAIN | changes))
+        made(convolution_rows.CONV2D, *inputs, **(PLAIN | changes))
 
 
 def test_padding_beyond_any_tensor_is_refused() -> None:
     parameters: dict[str, Any] = PLAIN | {"padding": (2**63, 0)}
 
     with pytest.raises(LimitExceeded):
-        made(convolution.CONV2D, f32(1, 1, 3, 3), f32(1, 1, 3, 3), None, **parameters)
+        made(convolution_rows.CONV2D, f32(1, 1, 3, 3), f32(1, 1, 3, 3), None, **parameters)
 
 
 def test_a_kernel_of_another_dtype_is_refused() -> None:
     with pytest.raises(DTypeMismatch, match="weight is float16"):
-        made(convolution.CONV2D, f32(1, 1, 3, 3), f16(1, 1, 3, 3), None, **PLAIN)
+        made(convolution_rows.CONV2D, f32(1, 1, 3, 3), f16(1, 1, 3, 3), None, **PLAIN)
 
 
 def test_a_transposed_convolution_has_its_shape_and_costs_its_products() -> None:
@@ -117,8 +117,8 @@ def test_a_transposed_convolution_has_its_shape_and_costs_its_products() -> None
         "stride": (2, 3), "padding": (1, 2), "padding_out": (1, 2), "dilation": (1, 2), "groups": 2,
     }  # fmt: skip
 
-    assert made(convolution.CONV_TRANSPOSE2D, *inputs, **parameters) == (f32(1, 2, 19, 30),)
-    assert cost_of(convolution.CONV_TRANSPOSE2D, inputs, parameters) >= 2 * 400 * 6
+    assert made(convolution_rows.CONV_TRANSPOSE2D, *inputs, **parameters) == (f32(1, 2, 19, 30),)
+    assert cost_of(convolution_rows.CONV_TRANSPOSE2D, inputs, parameters) >= 2 * 400 * 6
 
 
 @pytest.mark.parametrize(
@@ -137,20 +137,20 @@ def test_shapes_that_cannot_be_transposed_are_refused(inputs: Any, changes: Any)
     }  # fmt: skip
 
     with pytest.raises(ShapeMismatch):
-        made(convolution.CONV_TRANSPOSE1D, *inputs, **(parameters | changes))
+        made(convolution_rows.CONV_TRANSPOSE1D, *inputs, **(parameters | changes))
 
 
 def test_a_deformable_convolution_has_its_shape_and_costs_its_products() -> None:
     inputs = (f32(1, 2, 4, 4), f32(1, 18, 2, 2), f32(3, 2, 3, 3), f32(1, 9, 2, 2), f32(3))
 
-    assert made(convolution.DEFORMABLE_CONV2D, *inputs, **DEFORMED) == (f32(1, 3, 2, 2),)
-    assert cost_of(convolution.DEFORMABLE_CONV2D, inputs, DEFORMED) >= 2 * 12 * 18
+    assert made(convolution_rows.DEFORMABLE_CONV2D, *inputs, **DEFORMED) == (f32(1, 3, 2, 2),)
+    assert cost_of(convolution_rows.DEFORMABLE_CONV2D, inputs, DEFORMED) >= 2 * 12 * 18
 
 
 def test_a_deformable_convolution_has_gradients_of_the_inputs_that_were_given() -> None:
     x, offset, weight = f32(1, 2, 4, 4), f32(1, 18, 2, 2), f32(3, 2, 3, 3)
     mask, bias, grad = f32(1, 9, 2, 2), f32(3), f32(1, 3, 2, 2)
-    row = convolution.DEFORMABLE_CONV2D_BACKWARD
+    row = convolution_rows.DEFORMABLE_CONV2D_BACKWARD
 
     assert made(row, x, offset, weight, mask, bias, grad, **DEFORMED) == (
         x, offset, weight, mask, bias,
@@ -171,4 +171,4 @@ def test_offsets_and_masks_must_suit_the_kernel(position: int, spec: Any, change
     inputs[position] = spec
 
     with pytest.raises(ShapeMismatch):
-        made(convolution.DEFORMABLE_CONV2D, *inputs, **(DEFORMED | changes))
+        made(convolution_rows.DEFORMABLE_CONV2D, *inputs, **(DEFORMED | changes))
