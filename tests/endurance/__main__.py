@@ -1,4 +1,4 @@
-"""Run one endurance run: ``python -m endurance kills``, ``load`` or ``soak``."""
+"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load`` or ``soak``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from endurance.chart import Line, Panel, chart
+from endurance.faults import Faults, sessions_through_faults
 from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
 from endurance.processes import Snapshot
@@ -46,6 +47,27 @@ def run_kills(given: argparse.Namespace) -> None:
     )
     say(f"steady server after a tenth of the rounds: {shown(seen.before)}")
     say(f"steady server at the end: {shown(seen.after)}")
+
+
+def run_faults(given: argparse.Namespace) -> None:
+    """Run sessions through networks that fail, and say what became of them."""
+    seen = Faults()
+    for number, seen in enumerate(sessions_through_faults(given.runs, given.each, given.seed), 1):
+        if number % 50 == 0:
+            say(
+                f"run {number}: {seen.total_faults:,} faults, {len(seen.lost)} lost, "
+                f"{len(seen.wrong)} with wrong results, {seen.seconds:.0f} s"
+            )
+    say(
+        f"{seen.sessions:,} sessions in {sum(seen.programs.values()):,} runs "
+        f"{dict(seen.programs)}, {seen.results:,} results compared, {seen.seconds:.0f} s"
+    )
+    say(f"{seen.total_faults:,} faults: {dict(seen.faults)}")
+    say(f"{seen.retried_openings} times a session was opened again")
+    for what, which in (("lost", seen.lost), ("wrong results", seen.wrong)):
+        say(f"{what}: {len(which)}")
+        for line in which:
+            say(f"  {line}")
 
 
 def run_load(given: argparse.Namespace) -> None:
@@ -105,6 +127,11 @@ def main() -> None:
     kills.add_argument("--rounds", type=int, default=200)
     kills.add_argument("--seed", type=int, default=0)
     kills.set_defaults(run=run_kills)
+    faults = commands.add_parser("faults")
+    faults.add_argument("--runs", type=int, default=1000)
+    faults.add_argument("--each", type=int, default=11)
+    faults.add_argument("--seed", type=int, default=0)
+    faults.set_defaults(run=run_faults)
     load = commands.add_parser("load")
     load.add_argument("--at-once", type=int, default=200)
     load.add_argument("--in-turn", type=int, default=5000)

@@ -9,8 +9,8 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,26 +28,20 @@ LAST_WORDS_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a connection once so many bytes, in both directions together, have come."""
+    """What happens to a connection once so many bytes, in both directions together, have come
+    since its last fault."""
 
     kind: str
     after_bytes: int
     bit: int = 0
 
 
-# Returns the fault of the next connection; ``None``: it has none.
-Plan = Callable[[], Fault | None]
-
-
 def random_faults(
     count: int, low: int, high: int, seed: int, kinds: tuple[str, ...] = KINDS
-) -> Plan:
-    """Return a plan for ``count`` faults at random places; every fourth is in the handshake.
-
-    The first connection's is not: there is no session to lose before that.
-    """
+) -> list[Fault]:
+    """Return faults at random places; every fourth is in a handshake, but not the first one."""
     rng = random.Random(seed)
-    faults = [
+    return [
         Fault(
             kinds[number % len(kinds)] if number < len(kinds) else rng.choice(kinds),
             rng.randrange(1, 1_500) if number % 4 == 3 else rng.randrange(low, high),
@@ -55,16 +49,16 @@ def random_faults(
         )
         for number in range(count)
     ]
-    left = iter(faults)
-    return lambda: next(left, None)
 
 
 class FaultyNetwork:
-    """Passes bytes on to a port of this host, with one fault for each connection."""
+    """Passes bytes on to a port of this host; each connection has the next of the faults."""
 
-    def __init__(self, target_port: int, plan: Plan, *, stall_seconds: float = 0.2) -> None:
+    def __init__(
+        self, target_port: int, faults: Iterable[Fault], *, stall_seconds: float = 0.2
+    ) -> None:
         self.faults: Final[Counter[str]] = Counter()
-        self._plan = plan
+        self._left = deque(faults)
         self._target_port = target_port
         self._stall_seconds = stall_seconds
         self._closed = threading.Event()
@@ -93,10 +87,22 @@ class FaultyNetwork:
             except OSError:
                 near.close()
                 continue
-            line = _Line(near, far, self._plan(), self)
+            line = _Line(near, far, self)
             thread = threading.Thread(target=line.run, daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def take_fault(self) -> Fault | None:
+        """Return the next fault, if any is left."""
+        try:
+            return self._left.popleft()
+        except IndexError:
+            return None
+
+    def give_back(self, fault: Fault | None) -> None:
+        """Keep a fault, whose connection ended before it, for another one."""
+        if fault is not None:
+            self._left.append(fault)
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for ``close``; tell whether it was called."""
@@ -110,14 +116,12 @@ class FaultyNetwork:
 class _Line:
     """One connection through the network, served by one thread."""
 
-    def __init__(
-        self, near: socket.socket, far: socket.socket, fault: Fault | None, network: FaultyNetwork
-    ) -> None:
+    def __init__(self, near: socket.socket, far: socket.socket, network: FaultyNetwork) -> None:
         self._ends: Final = (near, far)
         self._other: Final = {near: far, far: near}
         self._waiting: Final = {near: bytearray(), far: bytearray()}  # to be sent there
         self._ended: set[socket.socket] = set()
-        self._fault = fault
+        self._fault = network.take_fault()
         self._carried = 0
         self._network: Final = network
         for end in self._ends:
@@ -133,6 +137,7 @@ class _Line:
         finally:
             for end in self._ends:
                 end.close()
+            self._network.give_back(self._fault)
 
     def _step(self) -> bool:
         """Pass on what there is; ``False`` when the connection has ended."""
@@ -166,16 +171,15 @@ class _Line:
         if fault is None or self._carried < fault.after_bytes:
             self._waiting[sink] += data
             return True
-        self._fault = None
         self._network.faults[fault.kind] += 1
         place = max(0, fault.after_bytes - before - 1)
-        if fault.kind == "flip":
-            data[place] ^= 1 << fault.bit
+        if fault.kind in ("flip", "stall"):  # after which the connection may live
+            self._fault, self._carried = self._network.take_fault(), 0
+            if fault.kind == "flip":
+                data[place] ^= 1 << fault.bit
             self._waiting[sink] += data
-            return True
-        if fault.kind == "stall":
-            self._waiting[sink] += data
-            return not self._network.wait(self._network.stall_seconds)
+            return fault.kind == "flip" or not self._network.wait(self._network.stall_seconds)
+        self._fault = None
         self._waiting[sink] += data[:place]
         if fault.kind == "silence":
             self._network.wait(None)
@@ -197,9 +201,9 @@ class _Line:
 
 
 @contextlib.contextmanager
-def faulty_network(target_port: int, plan: Plan) -> Iterator[FaultyNetwork]:
+def faulty_network(target_port: int, faults: Iterable[Fault]) -> Iterator[FaultyNetwork]:
     """Run a faulty network in front of a server's port."""
-    network = FaultyNetwork(target_port, plan)
+    network = FaultyNetwork(target_port, faults)
     try:
         yield network
     finally:

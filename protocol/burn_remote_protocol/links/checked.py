@@ -7,7 +7,7 @@ with a header:
 ====== ===== ==================================================================================
 offset bytes meaning
 ====== ===== ==================================================================================
-0      1     12, which marks a checked frame
+0      1     254, which marks a checked frame and differs from Hello's 1 in every bit
 1      8     XXH3 (64 bits) of the frame that follows, big-endian; the seed is the number of
              frames that this end sent before over this link
 9      …     the frame
@@ -41,7 +41,7 @@ __all__ = [
     "is_checked",
 ]
 
-_MARK: Final = 12
+_MARK: Final = 0xFE
 _HEADER: Final = struct.Struct(">BQ")
 
 

@@ -21,9 +21,9 @@ from support.memory_links import async_memory_pair, memory_pair
 
 def test_the_header_is_the_one_of_the_wire_document() -> None:
     checks = Checks()
-    assert checks.seal(b"frame") == b"\x0c" + xxh3_64_intdigest(b"frame", 0).to_bytes(8) + b"frame"
+    assert checks.seal(b"frame") == b"\xfe" + xxh3_64_intdigest(b"frame", 0).to_bytes(8) + b"frame"
     head = checks.seal_parts(b"head", memoryview(b"payload"))
-    assert head == b"\x0c" + xxh3_64_intdigest(b"headpayload", 1).to_bytes(8) + b"head"
+    assert head == b"\xfe" + xxh3_64_intdigest(b"headpayload", 1).to_bytes(8) + b"head"
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20))
