@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,15 @@ from burn_remote_protocol.links.checked import (
     Checks,
     is_checked,
 )
-from burn_remote_protocol.messages import Hello
+from burn_remote_protocol.messages import Acknowledged, Hello
 from support.memory_links import async_memory_pair, memory_pair
+
+
+def test_the_example_of_the_wire_document_is_right() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "wire-native.md").read_text("utf-8")
+    sealed = Checks().seal(encode_frame(Acknowledged(3)))
+    shown = f"{sealed[:1].hex()} {sealed[1:9].hex()} {sealed[9:].hex(' ')}"
+    assert f"\n{shown}\n" in document
 
 
 def test_the_header_is_the_one_of_the_wire_document() -> None:
