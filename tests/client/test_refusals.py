@@ -150,7 +150,7 @@ USES: dict[str, Callable[[], object]] = {
     "update must be one of .*, not 'divide'": lambda: f(2).scatter(0, i(1), f(1), update="divide"),  # type: ignore[arg-type]
     r"write RemoteDevice\('ws://a:1'\)": lambda: f(2).to("ws://a:1"),  # type: ignore[arg-type]
     r"'cpu'; write LocalDevice\(\)": lambda: f(2).to("cpu"),  # type: ignore[arg-type]
-    r"'cuda:0'; write RemoteDevice\('ws://host:3000'\), of a server": lambda: f(2).to("cuda:0"),  # type: ignore[arg-type]
+    r"'cuda:0'; write RemoteDevice\('ws://host:3000'\), for a server": lambda: f(2).to("cuda:0"),  # type: ignore[arg-type]
     r"burn_remote\.float16; x\.astype": lambda: f(2).to(br.float16),  # type: ignore[arg-type]
     r"a scheme is made by quant_scheme\(…\), not 'Q8S'": lambda: br.quantize(f(2), "Q8S"),  # type: ignore[arg-type]
     "must be a RemoteDevice or a LocalDevice, not 3": lambda: br.zeros(2, device=3),  # type: ignore[arg-type]

@@ -50,8 +50,8 @@ def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
         return x
     source, wanted = _category(present), _category(dtype)
     if wanted is Category.BOOL and source is not Category.BOOL:
-        truths = NOT.unary(EQUAL_ELEM.scalar(x, 0))
-        return truths if dtype is BOOL else CAST.into(truths, dtype)
+        booleans = NOT.unary(EQUAL_ELEM.scalar(x, 0))
+        return booleans if dtype is BOOL else CAST.into(booleans, dtype)
     return CONVERSIONS.get((source, wanted), CAST).into(x, dtype)
 
 

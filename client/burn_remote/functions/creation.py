@@ -240,7 +240,7 @@ def linspace(
         return _sent(whole, wanted, _client(device))
     if not endpoint:
         return _progression(num, ends[0], step, wanted, _client(device))
-    # The last product may be rounded below ``stop``, and lose all of its fraction then.
+    # Rounding may put the last number below ``stop``, where truncation would make it ``stop - 1``.
     inner = _progression(num, ends[0], step, wanted, _client(device))[:-1]
     last = math.trunc(ends[1]) if wanted.is_integer else ends[1]
     return concat([inner, Tensor(filled(inner.handle.client, TensorSpec((1,), wanted), last))])
@@ -256,7 +256,7 @@ def _whole_linspace(
         numbers = [first + gap * place for place in range(num)]
         whole = [abs(number) // steps * (1 if number >= 0 else -1) for number in numbers]
         return _sent(np.array(whole, np.object_).astype(numpy_dtype(dtype)), dtype, client)
-    # The IR's quotient of integers is rounded towards zero.
+    # The IR rounds quotients of integers towards zero.
     return astype(
         trunc_divide(add(multiply(counted(Tensor, client, num), gap), first), steps), dtype
     )

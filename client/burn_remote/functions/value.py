@@ -266,5 +266,5 @@ class _Arriving:
     def _deliver(self, data: Pending[TensorData]) -> None:
         try:
             self.array.complete(array_from(data.result()))
-        except Exception as error:  # also MemoryError: whoever waits must be told
+        except Exception as error:  # also MemoryError: the waiting caller must get it
             self.array.fail(error)
