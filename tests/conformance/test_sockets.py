@@ -1,4 +1,4 @@
-"""A real server answers a real Burn client's recorded sessions as the real server did."""
+"""A server gives the recorded responses of Burn's server to recorded sessions of Burn's client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.recorded import recordings, sessions
 from support.servers import RunningServer, server
 from support.socket_replay import replay_over_sockets
 
-# Recorded with another backend of Burn's, whose dtypes are not those of its CPU server.
+# Recorded with another Burn backend, whose dtypes differ from those of Burn's CPU server.
 OTHER_USAGE = "tensor_ndarray.msgpack.xz"
 
 
@@ -22,7 +22,7 @@ def pair() -> Iterator[list[RunningServer]]:
 
 
 @pytest.mark.parametrize("recording", recordings())
-def test_sessions_eight_at_a_time_are_answered_as_by_the_original(
+def test_eight_concurrent_sessions_get_the_recorded_responses(
     recording: str, pair: list[RunningServer]
 ) -> None:
     recorded = sessions(recording)
@@ -31,8 +31,8 @@ def test_sessions_eight_at_a_time_are_answered_as_by_the_original(
     def run(session: dict[str, object]) -> list[str]:
         return replay_over_sockets(session, addresses, compare_usage=recording != OTHER_USAGE)
 
-    # Sessions that move tensors use Burn's small ids, 0, 1, 1, 1 …: two of them at once may meet
-    # each other's tensors, which nothing in their bytes tells apart.
+    # Sessions that move tensors use Burn's small transfer ids (0, 1, 1, 1 …), so concurrent ones
+    # may fetch each other's tensors.
     moving = [session for session in recorded if session.get("addresses")]
     others = [session for session in recorded if not session.get("addresses")]
     with ThreadPoolExecutor(8) as pool:
@@ -40,7 +40,7 @@ def test_sessions_eight_at_a_time_are_answered_as_by_the_original(
     problems |= {session["name"]: run(session) for session in moving}
     wrong = {name: found for name, found in problems.items() if found}
 
-    # What `make conformance` shows.
+    # Printed by `make conformance`.
     print(  # noqa: T201
         f"{recording}: {len(recorded):,} sessions over real sockets, {len(wrong)} differ"
     )

@@ -1,4 +1,4 @@
-"""Does a backend give what the real Burn 0.21 gave, in every session recorded of its own tests?"""
+"""Each backend gives the responses of Burn 0.21 in every session recorded from Burn's tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from burn_remote_server.backends import Backend, open_backends
 from support.recorded import recordings, sessions
 from support.replay import replay
 
-# Recorded with another backend of Burn's, whose dtypes are not those of its CPU server.
+# Recorded with another Burn backend, whose dtypes differ from those of Burn's CPU server.
 OTHER_USAGE = "tensor_ndarray.msgpack.xz"
 
 
@@ -23,7 +23,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.mark.parametrize("recording", recordings())
-def test_every_recorded_answer_is_given_again(recording: str, backend: Backend) -> None:
+def test_every_recorded_response_is_reproduced(recording: str, backend: Backend) -> None:
     recorded = sessions(recording)
     problems, compared = {}, 0
     for session in recorded:
@@ -32,7 +32,7 @@ def test_every_recorded_answer_is_given_again(recording: str, backend: Backend) 
         if outcome.problems:
             problems[session["name"]] = outcome.problems
 
-    # What `make conformance` shows.
+    # Printed by `make conformance`.
     print(  # noqa: T201
         f"{backend.name} {recording}: {compared:,} answers of {len(recorded):,} sessions compared, "
         f"{len(problems)} sessions differ"

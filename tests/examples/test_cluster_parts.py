@@ -1,4 +1,4 @@
-"""The parts of the cluster demo do what it says that they do."""
+"""The parts of the cluster demo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = 1e-6
 
 
 def loss_by_definition(flat: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
-    """Return the sum of the cross-entropies of a network, over the batch's size, in float64."""
+    """Return the mean cross-entropy of a network over a batch, in float64."""
     w1, b1, w2, b2 = np.split(flat.astype(np.float64), np.cumsum([64 * 64, 64, 64 * 10]))
     hidden = np.maximum(x @ w1.reshape(64, 64) + b1, 0)
     logits = hidden @ w2.reshape(64, 10) + b2
@@ -26,7 +26,7 @@ def loss_by_definition(flat: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     return -float(np.log(chances[y == 1]).sum()) / training.BATCH
 
 
-def test_the_gradients_are_the_slopes_of_the_loss() -> None:
+def test_the_gradients_match_finite_differences() -> None:
     train, _ = digits_data.load()
     x, y = train.pixels[:7], train.one_hot[:7]
     flat = training.initial_weights()
@@ -41,7 +41,7 @@ def test_the_gradients_are_the_slopes_of_the_loss() -> None:
         assert elements[place] == pytest.approx(rise / (2 * STEP), rel=1e-3, abs=1e-6)
 
 
-def test_the_images_are_those_of_scikit_learn() -> None:
+def test_the_images_match_scikit_learns() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     digits = datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
@@ -52,7 +52,7 @@ def test_the_images_are_those_of_scikit_learn() -> None:
     np.testing.assert_array_equal(labels, digits.target[order])
 
 
-def test_a_sample_holds_what_a_server_tells() -> None:
+def test_a_sample_holds_the_metrics_of_a_server() -> None:
     array = np.ones(1000, np.float32)
     with server() as running, br.RemoteDevice(running.address) as device:
         node = Node(device, None)
@@ -71,17 +71,17 @@ def test_a_sample_holds_what_a_server_tells() -> None:
         assert sample.peers_in == sample.peers_out == 0
 
 
-def test_differences_of_samples_leave_gauges_alone() -> None:
+def test_differences_of_samples_keep_gauges() -> None:
     before = Sample(1.0, operations=5, peers_in=7, memory_bytes=100)
     after = Sample(3.0, operations=8, peers_in=7, memory_bytes=60)
     since = after.since(before)
     assert (since.operations, since.peers_in, since.memory_bytes) == (3, 0, 60)
 
 
-def test_what_a_server_does_not_tell_is_zero() -> None:
+def test_missing_metrics_are_zero() -> None:
     assert parse("# HELP nothing\nother_total 3.0\n", 2.0) == Sample(2.0)
     assert not math.isnan(parse("", 0.0).cpu_seconds)
 
 
-def test_a_table_stands_in_columns() -> None:
+def test_tables_are_aligned_in_columns() -> None:
     assert table([("", "a"), ("node", "12"), ("b", "3")]) == "       a\nnode  12\nb      3"

@@ -1,4 +1,4 @@
-"""Devices that integration tests run on: in this process, and on servers in their own."""
+"""Devices for integration tests: local ones, and ones on servers in other processes."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ def second_server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[RunningServer]:
-    """A server that asks for a token."""
+    """A server that requires a token."""
     with server(BURN_REMOTE_TOKENS=f"alice:{ALICE},bob:{BOB}") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def authority() -> trustme.CA:
-    """Whose certificates a test may have trusted."""
+    """A certificate authority that tests may trust."""
     return trustme.CA()
 
 
 @pytest.fixture(params=["memory", "websocket", "burn"])
 def device(request: pytest.FixtureRequest) -> Iterator[br.Device]:
-    """A fresh session, over each kind of link and in each dialect."""
+    """A new session, for each kind of link and each dialect."""
     with open_device(request) as opened:
         yield opened
 
 
 @pytest.fixture(params=["memory", "websocket"])
 def native_device(request: pytest.FixtureRequest) -> Iterator[br.Device]:
-    """A fresh session of the native dialect, for what Burn's cannot say."""
+    """A new session of the native dialect, for tests of what Burn's dialect lacks."""
     with open_device(request) as opened:
         yield opened
 
 
 def open_device(request: pytest.FixtureRequest) -> br.Device:
-    """Open the device that a fixture's parameter names."""
+    """Open the device for a fixture's parameter."""
     if request.param == "memory":
         return br.LocalDevice()
     running: RunningServer = request.getfixturevalue("first_server")

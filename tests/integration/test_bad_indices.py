@@ -1,4 +1,4 @@
-"""An index that names nothing fails the operation, says what it saw, and the session lives on."""
+"""An index out of range fails the operation with a typed error; the session continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from burn_remote import gradients as G
 
 Call = Callable[[Callable[..., br.Tensor], Callable[..., br.Tensor]], br.Tensor]
 
-# f(shape) are ones, i(values) integers; then operation, and what was seen and expected.
+# f(shape) makes ones, i(values) integers. Each case: operation, value seen, range expected.
 CALLS: dict[str, tuple[Call, str, str]] = {
     "embedding": (lambda f, i: F.embedding(i([[9]]), f(3, 2)), "Module.Embedding", "9.*0..2"),
     "gather": (lambda f, i: br.gather(f(3), 0, i([7])), "Base.Gather", "7.*0 to 2"),
@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[Call, str, str]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_index_out_of_range_is_a_failure_that_says_so(
+def test_an_index_out_of_range_fails_with_the_index_and_the_range(
     native_device: br.Device, name: str
 ) -> None:
     call, operation, sentence = CALLS[name]

@@ -1,4 +1,4 @@
-"""A program computes on a device as if its tensors were local, whatever the link."""
+"""Computation on a device, over every kind of link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_operations_run_where_the_tensors_are(device: br.Device) -> None:
     np.testing.assert_allclose(y.numpy(), np.maximum(x @ w + b, 0), rtol=1e-12)
 
 
-def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
+def test_no_request_waits_before_a_read(device: br.Device) -> None:
     device.sync()
     before = device.traffic
     x = br.zeros((4, 4), device=device)
@@ -37,7 +37,7 @@ def test_nothing_is_asked_of_the_server_until_a_read(device: br.Device) -> None:
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no millisecond pass: operations leave when a batch is full or somebody waits."""
+    """Disable the flush timer: operations leave when a batch is full or a caller waits."""
     monkeypatch.setattr(Flusher, "schedule", lambda flusher, session: None)
 
 
@@ -54,7 +54,7 @@ def test_a_burst_of_operations_leaves_in_few_frames(native_device: br.Device) ->
     assert traffic.frames_sent <= 8
 
 
-def test_a_session_counts_what_it_asked(device: br.Device) -> None:
+def test_a_session_counts_its_traffic(device: br.Device) -> None:
     before = device.traffic
     x = br.zeros((2,), device=device) + 1
     assert (device.traffic - before).requests == 0
@@ -75,7 +75,7 @@ def test_many_tensors_are_read_in_one_round_trip(native_device: br.Device) -> No
 
 
 @pytest.mark.parametrize("count", [1, 4096, 5000, 1_000_003])
-def test_tensors_of_any_size_go_up_and_come_down_unchanged(device: br.Device, count: int) -> None:
+def test_tensors_of_any_size_survive_a_round_trip(device: br.Device, count: int) -> None:
     array = np.random.default_rng(count).random(count)
     np.testing.assert_array_equal(br.tensor(array, device=device).numpy(), array)
 
@@ -104,7 +104,7 @@ def test_sixty_four_threads_share_one_device(device: br.Device) -> None:
     assert results == {i: 8.0 * (i + 50) for i in range(64)}
 
 
-async def test_reads_can_be_awaited_side_by_side(device: br.Device) -> None:
+async def test_reads_can_be_awaited_concurrently(device: br.Device) -> None:
     tensors = [br.full((3,), float(i), device=device) for i in range(10)]
     arrays = await asyncio.gather(*(awaited(tensor) for tensor in tensors))
     assert [float(array[0]) for array in arrays] == [float(i) for i in range(10)]
@@ -136,11 +136,11 @@ def test_dropped_tensors_leave_the_server(first_server: RunningServer) -> None:
         assert first_server.resident_bytes - before < 400 * 2**20
 
 
-def test_a_device_answers_what_it_can_do_with_a_dtype(device: br.Device) -> None:
+def test_a_device_reports_its_support_of_a_dtype(device: br.Device) -> None:
     assert device.supports_dtype(br.float32)
     assert br.DTypeUsage.STORAGE in device.dtype_usage(br.int8)
 
 
-def test_more_tensors_are_joined_than_one_message_can_list(device: br.Device) -> None:
+def test_more_tensors_can_be_joined_than_fit_in_one_message(device: br.Device) -> None:
     ones = [br.full((1,), place, dtype=br.int64, device=device) for place in range(5000)]
     assert br.concat(ones).tolist() == [*range(5000)]

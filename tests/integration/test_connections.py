@@ -1,4 +1,4 @@
-"""How many connections a real server keeps, for how long, and what it takes from strangers."""
+"""Limits of a server on connections and on clients that are not yet admitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_web_page_may_not_connect_even_to_loopback(guarded: RunningServer) -> 
     assert caught.value.response.status_code == 403
 
 
-def test_one_connection_too_many_is_refused_and_the_others_live() -> None:
+def test_a_connection_over_the_limit_is_refused_and_the_others_continue() -> None:
     with server("--max-connections-per-address", "2") as running:
         with br.RemoteDevice(running.address) as first, br.RemoteDevice(running.address + "/0"):
             with pytest.raises(br.ConnectionFailed, match="429"):
@@ -42,7 +42,7 @@ def admits_again(running: RunningServer) -> bool:
     return False
 
 
-def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
+def test_silent_connections_are_bounded_and_closed() -> None:
     flags = ("--max-connections", "4", "--handshake-timeout-seconds", "0.2")
     with server(*flags) as running:
         silent = [socket.create_connection(("127.0.0.1", running.port), 5) for _ in range(64)]
@@ -62,7 +62,7 @@ def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
             device.sync()
 
 
-def test_a_flood_is_closed_at_once_and_others_are_answered(
+def test_a_flood_is_closed_at_once_and_others_get_responses(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with server("--max-connections-per-address", "4") as running, contextlib.ExitStack() as open_:
@@ -88,7 +88,7 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_request_that_comes_byte_by_byte_is_ended_in_time() -> None:
+def test_a_slow_request_is_closed_in_time() -> None:
     with (
         server("--handshake-timeout-seconds", "0.2") as running,
         socket.create_connection(("127.0.0.1", running.port), 5) as dripping,
@@ -112,15 +112,13 @@ def test_a_socket_without_a_hello_is_closed_in_time() -> None:
             socket_.recv(5)
 
 
-def test_compression_is_never_agreed_to(guarded: RunningServer) -> None:
+def test_compression_is_never_negotiated(guarded: RunningServer) -> None:
     with connect(f"{guarded.address}/session", compression="deflate") as socket_:
         assert socket_.protocol.extensions == []
 
 
 @pytest.mark.parametrize("route", ["session", "transfer", "request", "response", "data"])
-def test_nobody_sends_large_messages_before_being_admitted(
-    guarded: RunningServer, route: str
-) -> None:
+def test_large_messages_are_refused_before_admission(guarded: RunningServer, route: str) -> None:
     with connect(f"{guarded.address}/{route}") as socket_:
         with pytest.raises(ConnectionClosed) as caught:
             socket_.send(bytes(2**20))

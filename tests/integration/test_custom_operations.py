@@ -1,4 +1,4 @@
-"""A program calls the operations of a server's operator by name, in both dialects."""
+"""Custom operations, in both dialects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.servers import RunningServer, server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# Beside the example's operations, some that go wrong.
+# The example's operations, and some that fail.
 TROUBLE = """
 from burn_remote.sessions.native_session import NativeSession
 from burn_remote_server.custom import custom_operation
@@ -90,7 +90,7 @@ def device(
         yield opened
 
 
-def test_a_custom_operation_computes_where_the_tensors_are(device: br.Device) -> None:
+def test_a_custom_operation_runs_on_the_device(device: br.Device) -> None:
     x = np.random.default_rng(5).standard_normal((4, 3))
     remote = device.tensor(x)
 
@@ -115,7 +115,7 @@ def test_a_custom_operation_computes_where_the_tensors_are(device: br.Device) ->
         ("huge", (2**40,), br.QuotaExceeded, "tensor bytes: 8,796,093,022,208 would be held"),
     ],
 )
-def test_a_call_that_fails_says_why_and_the_session_lives_on(
+def test_a_failing_call_gives_the_reason_and_the_session_continues(
     device: br.Device,
     name: str,
     shape: tuple[int, ...],
@@ -134,7 +134,7 @@ def test_a_call_that_fails_says_why_and_the_session_lives_on(
 @pytest.mark.parametrize("name", ["halt", "formless"])
 @pytest.mark.parametrize("size", [3, 300_000])  # on the event loop, on the session's worker
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
-def test_an_operation_that_would_end_its_thread_on_a_server_only_fails(
+def test_an_operation_that_raises_keyboard_interrupt_fails_and_its_server_continues(
     custom_server: RunningServer, name: str, size: int, dialect: str
 ) -> None:
     with br.RemoteDevice(custom_server.address, dialect=dialect) as device:
@@ -144,7 +144,7 @@ def test_an_operation_that_would_end_its_thread_on_a_server_only_fails(
         assert (x + 1)[:2].tolist() == [2, 2]
 
 
-def test_what_cannot_be_is_refused_at_the_call(device: br.Device) -> None:
+def test_invalid_calls_are_refused_at_the_call(device: br.Device) -> None:
     x = device.tensor(np.ones(3))
     spec = br.TensorSpec((3,), br.float64)
     with pytest.raises(br.UsageError, match="'swish_gate': at least one input is required"):
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_at_the_call(device: br.Device) -> None:
         br.custom("swish_gate", x, other.tensor(np.ones(3)), outputs=spec)
 
 
-def test_a_call_of_as_many_tensors_as_there_may_be_leaves_the_session_alive(
+def test_a_call_with_the_maximum_of_tensors_succeeds(
     device: br.Device,
 ) -> None:
     x = br.ones((1,), device=device)
@@ -169,12 +169,12 @@ def test_a_call_of_as_many_tensors_as_there_may_be_leaves_the_session_alive(
     assert x.numpy() == [1]
 
 
-def test_a_session_without_operations_says_that_there_are_none() -> None:
+def test_a_session_without_custom_operations_says_so() -> None:
     with br.LocalDevice() as device, pytest.raises(br.Unsupported, match="nor any other"):
         br.custom("mine", device.tensor([1.0]), outputs=br.TensorSpec((1,), br.float32)).numpy()
 
 
-def test_a_module_that_cannot_be_imported_is_one_sentence_at_the_start() -> None:
+def test_a_module_that_cannot_be_imported_gives_one_sentence_at_start() -> None:
     command = [sys.executable, "-m", "burn_remote_server", "--port", "0"]
     ended = subprocess.run(
         [*command, "--custom-operations", "no_such_module"],

@@ -1,4 +1,4 @@
-"""Errors reach the caller: typed, at the read, with what was wrong and where it was written."""
+"""Failures reach the caller as typed errors with the reason and the line of the operation."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_read_of_a_failed_tensor_names_operation_shapes_reason_and_line(
     assert error.location.split(":")[-1] == str(failing.__code__.co_firstlineno + 1)
 
 
-def test_the_session_lives_on_after_a_failure(device: br.Device) -> None:
+def test_the_session_continues_after_a_failure(device: br.Device) -> None:
     good = br.ones((3,), device=device)
     with pytest.raises(br.OperationFailed):
         failing(device).numpy()
     assert good.tolist() == [1, 1, 1]
 
 
-def test_a_sync_raises_a_failure_that_nobody_read(device: br.Device) -> None:
+def test_a_sync_raises_a_failure_that_was_not_read(device: br.Device) -> None:
     failing(device)
     with pytest.raises(br.OperationFailed, match="99"):
         device.sync()
@@ -57,18 +57,20 @@ def test_awaiting_a_failed_tensor_raises_too(device: br.Device) -> None:
         asyncio.run(read())
 
 
-def test_tensors_of_two_devices_do_not_mix(device: br.Device, second_server: RunningServer) -> None:
+def test_tensors_of_two_devices_are_refused(
+    device: br.Device, second_server: RunningServer
+) -> None:
     with br.RemoteDevice(second_server.address) as other, pytest.raises(br.DeviceMismatch):
         br.ones((2,), device=device) + br.ones((2,), device=other)
 
 
-def test_shapes_that_do_not_go_together_fail_at_the_call(device: br.Device) -> None:
+def test_incompatible_shapes_fail_at_the_call(device: br.Device) -> None:
     with pytest.raises(br.ShapeMismatch, match="3") as caught:
         br.ones((2, 3), device=device) @ br.ones((4, 5), device=device)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_killed_server_fails_every_waiting_thread_within_a_second() -> None:
+def test_a_killed_server_fails_every_waiting_thread() -> None:
     with server() as running:
         device = br.RemoteDevice(running.address)
         x = br.ones((1200, 1200), dtype=br.float64, device=device)
@@ -110,7 +112,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_killed_client_leaves_nothing_on_the_server_once_its_lease_is_over() -> None:
+def test_a_killed_clients_tensors_are_freed_when_its_lease_ends() -> None:
     with server("--lease-seconds", "0.2") as running:
         before = running.resident_bytes
         subprocess.run([sys.executable, "-c", HOLD_AND_DIE, running.address], check=False)
@@ -120,7 +122,7 @@ def test_a_killed_client_leaves_nothing_on_the_server_once_its_lease_is_over() -
             threading.Event().wait(0.01)
 
 
-def test_a_refused_port_says_what_to_check() -> None:
+def test_a_refused_connection_gives_advice() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -129,12 +131,12 @@ def test_a_refused_port_says_what_to_check() -> None:
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:3000", "ws://", "ws://host:port", "ws:/x"])
-def test_an_address_that_is_none_says_what_one_looks_like(address: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(br.ConnectionFailed, match="ws://"):
         br.RemoteDevice(address)
 
 
-def test_an_http_server_behind_the_address_is_named_as_such() -> None:
+def test_an_http_server_at_the_address_is_recognized() -> None:
     class Quiet(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
@@ -147,7 +149,7 @@ def test_an_http_server_behind_the_address_is_named_as_such() -> None:
         thread.join(5)
 
 
-def test_a_closed_device_says_so(first_server: RunningServer) -> None:
+def test_a_closed_device_raises_closed_device(first_server: RunningServer) -> None:
     device = br.RemoteDevice(first_server.address)
     tensor = br.ones((2,), device=device)
     device.close()
@@ -158,7 +160,7 @@ def test_a_closed_device_says_so(first_server: RunningServer) -> None:
         tensor.numpy()
 
 
-def test_a_block_in_a_function_leaves_the_session_of_others_open(
+def test_a_nested_with_block_leaves_the_shared_session_open(
     first_server: RunningServer,
 ) -> None:
     def total(address: str) -> float:
@@ -194,7 +196,7 @@ def test_a_forked_child_gets_an_error_and_the_parent_keeps_its_session(
         assert tensor.tolist() == [1, 1]
 
 
-def test_a_draining_server_finishes_what_is_queued_and_says_goodbye() -> None:
+def test_a_draining_server_finishes_the_queue_and_says_goodbye() -> None:
     with server() as running:
         device = br.RemoteDevice(running.address)
         x = br.ones((600, 600), device=device)
@@ -211,10 +213,10 @@ def test_a_draining_server_finishes_what_is_queued_and_says_goodbye() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
-def test_peers_that_keep_their_connection_do_not_keep_a_server_from_stopping(
+def test_idle_peer_connections_do_not_delay_a_stop(
     dialect: str, first_server: RunningServer
 ) -> None:
-    # It would wait an hour for whoever does not end; the test waits a few seconds for it.
+    # The grace period is an hour, but the test waits only a few seconds.
     with server("--drain-seconds", "3600") as running, br.RemoteDevice(first_server.address) as to:
         device = br.RemoteDevice(running.address, dialect=dialect)
         assert br.ones((2,), device=device).to(to).tolist() == [1, 1]
@@ -222,7 +224,7 @@ def test_peers_that_keep_their_connection_do_not_keep_a_server_from_stopping(
         device.close()
 
 
-def test_an_address_of_a_device_that_is_not_there_says_which_are(
+def test_an_unknown_device_number_is_refused_with_the_known_ones(
     second_server: RunningServer,
 ) -> None:
     with pytest.raises(br.ConnectionFailed, match=r"HTTP 421: there is no device /7 here, only /0"):

@@ -1,4 +1,4 @@
-"""A device that is lost says so to everyone, at once; the others of its server go on."""
+"""A lost device fails all its sessions with a typed error; other devices continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running() -> Iterator[RunningServer]:
 
 
 def asked(running: RunningServer, path: str) -> tuple[int, str]:
-    """Return the status and the text that a server answers."""
+    """Return the status and the body of a server's HTTP response."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -38,13 +38,13 @@ def asked(running: RunningServer, path: str) -> tuple[int, str]:
 
 
 def lose(device: br.Device, number: int = 1) -> br.Tensor:
-    """Lose a device of the server by an operation, and return what it should have computed."""
+    """Lose a device of the server during an operation, and return the operation's result."""
     x = br.tensor([number], device=device, dtype=br.int64)
     return br.custom("lose", x, outputs=br.TensorSpec((1,), br.int64))
 
 
 def second(running: RunningServer, dialect: str = "native", token: str | None = None) -> br.Device:
-    """Open a session on the second device, one of its own where it has another token."""
+    """Open a session on the second device; a different token opens a separate session."""
     return br.RemoteDevice(f"{running.address}/1", dialect=dialect, token=token)
 
 
@@ -52,7 +52,7 @@ def second(running: RunningServer, dialect: str = "native", token: str | None = 
 def test_every_session_of_a_lost_device_gets_a_typed_error(
     running: RunningServer, dialect: str
 ) -> None:
-    # Burn's dialect has one error, and its text.
+    # Burn's dialect has one error class with a text.
     kind = br.DeviceLost if dialect == "native" else br.OperationFailed
     with second(running) as breaking, second(running, dialect, token="other") as other:
         x = br.ones((4,), device=other)
@@ -72,7 +72,7 @@ def test_every_session_of_a_lost_device_gets_a_typed_error(
                 read()
 
 
-def test_the_other_device_goes_on(running: RunningServer) -> None:
+def test_the_other_device_continues(running: RunningServer) -> None:
     with br.RemoteDevice(running.address) as first, second(running) as breaking:
         x = br.ones((4,), device=first)
         with pytest.raises(br.DeviceLost):
@@ -82,7 +82,7 @@ def test_the_other_device_goes_on(running: RunningServer) -> None:
             assert br.ones((2,), device=later).tolist() == [1, 1]
 
 
-def test_a_tensor_of_a_lost_device_does_not_move(running: RunningServer) -> None:
+def test_a_tensor_of_a_lost_device_cannot_be_moved(running: RunningServer) -> None:
     with br.RemoteDevice(running.address) as first, second(running) as breaking:
         x = br.ones((4,), device=breaking)
         with pytest.raises(br.DeviceLost):
@@ -91,7 +91,7 @@ def test_a_tensor_of_a_lost_device_does_not_move(running: RunningServer) -> None
             x.to(first).numpy()
 
 
-def test_a_new_session_is_refused_with_a_sentence(running: RunningServer) -> None:
+def test_a_new_session_on_a_lost_device_is_refused_with_the_reason(running: RunningServer) -> None:
     with second(running) as breaking:
         with pytest.raises(br.DeviceLost):
             lose(breaking).numpy()
@@ -101,12 +101,12 @@ def test_a_new_session_is_refused_with_a_sentence(running: RunningServer) -> Non
             second(running, "burn-0.21", token="later").sync()
 
 
-def test_health_readiness_and_metrics_tell(running: RunningServer) -> None:
+def test_health_readiness_and_metrics_report_the_loss(running: RunningServer) -> None:
     assert asked(running, "/readyz") == (200, "ready\n")
     with second(running) as breaking, pytest.raises(br.DeviceLost):
         lose(breaking).numpy()
     assert asked(running, "/readyz") == (503, f"{LOST}\n")
-    assert asked(running, "/healthz") == (200, "ok\n")  # one of two: sessions go on there
+    assert asked(running, "/healthz") == (200, "ok\n")  # one of two devices is still usable
     lost = {
         name: value
         for name, value in running.metrics().items()
@@ -121,7 +121,7 @@ def test_health_readiness_and_metrics_tell(running: RunningServer) -> None:
     assert asked(running, "/healthz")[0] == 503
 
 
-def test_the_server_stops_as_ever(running: RunningServer) -> None:
+def test_the_server_still_stops_cleanly(running: RunningServer) -> None:
     with second(running) as breaking:
         with pytest.raises(br.DeviceLost):
             lose(breaking).numpy()

@@ -1,4 +1,4 @@
-"""Tensors move between servers without passing through the client."""
+"""Moves between devices; between servers they bypass the client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_moved_tensor_has_the_same_elements(remote_pair: Pair) -> None:
     np.testing.assert_array_equal((moved + 1).numpy(), array * 2 + 1)
 
 
-def test_a_move_costs_the_client_a_few_hundred_bytes(remote_pair: Pair) -> None:
+def test_a_move_takes_a_few_hundred_bytes_of_client_traffic(remote_pair: Pair) -> None:
     a, b = remote_pair
     tensor = br.ones((1024, 1024), device=a)
     a.sync()
@@ -38,7 +38,7 @@ def test_a_move_costs_the_client_a_few_hundred_bytes(remote_pair: Pair) -> None:
     assert float(moved.sum().item()) == 1024 * 1024
 
 
-def test_a_thousand_moves_at_once_all_arrive(remote_pair: Pair) -> None:
+def test_a_thousand_concurrent_moves_arrive(remote_pair: Pair) -> None:
     a, b = remote_pair
     there = [br.full((4,), i, dtype=br.float32, device=a).to(b) for i in range(500)]
     back = [br.full((4,), i, dtype=br.float32, device=b).to(a) for i in range(500)]
@@ -57,7 +57,7 @@ def test_sessions_that_wait_for_each_other_do_not_deadlock(remote_pair: Pair) ->
     assert y.numpy()[0, 0] == pytest.approx(expected)
 
 
-def test_threads_that_move_both_ways_at_once_do_not_deadlock(remote_pair: Pair) -> None:
+def test_concurrent_moves_in_both_directions_do_not_deadlock(remote_pair: Pair) -> None:
     together = threading.Barrier(4)
 
     def swap(first: br.Device, second: br.Device) -> list[float]:
@@ -97,7 +97,7 @@ def test_moves_between_local_and_remote_devices_keep_the_elements(
             np.testing.assert_array_equal(down.to(other).numpy(), array)
 
 
-def test_a_gibibyte_goes_up_across_and_down_and_takes_no_more_memory_than_its_size() -> None:
+def test_a_gibibyte_is_uploaded_moved_and_read_without_extra_memory() -> None:
     array = np.arange(2**27, dtype=np.float64)
     with (
         server() as first,
@@ -114,14 +114,14 @@ def test_a_gibibyte_goes_up_across_and_down_and_takes_no_more_memory_than_its_si
         assert second.peak_bytes < 1.15 * array.nbytes + 100 * 2**20
 
 
-def test_a_failed_tensor_moves_as_its_failure(remote_pair: Pair) -> None:
+def test_moving_a_failed_tensor_delivers_its_failure(remote_pair: Pair) -> None:
     a, b = remote_pair
     failed = br.arange(4, device=a).take(br.tensor([99], device=a), axis=0)
     with pytest.raises(br.OperationFailed, match=r"Base\.Select"):
         failed.to(b).numpy()
 
 
-def test_moving_from_a_server_that_died_fails_with_its_address() -> None:
+def test_a_move_from_a_dead_server_fails_with_its_address() -> None:
     with server() as source, server() as target:
         a, b = br.RemoteDevice(source.address), br.RemoteDevice(target.address)
         with a, b:
@@ -132,12 +132,11 @@ def test_moving_from_a_server_that_died_fails_with_its_address() -> None:
                 tensor.to(b).numpy()
 
 
-def test_a_move_goes_on_where_its_connection_broke() -> None:
+def test_a_move_resumes_where_its_connection_broke() -> None:
     size = 6_000_000
     cuts = iter([2_500_000, 2_500_000, 600_000])
     with contextlib.ExitStack() as stack:
-        # The source tells its clients to be reached through the proxy, so that is where the target
-        # connects to. The proxy is there first; the source's port is chosen before it listens.
+        # The source advertises the proxy's address, so the target connects through the proxy.
         with socket.create_server(("127.0.0.1", 0)) as chosen:
             port = chosen.getsockname()[1]
         proxy = stack.enter_context(faulty_proxy(port, lambda: next(cuts, None)))
@@ -150,11 +149,11 @@ def test_a_move_goes_on_where_its_connection_broke() -> None:
         moved = br.tensor(array, device=a).to(b)
         np.testing.assert_array_equal(moved.numpy(), array)
         assert proxy.cuts == 3
-        # Had it begun again each time, the cut after 2.5 MB would have come before its end.
+        # A transfer restarted from the beginning would be cut again after 2.5 MB and never end.
         np.testing.assert_array_equal((br.tensor(array[:9], device=a).to(b)).numpy(), array[:9])
 
 
-def test_a_move_whose_connections_all_break_fails_in_the_end() -> None:
+def test_a_move_whose_connections_all_break_fails() -> None:
     with contextlib.ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as chosen:
             port = chosen.getsockname()[1]

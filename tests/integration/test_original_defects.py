@@ -1,4 +1,4 @@
-"""What the original gets wrong, as reproduced with Burn 0.21.0, this server gets right.
+"""Defects of Burn 0.21.0's server, as reproduced with it, are absent from this server.
 
 Each test says on the wire what makes the original hang, panic, or hand out another's tensor.
 """
@@ -128,7 +128,7 @@ def test_7_unsigned_integers_are_there_after_their_upload(
 def test_8_quantized_operations_are_answered_and_the_session_lives_on(
     first_server: RunningServer,
 ) -> None:
-    # The original's client panics before it sends them; these are the bytes that it would send.
+    # Burn's client panics before sending these operations; the bytes are those it would send.
     tasks = [one.payload for one in golden("Task") if "uantize/" in one.name]
     assert tasks
     with BurnSockets(first_server.address) as sockets:
@@ -149,7 +149,7 @@ def test_9_what_a_client_that_vanishes_had_is_freed() -> None:
         sockets.say(Expose(1, SPEC, 1, 3, 1.0))
         assert (sockets.array(1, SPEC) == 1).all()
         assert running.metric("burn_remote_tensor_bytes") == 24
-        sockets.requests.close()  # and never a word on the other
+        sockets.requests.close()  # the other socket stays silent
         while running.metric("burn_remote_sessions"):
             pass
         assert running.metric("burn_remote_tensor_bytes") == 0

@@ -1,4 +1,4 @@
-"""Quantized tensors go up, come down, compute and move, in both dialects."""
+"""Upload, reads, computation and moves of quantized tensors, in both dialects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scheme_of(value: str, block: int | tuple[int, int] | None) -> br.QuantScheme
 
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("value", VALUES)
-def test_each_number_is_within_half_a_scale_of_what_it_was(
+def test_quantization_errors_are_at_most_half_a_scale(
     device: br.Device, value: str, block: int | tuple[int, int] | None
 ) -> None:
     quantized = br.quantize(device.tensor(X), scheme_of(value, block))
@@ -38,13 +38,13 @@ def test_each_number_is_within_half_a_scale_of_what_it_was(
             np.repeat(scales, X.shape[0] // scales.shape[0], 0), X.shape[1] // scales.shape[1], 1
         )
     )
-    # Only the one side of an unsymmetric range holds its largest number.
+    # In an asymmetric range, only the negative side reaches the largest magnitude.
     slack = 1 if value in ("Q4F", "Q2F", "Q8F") else 0.5
     assert np.all(np.abs(read.dequantized() - X) <= slack * per_number * (1 + 1e-6))
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_integers_and_scales_that_are_sent_come_back(device: br.Device, value: str) -> None:
+def test_integers_and_scales_survive_a_round_trip(device: br.Device, value: str) -> None:
     scheme = br.quant_scheme(value, block=3)
     least, most = {"8": (-127, 127), "4": (-7, 7), "2": (-1, 1)}[value[1]]
     values = np.random.default_rng(1).integers(least, most, (5, 9), endpoint=True)
@@ -56,13 +56,13 @@ def test_integers_and_scales_that_are_sent_come_back(device: br.Device, value: s
     np.testing.assert_array_equal(back.scales, scales)
 
 
-def test_a_quantized_tensor_larger_than_a_chunk_comes_back(device: br.Device) -> None:
+def test_a_quantized_tensor_larger_than_a_chunk_survives_a_round_trip(device: br.Device) -> None:
     values = np.random.default_rng(2).integers(-127, 128, (1500, 1000))
     tensor = br.quantized_tensor(values, 0.5, br.quant_scheme(), device=device)
     np.testing.assert_array_equal(br.read_quantized(tensor).values, values)
 
 
-def test_matrix_products_take_quantized_tensors(device: br.Device) -> None:
+def test_matrix_products_accept_quantized_tensors(device: br.Device) -> None:
     weights = br.quantize(device.tensor(X))
     numbers = weights.dequantize().numpy()
     moved = device.tensor(X) @ weights.permute_dims((1, 0))
@@ -87,7 +87,7 @@ def test_a_quantized_tensor_moves_between_servers(
         np.testing.assert_array_equal(there.scales, here.scales)
 
 
-def test_what_does_not_fit_is_refused_in_the_callers_line(native_device: br.Device) -> None:
+def test_invalid_arguments_are_refused_in_the_callers_line(native_device: br.Device) -> None:
     x = native_device.tensor(X)
     with pytest.raises(br.ShapeMismatch, match="blocks of 48 do not fit into axis 1"):
         br.quantize(x, br.quant_scheme(block=48))
@@ -105,8 +105,8 @@ def test_what_does_not_fit_is_refused_in_the_callers_line(native_device: br.Devi
         br.quantize(x.astype(br.int32))
 
 
-def test_scales_have_the_bits_of_burn_flex(native_device: br.Device) -> None:
-    # ops/qtensor.rs, quantize_dynamic: twice the largest size, divided by the range.
+def test_scales_equal_burn_flexs_bit_for_bit(native_device: br.Device) -> None:
+    # ops/qtensor.rs, quantize_dynamic: 2 * largest absolute value / (most - least).
     rows = np.random.default_rng(4).standard_normal((200, 16)).astype(np.float32)
     for value, span in {"Q8S": 254, "Q8F": 255, "Q4S": 14, "Q4F": 15, "Q2S": 2, "Q2F": 3}.items():
         scales = br.read_quantized(native_device.tensor(rows).quantize(scheme_of(value, 16))).scales
@@ -115,21 +115,21 @@ def test_scales_have_the_bits_of_burn_flex(native_device: br.Device) -> None:
             assert scale == np.float32(2) * largest / np.float32(span)
 
 
-def test_one_nan_does_not_take_other_numbers_with_it(device: br.Device) -> None:
+def test_nan_does_not_affect_other_numbers(device: br.Device) -> None:
     x = np.array([np.nan, 1, -2], np.float32)
     read = br.read_quantized(device.tensor(x).quantize())
     assert read.values.tolist() == [0, 64, -127]
     assert read.scales == np.float32(2) / np.float32(127)
 
 
-def test_beside_infinity_all_else_saturates_as_in_burn(native_device: br.Device) -> None:
-    # The scale would be infinite, so Burn takes the smallest one.
+def test_infinity_makes_other_numbers_saturate_as_in_burn(native_device: br.Device) -> None:
+    # The scale would be infinite, so Burn uses the smallest one.
     read = br.read_quantized(native_device.tensor([np.inf, 1.0, -2.0, 0.0]).quantize())
     assert read.values.tolist() == [127, 127, -127, 0]
     assert read.scales == np.finfo(np.float32).smallest_normal
 
 
-def test_zeros_stay_zeros(device: br.Device) -> None:
+def test_zeros_remain_zeros(device: br.Device) -> None:
     for scheme in (scheme_of("Q8S", None), scheme_of("Q4F", 2)):
         quantized = br.zeros((3, 4), device=device).quantize(scheme)
         assert quantized.dequantize().tolist() == np.zeros((3, 4)).tolist()
@@ -147,7 +147,7 @@ def test_empty_tensors_and_single_numbers_are_quantized(
 
 
 @pytest.mark.parametrize("make", [br.zeros_like, br.ones_like, br.empty_like])
-def test_quantized_tensors_are_made_from_nothing(device: br.Device, make: Any) -> None:
+def test_creation_functions_accept_quantized_dtypes(device: br.Device, make: Any) -> None:
     like = device.tensor(X).quantize(br.quant_scheme("Q4S", block=16))
     made = make(like)
     assert (made.shape, made.dtype) == (like.shape, like.dtype)
@@ -156,7 +156,7 @@ def test_quantized_tensors_are_made_from_nothing(device: br.Device, make: Any) -
         np.testing.assert_allclose(made.dequantize().numpy(), np.full(X.shape, number), rtol=1e-6)
 
 
-def test_blocks_that_no_longer_fit_are_refused_in_the_callers_line(
+def test_a_reshape_that_breaks_blocks_is_refused_in_the_callers_line(
     native_device: br.Device,
 ) -> None:
     quantized = native_device.tensor(X).quantize(br.quant_scheme(block=16))
@@ -183,7 +183,7 @@ def test_blocks_that_no_longer_fit_are_refused_in_the_callers_line(
     ],
     ids=lambda scheme: f"{scheme.value}-{scheme.store}",
 )
-def test_schemes_that_burn_computes_with_nowhere_are_refused_in_the_callers_line(
+def test_schemes_that_no_burn_backend_supports_are_refused_in_the_callers_line(
     native_device: br.Device, scheme: br.QuantScheme
 ) -> None:
     x = native_device.tensor(X)
@@ -196,14 +196,14 @@ def test_schemes_that_burn_computes_with_nowhere_are_refused_in_the_callers_line
             call()
 
 
-def test_numbers_of_a_quantized_tensor_are_not_mistaken_for_an_array(
+def test_reading_a_quantized_tensor_as_an_array_is_refused(
     native_device: br.Device,
 ) -> None:
     with pytest.raises(br.DTypeMismatch, match=r"dequantize\(\).numpy\(\).*read_quantized"):
         native_device.tensor(X).quantize().numpy()
 
 
-def test_arithmetic_on_quantized_tensors_says_how_to_get_numbers(native_device: br.Device) -> None:
+def test_arithmetic_on_quantized_tensors_is_refused_with_advice(native_device: br.Device) -> None:
     x = native_device.tensor(X)
     quantized = x.quantize()
     calls: list[Callable[[], object]] = [

@@ -1,4 +1,4 @@
-"""The bytes of quantized tensors on real sockets: Burn's own, wrong ones, and who pays for them."""
+"""Quantized tensors on real sockets: Burn's bytes, invalid bytes, and quotas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOLDEN = {
 
 
 def parts(data: TensorData) -> tuple[list[int], list[float]]:
-    """Return the integers and scales of a golden vector: all of them have a byte for each value."""
+    """Return the integers and scales of a golden vector, which has one byte per value."""
     count = math.prod(data.shape)
     scales = (len(data.bytes) - count) // 4
     values, rest = bytes(data.bytes[:count]), bytes(data.bytes[count:])
@@ -35,7 +35,7 @@ def parts(data: TensorData) -> tuple[list[int], list[float]]:
 
 
 def stored_by_hand(data: TensorData) -> bytes:
-    """Return the bytes that a server holds: 4 or 2 bits a value where the scheme packs them."""
+    """Return the number of bytes that a server holds; packed values take 4 or 2 bits."""
     scheme = data.dtype.scheme
     assert scheme is not None
     bits = int(scheme.value[1])
@@ -49,7 +49,7 @@ def stored_by_hand(data: TensorData) -> bytes:
 
 
 def numbers_by_hand(data: TensorData) -> list[np.float32]:
-    """Return the numbers of a golden vector; its blocks are runs of elements."""
+    """Return the numbers of a golden vector; its blocks are consecutive elements."""
     values, scales = parts(data)
     run = len(values) // len(scales)
     return [
@@ -57,14 +57,14 @@ def numbers_by_hand(data: TensorData) -> list[np.float32]:
     ]
 
 
-def test_there_are_golden_vectors_of_every_value_and_level() -> None:
+def test_golden_vectors_cover_every_value_and_level() -> None:
     seen = {(name.split("/")[0], name.split("/")[2]) for name in GOLDEN}
     values = ("Q8S", "Q8F", "Q4S", "Q4F", "Q2S", "Q2F")
     assert seen == {(value, level) for value in values for level in ("Tensor", "Block16")}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_burns_own_bytes_go_up_and_come_down(device: br.Device, name: str) -> None:
+def test_burns_bytes_survive_a_round_trip(device: br.Device, name: str) -> None:
     data = GOLDEN[name]
     tensor = br.Tensor(device.client.register_tensor_data(data))
     back = device.client.read_tensor_async(tensor.handle).result()
@@ -100,7 +100,7 @@ def test_burns_own_client_has_its_tensors_quantized_where_the_original_panics(
 
 @pytest.mark.parametrize("count", [6, 3_000_000], ids=["message", "chunks"])
 @pytest.mark.parametrize("excess", [-1, 7])
-def test_a_wrong_length_is_told_with_both_lengths_and_other_sessions_live(
+def test_a_wrong_length_is_refused_with_both_lengths_and_other_sessions_continue(
     first_server: RunningServer, count: int, excess: int
 ) -> None:
     dtype = DType.quantized(br.quant_scheme("Q4S"))
@@ -123,7 +123,7 @@ def test_a_wrong_length_is_told_with_both_lengths_and_other_sessions_live(
         assert kept.tolist() == [1, 1]
 
 
-def test_quotas_count_the_bytes_that_quantized_tensors_take() -> None:
+def test_quotas_count_the_bytes_of_quantized_tensors() -> None:
     scheme = br.quant_scheme("Q4S")
     with (
         server("--max-session-bytes", "1000") as running,
@@ -140,13 +140,13 @@ def test_quotas_count_the_bytes_that_quantized_tensors_take() -> None:
             )
         assert br.read_quantized(fits).values.tolist() == values.tolist()
         del fits
-        device.sync()  # what was dropped is freed with the batch that this sends
+        device.sync()  # the batch that this sends frees dropped tensors
         again = br.quantized_tensor(values, 2.0, scheme, device=device)
         assert br.read_quantized(again).scales == 2
 
 
 @pytest.mark.parametrize("count", [3000, 3_000_000], ids=["message", "chunks"])
-def test_a_quantized_tensor_over_its_bytes_is_refused_however_it_comes(count: int) -> None:
+def test_a_quantized_tensor_over_the_quota_is_refused_by_every_way_of_creation(count: int) -> None:
     values = np.ones(count, np.int8)
     with (
         server() as free,
@@ -166,8 +166,8 @@ def test_a_quantized_tensor_over_its_bytes_is_refused_however_it_comes(count: in
         assert br.read_quantized(small).values.tolist() == [1] * 3000
 
 
-def test_a_value_outside_its_range_is_taken_as_it_is(device: br.Device) -> None:
-    # Q8S ends at -127, but Burn's readers look at the byte alone.
+def test_a_value_outside_its_range_is_accepted_unchanged(device: br.Device) -> None:
+    # Q8S starts at -127, but Burn decodes any byte.
     data = TensorData(
         struct.pack("<3bf", -128, 127, 0, 0.5), (3,), DType.quantized(br.quant_scheme())
     )
@@ -175,7 +175,7 @@ def test_a_value_outside_its_range_is_taken_as_it_is(device: br.Device) -> None:
     assert tensor.dequantize().tolist() == [-64, 63.5, 0]
 
 
-def test_scales_that_are_no_numbers_come_back_bit_by_bit(device: br.Device) -> None:
+def test_nan_scales_survive_a_round_trip_bit_for_bit(device: br.Device) -> None:
     bits = struct.pack("<2b2I", 1, -1, 0x7FC00123, 0xFF800000)
     data = TensorData(bits, (2,), DType.quantized(br.quant_scheme(block=1)))
     tensor = br.Tensor(device.client.register_tensor_data(data))

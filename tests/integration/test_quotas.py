@@ -1,4 +1,4 @@
-"""What one session or all together may use, on real servers: refused by name, and life goes on."""
+"""Quotas of one session and of all sessions: excess is refused by name and sessions continue."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from support.servers import server
 def limited(*flags: str) -> Iterator[br.RemoteDevice]:
     with server(*flags) as running, br.RemoteDevice(running.address) as device:
         yield device
-        # Whatever was refused, the session lives on.
+        # The session continues after every refusal.
         assert br.ones((2,), device=device).tolist() == [1, 1]
 
 
-def test_a_result_of_petabytes_is_refused_by_its_computed_size() -> None:
+def test_a_result_of_petabytes_is_refused_by_its_inferred_size() -> None:
     with limited() as device:
         column, row = (
             br.ones((30_000_000, 1), device=device),
@@ -39,7 +39,7 @@ def test_a_result_of_petabytes_is_refused_by_its_computed_size() -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "replicate", "circular"])
-def test_a_border_of_gigabytes_is_refused_with_nothing_allocated_for_it(mode: str) -> None:
+def test_padding_by_gigabytes_is_refused_before_any_allocation(mode: str) -> None:
     with limited("--max-session-bytes", "1GB") as device:
         padded = br.pad(br.ones((2,), device=device), (10**12, 10**12), mode=mode)
         assert padded.shape == (2 * 10**12 + 2,)
@@ -47,17 +47,17 @@ def test_a_border_of_gigabytes_is_refused_with_nothing_allocated_for_it(mode: st
             padded.numpy()
 
 
-def test_a_session_over_its_bytes_gets_a_name_and_two_numbers() -> None:
+def test_a_session_over_its_bytes_gets_the_quota_and_both_numbers() -> None:
     with limited("--max-session-bytes", "1000") as device:
         first = br.ones((200,), device=device)
         with pytest.raises(br.QuotaExceeded, match=r"session bytes: 1,600 .* 1,000 are allowed"):
             br.ones((200,), device=device).numpy()
         del first
-        device.sync()  # what was dropped is freed with the batch that this sends
+        device.sync()  # the batch that this sends frees dropped tensors
         assert br.ones((200,), device=device).sum().item() == 200
 
 
-def test_one_tensor_over_its_bytes_is_refused_however_it_comes() -> None:
+def test_a_tensor_over_the_quota_is_refused_by_every_way_of_creation() -> None:
     array = np.ones(3000, np.float32)
     with limited("--max-tensor-bytes", "10000") as device:
         refused = [
@@ -74,7 +74,7 @@ def test_a_session_over_its_tensors_is_refused_by_name() -> None:
     with limited("--max-session-tensors", "5") as device:
         kept = [br.ones((2,), device=device) for _ in range(4)]
         with pytest.raises(br.QuotaExceeded, match=r"session tensors: 6 .* 5 are allowed"):
-            (kept[0] + 1 + 2).numpy()  # a scalar may be a tensor too: two results and it
+            (kept[0] + 1 + 2).numpy()  # two results, and possibly a tensor for the scalar
             more = [br.ones((2,), device=device) for _ in range(3)]
             br.read(more)
         del kept
@@ -92,7 +92,7 @@ def test_an_operation_over_its_cost_is_refused_before_it_starts() -> None:
         assert (y @ y.T)[0, 0].item() == 100  # 2,000,000
 
 
-def test_an_operation_over_its_time_has_failed_and_says_so() -> None:
+def test_an_operation_over_its_time_fails_with_the_quota() -> None:
     with limited("--max-operation-seconds", "0.000001") as device:
         x = br.ones((600, 600), device=device)
         with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_moved_tensor_over_the_targets_bytes_is_refused_before_it_is_fetched()
             moved.numpy()
 
 
-def test_a_session_that_exposes_too_many_tensors_is_told_and_the_others_arrive() -> None:
+def test_exposing_too_many_tensors_is_refused_and_the_others_arrive() -> None:
     with (
         limited("--max-session-transfers", "2") as a,
         server() as target,
@@ -127,7 +127,7 @@ def test_a_session_that_exposes_too_many_tensors_is_told_and_the_others_arrive()
         assert b.session.read_tensor_async(handle).result(5).shape == (2,)
 
 
-def test_all_sessions_together_are_bounded() -> None:
+def test_the_bytes_of_all_sessions_are_bounded() -> None:
     with server("--max-total-bytes", "10MB") as running:
         first = br.RemoteDevice(running.address)
         with br.RemoteDevice(running.address + "/0") as second:
@@ -141,7 +141,7 @@ def test_all_sessions_together_are_bounded() -> None:
 
 
 def eventually_fits(device: br.RemoteDevice) -> bool:
-    """Whether there is room, at once or as soon as the other session's end has been seen."""
+    """Return whether a session opens, retrying until the other session's end was noticed."""
     for _ in range(1000):
         try:
             br.ones((1_000_000,), device=device).numpy()
@@ -151,14 +151,14 @@ def eventually_fits(device: br.RemoteDevice) -> bool:
     return False
 
 
-def test_a_session_too_many_is_refused_and_the_others_live() -> None:
+def test_a_session_over_the_limit_is_refused_and_the_others_continue() -> None:
     with server("--max-sessions", "1") as running, br.RemoteDevice(running.address) as device:
         with pytest.raises(br.HandshakeRefused, match="1 sessions, as many as it allows"):
             br.RemoteDevice(running.address + "/0")
         device.sync()
 
 
-def test_a_message_over_its_limit_ends_the_session_that_sent_it_and_no_other() -> None:
+def test_a_message_over_the_limit_ends_only_its_session() -> None:
     with (
         server("--max-message-bytes", "1MiB") as running,
         br.RemoteDevice(running.address) as good,
@@ -171,7 +171,7 @@ def test_a_message_over_its_limit_ends_the_session_that_sent_it_and_no_other() -
         good.sync()
 
 
-def test_a_tensor_exposed_in_vain_is_freed_when_it_expires() -> None:
+def test_an_exposed_tensor_is_freed_when_it_expires() -> None:
     with (
         server("--transfer-expiry-seconds", "0.01") as running,
         br.RemoteDevice(running.address) as device,
@@ -181,7 +181,7 @@ def test_a_tensor_exposed_in_vain_is_freed_when_it_expires() -> None:
         device.session.expose(x.handle, b"t" * 32, 60)
         del x
         device.sync()
-        # Nobody asks for it: the server lets go of it by itself.
+        # The server frees it without any request.
         for _ in range(100_000):
             if running.resident_bytes < before + 40_000_000:
                 break
