@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 import burn_remote as br
-from burn_remote_server.connections.limits import REFUSALS_AT_ONCE
+from burn_remote_server.listeners.connection_limits import REFUSALS_AT_ONCE
 from support.servers import RunningServer, server
 
 

@@ -14,9 +14,10 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.messages import Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.connections.pump import TURN_COST, serve_session
+from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_pump import TURN_COST, serve_session
 from burn_remote_server.execution.sessions import FRAME_COST
-from burn_remote_server.host import Host
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
@@ -48,7 +49,8 @@ async def test_a_read_is_answered_while_another_session_has_a_hundred_thousand_f
         lambda _: left.append(len(greedy.frames)),
     )
     serving = [
-        asyncio.create_task(serve_session(link, host.devices[0])) for link in (greedy, patient)
+        asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
+        for link in (greedy, patient)
     ]
     await patient.wait_sent(2)  # the welcome, and the answer
     # Each turn of the loop does at most this many frames of the greedy session.
@@ -66,7 +68,8 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
 ) -> None:
     busy, patient = ScriptedLink([HELLO]), ScriptedLink([HELLO])
     serving = [
-        asyncio.create_task(serve_session(link, host.devices[0])) for link in (busy, patient)
+        asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
+        for link in (busy, patient)
     ]
     await busy.wait_sent(1)
     entered, leave = threading.Event(), threading.Event()
@@ -93,7 +96,7 @@ async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) 
         host = Host(Settings(**limit), open_backends("numpy", 1), tasks)
         frame = encode_batch(0, [encode_task(Upload(1, big()))] * 20)
         link = ScriptedLink([HELLO])
-        serving = asyncio.create_task(serve_session(link, host.devices[0]))
+        serving = asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
         await link.wait_sent(1)
         session = next(iter(host.sessions))
         leave = threading.Event()

@@ -26,14 +26,16 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server import host as host_module
 from burn_remote_server.access.admission import NOBODY
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.host import Host
+from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_pump import serve_session
+from burn_remote_server.hosting import host as host_module
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
@@ -87,7 +89,7 @@ async def test_a_read_and_a_sync_that_wait_are_answered_and_the_session_drains()
         host = Host(Settings(), [backend], tasks)
         asked: list[Task] = [Upload(1, DATA), Read(1, 1, SPEC), Sync(2)]
         link = ScriptedLink([HELLO, encode_batch(0, [encode_task(task) for task in asked])])
-        serving = asyncio.create_task(serve_session(link, host.devices[0]))
+        serving = asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
         await link.wait_sent(1)
         while len(backend.waiting) < 2:  # noqa: ASYNC110 - done when the loop has run the batch
             await asyncio.sleep(0)
@@ -140,12 +142,12 @@ async def test_no_session_is_opened_on_a_lost_device_and_none_is_counted() -> No
         host = Host(Settings(), [backend], tasks)
         backend.lost = LOST
         link = ScriptedLink([HELLO])
-        await serve_session(link, host.devices[0])
+        await serve_session(link, host.devices[0], Attachments())
         refused = decode_frame(link.sent[-1])
         assert isinstance(refused, Refused)
         assert isinstance(refused.error, HandshakeRefused)
         assert str(refused.error) == LOST
         with pytest.raises(HandshakeRefused, match=LOST):
-            host.burn_sessions.join(host.devices[0], 7, "/request", NOBODY)
+            BurnSessions().join(host.devices[0], 7, "/request", NOBODY)
         assert len(host.sessions) == 0
         assert host.total().sessions_refused == 1

@@ -13,8 +13,8 @@ from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.command_line import banner, signals
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
-from burn_remote_server.connections import service
-from burn_remote_server.host import Host
+from burn_remote_server.hosting.host import Host
+from burn_remote_server.listeners import service
 from burn_remote_server.settings.listen_address import (
     http_authority,
     reachable_host,

@@ -24,9 +24,9 @@ from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.access.peer_rules import PeerRules, token_of
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.burn.peers import BurnPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers.burn_peers import BurnPeers
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
 

@@ -16,9 +16,10 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.host import Host
+from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_pump import serve_session
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
@@ -43,7 +44,7 @@ async def test_what_would_end_a_session_s_thread_ends_the_session_and_is_told() 
         host = Host(Settings(inline_cost_limit=0), [Interrupted()], tasks)
         batch = encode_batch(0, [encode_task(task) for task in (Upload(1, DATA), Read(1, 1, SPEC))])
         link = ScriptedLink([encode_frame(Hello((1,))), batch])
-        await serve_session(link, host.devices[0])
+        await serve_session(link, host.devices[0], Attachments())
         closing = decode_frame(link.sent[-1])
         assert isinstance(closing, Closing)
         assert "the server failed: KeyboardInterrupt" in str(closing.error)

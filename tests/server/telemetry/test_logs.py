@@ -45,13 +45,15 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_line_is_json_where_nobody_looks(stream: io.StringIO) -> None:
-    get_logger("burn_remote_server.connections.pump").info("session opened", session="2a", device=0)
+    get_logger("burn_remote_server.dialects.native.session_pump").info(
+        "session opened", session="2a", device=0
+    )
     (line,) = lines(stream)
     assert line.pop("timestamp").endswith("Z")
     assert line == {
         "event": "session opened",
         "level": "info",
-        "logger": "burn_remote_server.connections.pump",
+        "logger": "burn_remote_server.dialects.native.session_pump",
         "session": "2a",
         "device": 0,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from burn_remote_server.telemetry.health import ServerState, refuse, respond
+from burn_remote_server.listeners.http_responses import ServerState, refuse, respond
 
 READY = ServerState(exposition=lambda: b"metrics\n")
 

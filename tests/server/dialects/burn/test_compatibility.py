@@ -6,7 +6,7 @@ from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
-from burn_remote_server.burn.quirks import AnswerDTypes
+from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
 from support.kernels import signature
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_server.connections.limits import (
+from burn_remote_server.listeners.connection_limits import (
     REFUSALS_AT_ONCE,
     TOLD_EVERY_SECONDS,
     ConnectionLimits,
 )
-from burn_remote_server.telemetry.health import refuse
+from burn_remote_server.listeners.http_responses import refuse
 
 
 def test_connections_up_to_the_limit_are_taken() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.host import Host
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 
 

@@ -23,13 +23,13 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
-from burn_remote_server.burn.peers import MESSAGE_OVERHEAD_BYTES
-from burn_remote_server.burn.running import Unreadable
-from burn_remote_server.burn.sessions import DIALECT, BurnSession
-from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES
-from burn_remote_server.connections.pump import TURN_COST
-from burn_remote_server.host import Device, Host
+from burn_remote_server.dialects.burn.sessions import DIALECT, BurnSession, BurnSessions
+from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES
+from burn_remote_server.dialects.native.session_pump import TURN_COST
+from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
+from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
 from burn_remote_server.transfers.exposed import Key, burn_domain, transfer_key
 
 __all__ = ["serve_data", "serve_request", "serve_response"]
@@ -50,13 +50,17 @@ POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
 
 async def serve_request(
-    link: AsyncLink, device: Device, token: str | None, called: str = ""
+    link: AsyncLink,
+    device: Device,
+    sessions: BurnSessions,
+    token: str | None,
+    called: str = "",
 ) -> None:
     """Execute what a client sends on ``/request`` until it goes.
 
     ``called`` is the address by which it calls this server.
     """
-    joined = await _join(link, device, "/request", token, called)
+    joined = await _join(link, device, sessions, "/request", token, called)
     if joined is None:
         return
     identifier, session = joined
@@ -73,15 +77,19 @@ async def serve_request(
     except* BurnRemoteError as group:
         log.info("connection ended", reason=str(group.exceptions[0]))
     finally:
-        device.host.burn_sessions.leave(device, identifier, session)
+        sessions.leave(device, identifier, session)
         log.info("session closed", operations=session.session.interpreter.executed)
 
 
 async def serve_response(
-    link: AsyncLink, device: Device, token: str | None, called: str = ""
+    link: AsyncLink,
+    device: Device,
+    sessions: BurnSessions,
+    token: str | None,
+    called: str = "",
 ) -> None:
     """Send a session's answers on ``/response`` until it ends."""
-    joined = await _join(link, device, "/response", token, called)
+    joined = await _join(link, device, sessions, "/response", token, called)
     if joined is None:
         return
     identifier, session = joined
@@ -95,11 +103,16 @@ async def serve_response(
     except* BurnRemoteError:
         pass  # the client has gone; its other socket says so too
     finally:
-        device.host.burn_sessions.leave(device, identifier, session)
+        sessions.leave(device, identifier, session)
 
 
 async def _join(
-    link: AsyncLink, device: Device, route: str, token: str | None, called: str
+    link: AsyncLink,
+    device: Device,
+    sessions: BurnSessions,
+    route: str,
+    token: str | None,
+    called: str,
 ) -> tuple[int, BurnSession] | None:
     """Return the id and the session of a socket that opens; ``None`` when it was refused."""
     host = device.host
@@ -108,7 +121,7 @@ async def _join(
         grant = host.access.admit(token)
         async with asyncio.timeout(seconds):
             identifier = decode_init(await link.receive())
-        return identifier, host.burn_sessions.join(device, identifier, route, grant, called)
+        return identifier, sessions.join(device, identifier, route, grant, called)
     except (BurnRemoteError, TimeoutError) as error:
         reason = str(error) or f"no Init came within {seconds:g} seconds"
         host.counters.sessions_refused += 1

@@ -19,9 +19,6 @@ from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
-from burn_remote_server.burn.peers import is_expected
-from burn_remote_server.burn.sessions import BurnSessions
-from burn_remote_server.connections.attachments import Attachments
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
@@ -31,6 +28,7 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters, Tally
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.arrivals import Arrivals
+from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.exposed import (
     Exposed,
     ExposeLimits,
@@ -184,8 +182,6 @@ class Host:
         self.transfers: Final = Transfers()
         self.sendings: Final[set[Sending]] = set()
         self.arrivals: Final = Arrivals(tasks)
-        self.attachments: Final = Attachments()
-        self.burn_sessions: Final = BurnSessions()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from burn_remote_protocol.errors import LimitExceeded, SessionLost
 from burn_remote_protocol.messages import Acknowledged, Resume
 from burn_remote_protocol.session_states import Duty, Event, Role, SessionEnd
-from burn_remote_server.connections.frame_writer import FrameWriter
+from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.execution.outbox import Frame, NativeOutbox
 from burn_remote_server.execution.sessions import Session
 

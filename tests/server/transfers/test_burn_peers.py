@@ -19,10 +19,10 @@ from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.burn import peers as module
-from burn_remote_server.burn.peers import BurnPeers
 from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.transfers import burn_peers as module
 from burn_remote_server.transfers import pace
+from burn_remote_server.transfers.burn_peers import BurnPeers
 
 SPEC = TensorSpec((200,), U8)
 MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dtype)))

@@ -16,7 +16,7 @@ from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.checked import AnyAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Closing, Hello, Refused
-from burn_remote_server.host import Host
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["greeting", "name_of", "read_hello", "receive_first", "refuse", "say_goodbye"]

@@ -9,7 +9,8 @@ import pytest
 
 from burn_remote_server.access.admission import NOBODY
 from burn_remote_server.backends import open_backends
-from burn_remote_server.host import Host
+from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 
 
@@ -20,7 +21,7 @@ async def host() -> AsyncIterator[Host]:
 
 
 async def test_leaving_twice_does_not_end_a_newer_session_of_the_same_id(host: Host) -> None:
-    device, sessions = host.devices[0], host.burn_sessions
+    device, sessions = host.devices[0], BurnSessions()
     older = sessions.join(device, 7, "/request", NOBODY)
     assert sessions.join(device, 7, "/response", NOBODY) is older
     sessions.leave(device, 7, older)

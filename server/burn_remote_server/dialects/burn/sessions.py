@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from burn_remote_protocol.dialects.burn_responses import Answer, encode_answer
 from burn_remote_protocol.dialects.native import INLINE_BYTES
@@ -26,15 +26,13 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import FrameAccount
-from burn_remote_server.burn.quirks import AnswerDTypes
-from burn_remote_server.burn.running import BurnTask, TaskRunner
+from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
+from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.outbox import FRAME_OVERHEAD_BYTES
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.hosting.host import Device
 from burn_remote_server.transfers.exposed import burn_domain
-
-if TYPE_CHECKING:
-    from burn_remote_server.host import Device
 
 __all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
 

@@ -17,10 +17,10 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import open_backends
-from burn_remote_server.burn.running import TaskRunner, Unreadable
+from burn_remote_server.dialects.burn.task_runner import TaskRunner, Unreadable
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.host import new_interpreter
+from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.exposed import Transfers
 

@@ -6,24 +6,22 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.interface import AsyncLink, Listener, Request, Response
 from burn_remote_protocol.links.transports import listen
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
-from burn_remote_server.burn.pump import serve_data, serve_request, serve_response
-from burn_remote_server.connections.limits import ConnectionLimits
-from burn_remote_server.connections.peer_pump import serve_peer
-from burn_remote_server.connections.pump import serve_session
 from burn_remote_server.custom import load_operations
-from burn_remote_server.host import Device, Host
+from burn_remote_server.dialects.burn.routes import burn_routes
+from burn_remote_server.dialects.native.routes import native_routes
+from burn_remote_server.hosting.host import Device, Host
+from burn_remote_server.listeners.connection_limits import ConnectionLimits
+from burn_remote_server.listeners.http_responses import ServerState, refuse, respond
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.telemetry.health import ServerState, refuse, respond
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.telemetry.metrics import Metrics
 
@@ -40,46 +38,9 @@ _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-Serve = Callable[[AsyncLink, Device, str | None, str], Awaitable[None]]
-
 # What one message may hold before its sender is admitted: a Hello has a few hundred bytes. Larger:
 # whoever reaches the port makes the server hold more. Smaller: long tokens and hints do not fit.
 OPENING_BYTES: Final = 64 * 1024
-
-
-def _serve_session(link: AsyncLink, device: Device, token: str | None, _: str) -> Awaitable[None]:
-    def admitted() -> None:
-        link.limit_messages(device.host.settings.max_message_bytes)
-        link.keep_alive(device.host.settings.heartbeat_seconds)
-
-    return serve_session(link, device, token, admitted)
-
-
-def _serve_transfer(link: AsyncLink, device: Device, _token: str | None, _: str) -> Awaitable[None]:
-    # A peer that went silent while it fetched would hold the tensor.
-    link.keep_alive(device.host.settings.heartbeat_seconds)
-    return serve_peer(link, device.host)
-
-
-def _serve_request(
-    link: AsyncLink, device: Device, token: str | None, called: str
-) -> Awaitable[None]:
-    # Burn's client sends its first tensors right behind its opening.
-    with contextlib.suppress(HandshakeRefused):
-        device.host.access.admit(token)
-        link.limit_messages(device.host.settings.max_message_bytes)
-    return serve_request(link, device, token, called)
-
-
-_ROUTES: Final[dict[str, Serve]] = {
-    "session": _serve_session,
-    "transfer": _serve_transfer,
-    "request": _serve_request,
-    "response": serve_response,
-    "data": serve_data,
-}
-# Other servers keep these connections for the next tensor: they do not end with the sessions.
-_PEER_ROUTES: Final = frozenset({"transfer", "data"})
 
 
 async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
@@ -111,6 +72,7 @@ class _Service:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._routes: Final = {**native_routes(), **burn_routes()}
         self._running: dict[asyncio.Task[None], str] = {}
         settings = host.settings
         self._limits: Final = ConnectionLimits(
@@ -154,7 +116,9 @@ class _Service:
 
     async def _end_by_themselves(self) -> None:
         """Wait until the sessions have ended, then until peers have what they were being sent."""
-        sessions = [task for task, route in self._running.items() if route not in _PEER_ROUTES]
+        sessions = [
+            task for task, route in self._running.items() if not self._routes[route].is_for_peers
+        ]
         if sessions:
             await asyncio.wait(sessions)
         self._host.deserted.set()
@@ -170,7 +134,7 @@ class _Service:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 called = _called(request).removesuffix(route)
-                await _ROUTES[route](link, device, token, called)
+                await self._routes[route].serve(link, device, token, called)
         finally:
             del self._running[task]
 

@@ -32,9 +32,9 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import FrameAccount
-from burn_remote_server.connections.attachments import Attachment
-from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES, FrameWriter
-from burn_remote_server.connections.greetings import (
+from burn_remote_server.dialects.native.attachments import Attachment, Attachments
+from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES, FrameWriter
+from burn_remote_server.dialects.native.handshake import (
     name_of,
     read_hello,
     receive_first,
@@ -43,7 +43,7 @@ from burn_remote_server.connections.greetings import (
 )
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.host import NATIVE_TRANSFERS, Device, Host
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
 __all__ = ["TURN_COST", "serve_session"]
@@ -63,13 +63,14 @@ def _nothing() -> None:
 async def serve_session(
     plain: AsyncLink,
     device: Device,
+    attachments: Attachments,
     token: str | None = None,
     admitted: Callable[[], None] = _nothing,
 ) -> None:
     """Serve one client until it goes, misbehaves, or the server drains.
 
-    ``token`` is the one in the path, for a client whose ``Hello`` has none. ``admitted`` is called
-    when the client has been let in.
+    ``attachments`` are the native sessions of this process. ``token`` is the one in the path, for a
+    client whose ``Hello`` has none. ``admitted`` is called once the client is admitted.
     """
     host = device.host
     link: AnyAsyncLink = plain
@@ -83,9 +84,9 @@ async def serve_session(
         grant = host.access.admit(token if hello.token is None else hello.token)
         admitted()
         if hello.resume is not None:
-            attachment = host.attachments.resume(hello.resume, grant.name)
+            attachment = attachments.resume(hello.resume, grant.name)
         else:
-            attachment = _open(device, grant)
+            attachment = _open(device, attachments, grant)
     except BurnRemoteError as error:
         host.counters.sessions_refused += 1
         await refuse(link, error)
@@ -143,7 +144,7 @@ def _session_writer(link: AnyAsyncLink, attachment: Attachment) -> FrameWriter:
     return FrameWriter(link, attachment.outbox, sent, attachment.session)
 
 
-def _open(device: Device, grant: Grant) -> Attachment:
+def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     host = device.host
     identifier = host.draw_session_id(grant)
 
@@ -157,7 +158,7 @@ def _open(device: Device, grant: Grant) -> Attachment:
             session=session_name(session.identifier),
             operations=session.interpreter.executed,
         )
-        host.attachments.forget(attachment)
+        attachments.forget(attachment)
         host.end_session(session)
 
     allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
@@ -166,7 +167,7 @@ def _open(device: Device, grant: Grant) -> Attachment:
     outbox.count_in(FrameAccount(session.interpreter.answers))
     attachment = Attachment(session, outbox, free)
     attachment.session.counters.failures = outbox.failures
-    host.attachments.add(attachment)
+    attachments.add(attachment)
     return attachment
 
 

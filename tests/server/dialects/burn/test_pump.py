@@ -23,15 +23,16 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
-from burn_remote_server.burn import pump as burn_pump
-from burn_remote_server.burn.pump import (
+from burn_remote_server.dialects.burn import pump as burn_pump
+from burn_remote_server.dialects.burn.pump import (
     FRAMES_TOGETHER,
     serve_data,
     serve_request,
     serve_response,
 )
-from burn_remote_server.connections.frame_writer import MAX_WAITING_REPLIES
-from burn_remote_server.host import Host
+from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES
+from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
 
@@ -58,6 +59,11 @@ async def host() -> AsyncIterator[Host]:
         yield Host(settings(), open_backends("numpy", 1), tasks)
 
 
+@pytest.fixture
+def sessions() -> BurnSessions:
+    return BurnSessions()
+
+
 def held(leave: threading.Event) -> None:
     assert leave.wait(5)
 
@@ -67,12 +73,14 @@ def upload_and_read(count: int = 1) -> list[bytes]:
     return [encode_tasks([Upload(1, DATA)], 0), *reads]
 
 
-async def test_both_sockets_with_the_token_are_one_session(host: Host) -> None:
+async def test_both_sockets_with_the_token_are_one_session(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT, *upload_and_read()])
     response = scripted([INIT])
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(1)
     assert decode_answer(response.sent[0]).value == DATA
@@ -83,12 +91,16 @@ async def test_both_sockets_with_the_token_are_one_session(host: Host) -> None:
 
 
 @pytest.mark.parametrize("first", ["/request", "/response"])
-async def test_the_sockets_of_a_session_may_come_in_any_order(first: str, host: Host) -> None:
+async def test_the_sockets_of_a_session_may_come_in_any_order(
+    first: str, host: Host, sessions: BurnSessions
+) -> None:
     links = {"/request": scripted([INIT, *upload_and_read()]), "/response": scripted([INIT])}
     serve = {"/request": serve_request, "/response": serve_response}
     serving = []
     for route in sorted(links, key=lambda route: route != first):
-        serving.append(asyncio.create_task(serve[route](links[route], host.devices[0], ALICE)))
+        serving.append(
+            asyncio.create_task(serve[route](links[route], host.devices[0], sessions, ALICE))
+        )
         await asyncio.sleep(0)  # it joins before the other comes
     await links["/response"].wait_sent(1)
     for link in links.values():
@@ -97,21 +109,25 @@ async def test_the_sockets_of_a_session_may_come_in_any_order(first: str, host: 
 
 
 @pytest.mark.parametrize("serve", [serve_request, serve_response])
-async def test_a_session_whose_other_socket_never_comes_is_closed_and_freed(serve: Any) -> None:
+async def test_a_session_whose_other_socket_never_comes_is_closed_and_freed(
+    serve: Any, sessions: BurnSessions
+) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         short = settings(handshake_timeout_seconds=0.01)
         host = Host(short, open_backends("numpy", 1), tasks)
         frames = upload_and_read() if serve is serve_request else []
-        await serve(scripted([INIT, *frames]), host.devices[0], ALICE)
+        await serve(scripted([INIT, *frames]), host.devices[0], sessions, ALICE)
         assert len(host.sessions) == 0
 
 
-async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(host: Host) -> None:
+async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT])
-    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    serving = asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE))
     await asyncio.sleep(0)  # the session opens
     second = scripted([INIT])
-    await serve_request(second, host.devices[0], ALICE)
+    await serve_request(second, host.devices[0], sessions, ALICE)
     assert "has a /request socket already" in second.closed_with[1]
     assert len(host.sessions) == 1
     request.end()
@@ -119,7 +135,7 @@ async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(host: 
 
 
 async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(burn_pump, "WHOLE_BYTES", 40)
     large = TensorData(bytes(range(100)), (25,), F32)
@@ -135,8 +151,8 @@ async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
 
     response.send_pieces = record_fragments
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(2)
     assert [decode_answer(frame).value for frame in response.sent] == [large, DATA]
@@ -147,29 +163,35 @@ async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
 
 
 @pytest.mark.parametrize("token", [None, "", "x" * 30])
-async def test_a_socket_without_a_known_token_opens_nothing(host: Host, token: str | None) -> None:
+async def test_a_socket_without_a_known_token_opens_nothing(
+    host: Host, sessions: BurnSessions, token: str | None
+) -> None:
     link = scripted([INIT, *upload_and_read()])
-    await serve_request(link, host.devices[0], token)
+    await serve_request(link, host.devices[0], sessions, token)
     assert link.closed_with[0] == 1008
     assert "token" in link.closed_with[1]
     assert len(host.sessions) == 0
 
 
-async def test_nobody_with_another_token_joins_a_session_by_its_number(host: Host) -> None:
+async def test_nobody_with_another_token_joins_a_session_by_its_number(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT])
-    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    serving = asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE))
     await asyncio.sleep(0)  # the session opens
     eavesdropping = scripted([INIT])
-    await serve_response(eavesdropping, host.devices[0], BOB)
+    await serve_response(eavesdropping, host.devices[0], sessions, BOB)
     assert eavesdropping.closed_with == (1008, "both sockets of a session show the same token")
     request.end()
     await serving
 
 
-async def exposed_as(host: Host, transfer: int) -> tuple[Any, asyncio.Task[None]]:
+async def exposed_as(
+    host: Host, sessions: BurnSessions, transfer: int
+) -> tuple[Any, asyncio.Task[None]]:
     tasks = [encode_tasks([Upload(1, DATA)], 0), encode_tasks([Expose(1, SPEC, 1, transfer, 9)], 1)]
     request = scripted([INIT, *tasks])
-    serving = asyncio.create_task(serve_request(request, host.devices[0], ALICE))
+    serving = asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE))
     return request, serving
 
 
@@ -183,10 +205,10 @@ async def exposed_as(host: Host, transfer: int) -> tuple[Any, asyncio.Task[None]
     ],
 )
 async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
-    host: Host, address: str, token: str | None, is_served: bool
+    host: Host, sessions: BurnSessions, address: str, token: str | None, is_served: bool
 ) -> None:
     host.peer_rules = PeerRules(["10.0.0.0/8"], lambda _: False)  # type: ignore[misc]
-    request, serving = await exposed_as(host, 3)
+    request, serving = await exposed_as(host, sessions, 3)
     link = scripted([encode_data_request(3)])
     link.peer_host = address
     fetching = asyncio.create_task(serve_data(link, host.devices[0], token))
@@ -199,13 +221,15 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
     await serving
 
 
-async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> None:
+async def test_a_client_that_reads_no_answers_is_not_read_from(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT, *upload_and_read(30_000)])
     response = scripted([INIT])
     response.hold()
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_held()
     for _ in range(2000):
@@ -221,15 +245,17 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(host: Host) -> No
     await asyncio.gather(*serving)
 
 
-async def test_answers_that_would_hold_more_than_the_session_may_are_refused() -> None:
+async def test_answers_that_would_hold_more_than_the_session_may_are_refused(
+    sessions: BurnSessions,
+) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = Host(settings(max_session_bytes=300), open_backends("numpy", 1), tasks)
         request = scripted([INIT, *upload_and_read(20)])
         response = scripted([INIT])
         response.hold()
         serving = [
-            asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
-            asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
+            asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+            asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
         ]
         await response.wait_held()
         response.let_go()
@@ -243,12 +269,12 @@ async def test_answers_that_would_hold_more_than_the_session_may_are_refused() -
         await asyncio.gather(*serving)
 
 
-async def test_garbage_is_answered_and_closes_nothing(host: Host) -> None:
+async def test_garbage_is_answered_and_closes_nothing(host: Host, sessions: BurnSessions) -> None:
     request = scripted([INIT, b"\xc1 no task", *upload_and_read(2), encode_tasks([Sync(9)], 9)])
     response = scripted([INIT])
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(3)
     answers = [decode_answer(frame).value for frame in response.sent]
@@ -259,7 +285,9 @@ async def test_garbage_is_answered_and_closes_nothing(host: Host) -> None:
     await asyncio.gather(*serving)
 
 
-async def test_a_sync_tells_of_a_failure_that_no_read_has_told(host: Host) -> None:
+async def test_a_sync_tells_of_a_failure_that_no_read_has_told(
+    host: Host, sessions: BurnSessions
+) -> None:
     use = TensorUse(SPEC, TensorStatus.READ_ONLY)
     out = use._replace(status=TensorStatus.NOT_INIT)
     add = Execute(Operation(sign(numeric.ADD, use, use, out), (5, 5, 6)))
@@ -269,8 +297,8 @@ async def test_a_sync_tells_of_a_failure_that_no_read_has_told(host: Host) -> No
     request = scripted([INIT, *first, *second])
     response = scripted([INIT])
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(4)
     answers = {answer.request: answer.value for answer in map(decode_answer, response.sent)}
@@ -281,12 +309,14 @@ async def test_a_sync_tells_of_a_failure_that_no_read_has_told(host: Host) -> No
     await asyncio.gather(*serving)
 
 
-async def test_a_server_that_shuts_down_answers_what_was_asked(host: Host) -> None:
+async def test_a_server_that_shuts_down_answers_what_was_asked(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT, *upload_and_read(5)])
     response = scripted([INIT])
     serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], ALICE)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(1)
     host.draining.set()
@@ -297,9 +327,10 @@ async def test_a_server_that_shuts_down_answers_what_was_asked(host: Host) -> No
 
 async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waiting(
     host: Host,
+    sessions: BurnSessions,
 ) -> None:
     busy = scripted([INIT])
-    serving = [asyncio.create_task(serve_request(busy, host.devices[0], ALICE))]
+    serving = [asyncio.create_task(serve_request(busy, host.devices[0], sessions, ALICE))]
     await asyncio.sleep(0)  # the session opens
     leave = threading.Event()
     next(iter(host.sessions)).submit(lambda: held(leave))
@@ -307,8 +338,8 @@ async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waitin
     request = scripted([other, *upload_and_read()])
     response = scripted([other])
     serving += [
-        asyncio.create_task(serve_request(request, host.devices[0], BOB)),
-        asyncio.create_task(serve_response(response, host.devices[0], BOB)),
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, BOB)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, BOB)),
     ]
     await response.wait_sent(1)
     leave.set()

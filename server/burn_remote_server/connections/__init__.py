@@ -1,1 +1,0 @@
-"""How does a connection live, from its opening to its end?"""

@@ -1,0 +1,1 @@
+"""The dialects of the wire: how each one serves its sockets."""

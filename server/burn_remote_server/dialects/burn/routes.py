@@ -1,0 +1,41 @@
+"""The routes of Burn 0.21: ``/request`` and ``/response`` for clients, ``/data`` for peers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Mapping
+
+from burn_remote_protocol.errors import HandshakeRefused
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_server.dialects.burn.pump import serve_data, serve_request, serve_response
+from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.dialects.route import Route
+from burn_remote_server.hosting.host import Device
+
+__all__ = ["burn_routes"]
+
+
+def burn_routes() -> Mapping[str, Route]:
+    """Return the Burn 0.21 routes of one process, with a registry of its Burn sessions."""
+    sessions = BurnSessions()
+
+    def serve_requests(
+        link: AsyncLink, device: Device, token: str | None, address: str
+    ) -> Awaitable[None]:
+        # Burn's client sends its first tensors right after its Init, so large messages are allowed
+        # before the session opens, but only to clients with a valid token.
+        with contextlib.suppress(HandshakeRefused):
+            device.host.access.admit(token)
+            link.limit_messages(device.host.settings.max_message_bytes)
+        return serve_request(link, device, sessions, token, address)
+
+    def serve_responses(
+        link: AsyncLink, device: Device, token: str | None, address: str
+    ) -> Awaitable[None]:
+        return serve_response(link, device, sessions, token, address)
+
+    return {
+        "request": Route(serve_requests),
+        "response": Route(serve_responses),
+        "data": Route(serve_data, is_for_peers=True),
+    }

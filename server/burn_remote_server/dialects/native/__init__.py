@@ -1,0 +1,1 @@
+"""The native dialect: its handshake, its session connections and its peer connections."""

@@ -1,0 +1,1 @@
+"""The listening port: routes, connection limits and plain HTTP responses."""
