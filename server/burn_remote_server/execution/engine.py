@@ -39,10 +39,10 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DROPPED_COST, batch_cost
+from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers, transfer_key
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Uploading
-from burn_remote_server.transfers.exposed import Exposed, ExposeLimits, Transfers, transfer_key
 
 __all__ = ["Engine", "Outbox"]
 

@@ -21,6 +21,13 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.engine import Engine, Outbox
+from burn_remote_server.execution.exposed import (
+    Exposed,
+    ExposeLimits,
+    Transfers,
+    burn_domain,
+    transfer_key,
+)
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.execution.slots import InFlight
@@ -29,13 +36,6 @@ from burn_remote_server.telemetry.counters import Counters, Tally
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.burn_peers import is_expected
-from burn_remote_server.transfers.exposed import (
-    Exposed,
-    ExposeLimits,
-    Transfers,
-    burn_domain,
-    transfer_key,
-)
 from burn_remote_server.transfers.peers import Peers
 from burn_remote_server.transfers.sending import Sending
 from burn_remote_server.transfers.turns import Deadlines

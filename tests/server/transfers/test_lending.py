@@ -18,10 +18,10 @@ from burn_remote_protocol.errors import ConnectionLost, TransferFailed
 from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Reply, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.dialects.native.peer_pump import serve_peer
+from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers import sending
-from burn_remote_server.transfers.exposed import Exposed
 from support.lending import SharingBackend
 from support.link_servers import direct_options, link_over
 

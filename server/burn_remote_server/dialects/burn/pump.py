@@ -25,12 +25,11 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.dialects.burn.sessions import DIALECT, BurnSession, BurnSessions
 from burn_remote_server.dialects.burn.task_runner import Unreadable
-from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES
-from burn_remote_server.dialects.native.session_pump import TURN_COST
+from burn_remote_server.execution.exposed import Key, burn_domain, transfer_key
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
-from burn_remote_server.transfers.exposed import Key, burn_domain, transfer_key
 
 __all__ = ["serve_data", "serve_request", "serve_response"]
 

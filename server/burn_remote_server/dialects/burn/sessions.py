@@ -28,11 +28,11 @@ from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
+from burn_remote_server.execution.exposed import burn_domain
 from burn_remote_server.execution.outbox import FRAME_OVERHEAD_BYTES
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import Device
-from burn_remote_server.transfers.exposed import burn_domain
 
 __all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
 

@@ -11,11 +11,7 @@ from burn_remote_protocol.links.checked import AnyAsyncLink
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 
-__all__ = ["MAX_WAITING_REPLIES", "FrameWriter"]
-
-# Replies that may wait to be sent before the next frame is read. It bounds what a client that asks
-# and does not read makes the server hold.
-MAX_WAITING_REPLIES = 1024
+__all__ = ["FrameWriter"]
 
 
 class FrameWriter:

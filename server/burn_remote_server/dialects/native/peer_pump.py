@@ -17,9 +17,10 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
-from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES, FrameWriter
+from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import greeting, name_of, refuse, say_goodbye
 from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.transfers.sending import Sending

@@ -33,7 +33,7 @@ from burn_remote_protocol.messages import (
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.dialects.native.attachments import Attachment, Attachments
-from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES, FrameWriter
+from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
     name_of,
     read_hello,
@@ -42,18 +42,14 @@ from burn_remote_server.dialects.native.handshake import (
     say_goodbye,
 )
 from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
-__all__ = ["TURN_COST", "serve_session"]
+__all__ = ["serve_session"]
 
 logger = get_logger(__name__)
-
-# What one session may cost the event loop before the others get their turn, in the unit of the
-# estimates, about a nanosecond. It is how long one session's small work delays the others'; letting
-# them run costs some 5 µs.
-TURN_COST: Final = 200_000
 
 
 def _nothing() -> None:

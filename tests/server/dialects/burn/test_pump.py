@@ -31,7 +31,7 @@ from burn_remote_server.dialects.burn.pump import (
     serve_response,
 )
 from burn_remote_server.dialects.burn.sessions import BurnSessions
-from burn_remote_server.dialects.native.frame_writer import MAX_WAITING_REPLIES
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink

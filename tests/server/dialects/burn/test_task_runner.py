@@ -19,10 +19,10 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn.task_runner import TaskRunner, Unreadable
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.exposed import Transfers
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.transfers.exposed import Transfers
 
 SPEC = TensorSpec((2,), F32)
 DATA = TensorData(bytes(8), (2,), F32)

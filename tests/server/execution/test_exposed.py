@@ -10,8 +10,8 @@ import pytest
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.transfers import exposed as module
-from burn_remote_server.transfers.exposed import Exposed, ExposeLimits, Transfers
+from burn_remote_server.execution import exposed as module
+from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers
 
 KEY = ("native", b"id")
 OWNER = object()
