@@ -1,4 +1,4 @@
-"""The cluster demo tells the whole story, and goes on without a node that is lost."""
+"""The cluster demo trains, moves and evaluates, and continues without a lost node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.servers import RunningServer, server
 
 DEMO = Path(__file__).parents[2] / "examples" / "cluster_demo.py"
 SMALL = ("--steps", "60", "--accuracy", "0.9", "--move-mib", "4", "--rounds", "1")
-# For who wants to do something meanwhile: most of it comes after the line that he waits for.
+# For tests that interrupt a run: most of the run follows the line that they wait for.
 LONG = (*SMALL, "--steps", "150", "--rounds", "10")
 SOON = "training 18/150"
 TOKEN = "alice-has-this-token-1"
@@ -30,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Outcome(NamedTuple):
-    """What a run printed, and its exit code."""
+    """Output and exit code of a run."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def run(*arguments: str, at_line: tuple[str, Callable[[], None]] = ("", lambda: None)) -> Outcome:
-    """Run the demo; call a function once, when the line comes that contains a text."""
+    """Run the demo; call a function once, at the first line that contains a text."""
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
     process = subprocess.Popen(
         [sys.executable, str(DEMO), *arguments],
@@ -99,10 +99,10 @@ def names(nodes: Sequence[RunningServer]) -> list[str]:
     return [f"127.0.0.1:{node.port}" for node in nodes]
 
 
-# -- the story --------------------------------------------------------------------------------
+# -- undisturbed runs --------------------------------------------------------------------------
 
 
-def test_all_is_right_on_three_servers(undisturbed: tuple[Outcome, ElementTree.Element]) -> None:
+def test_a_run_on_three_servers_succeeds(undisturbed: tuple[Outcome, ElementTree.Element]) -> None:
     outcome, _ = undisturbed
     assert (outcome.code, outcome.err) == (0, "")
 
@@ -114,7 +114,7 @@ def test_a_training_step_takes_one_round_trip(
     assert re.findall(r"^round trips per training step: (.*)$", outcome.out, re.MULTILINE) == ["1"]
 
 
-def test_the_trainers_end_with_the_same_bits(
+def test_the_trainers_end_with_equal_weights_bit_for_bit(
     undisturbed: tuple[Outcome, ElementTree.Element],
 ) -> None:
     outcome, _ = undisturbed
@@ -141,7 +141,7 @@ def test_moved_tensors_bypass_the_program(
     assert all(int(move.replace(",", "")) < 2000 for move in moves)
 
 
-def test_the_picture_shows_every_node_and_every_move(
+def test_the_chart_shows_every_node_and_every_move(
     undisturbed: tuple[Outcome, ElementTree.Element], nodes: Sequence[RunningServer]
 ) -> None:
     _, root = undisturbed
@@ -153,24 +153,24 @@ def test_the_picture_shows_every_node_and_every_move(
     assert all(float(move.get("x1", 0)) < float(move.get("x2", 0)) for move in moves)
 
 
-def test_a_second_run_ends_with_the_same_bits(
+def test_a_second_run_ends_with_equal_weights_bit_for_bit(
     undisturbed: tuple[Outcome, ElementTree.Element], nodes: Sequence[RunningServer]
 ) -> None:
     again = run(*(node.address for node in nodes), *SMALL)
     assert again.weights == undisturbed[0].weights
 
 
-def test_too_little_accuracy_is_a_failure(nodes: Sequence[RunningServer]) -> None:
+def test_low_accuracy_is_a_failure(nodes: Sequence[RunningServer]) -> None:
     outcome = run(*(node.address for node in nodes), *SMALL, "--steps", "1", "--accuracy", "1")
     assert outcome.code == 1
     assert re.match(r"wrong: the accuracy is [0-9.]+%, not 100% or more\n$", outcome.err)
 
 
-# -- what happens to nodes --------------------------------------------------------------------
+# -- lost nodes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_node_killed_while_training_is_named_and_the_others_go_on(
+def test_a_node_killed_while_training_is_named_and_the_others_continue(
     victim: int, mortal: Sequence[RunningServer]
 ) -> None:
     outcome = run(
@@ -191,7 +191,7 @@ def test_a_node_killed_between_moves_is_a_failure_unless_tolerated(
     assert outcome.out.count(" MB from ") >= 2
 
 
-def test_when_both_trainers_are_killed_the_last_node_begins_again(
+def test_when_both_trainers_are_killed_the_last_node_starts_over(
     mortal: Sequence[RunningServer],
 ) -> None:
     def kill() -> None:
@@ -206,7 +206,7 @@ def test_when_both_trainers_are_killed_the_last_node_begins_again(
     assert "one node is left: nowhere to move to" in outcome.out
 
 
-def test_a_node_that_falls_silent_is_lost_once_patience_ends() -> None:
+def test_a_silent_node_is_lost_after_the_timeout() -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(server("--fetch-timeout-seconds", "1")) for _ in range(3)]
         outcome = run(
@@ -217,7 +217,7 @@ def test_a_node_that_falls_silent_is_lost_once_patience_ends() -> None:
     assert f"{names(nodes)[1]} is lost" in outcome.out
 
 
-def test_a_network_cut_and_healed_changes_no_bit(
+def test_a_broken_and_restored_network_changes_no_bit(
     undisturbed: tuple[Outcome, ElementTree.Element], nodes: Sequence[RunningServer]
 ) -> None:
     with faulty_proxy(nodes[0].port) as proxy:
@@ -227,16 +227,16 @@ def test_a_network_cut_and_healed_changes_no_bit(
     assert outcome.weights == undisturbed[0].weights
 
 
-# -- what keeps it from beginning -------------------------------------------------------------
+# -- invalid configurations --------------------------------------------------------------------
 
 
 def assert_cannot_begin(outcome: Outcome, message: str) -> None:
-    """One sentence and nothing else."""
+    """Assert that the output is one sentence and no traceback."""
     assert (outcome.code, outcome.out) == (2, "")
     assert re.match(rf"cluster_demo: {message}[^\n]*\n$", outcome.err), outcome.err
 
 
-def test_a_wrong_token_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_wrong_token_gives_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with server(BURN_REMOTE_TOKENS=f"alice:{TOKEN}") as guarded:
         file.write_text("this-is-another-token\n")
@@ -247,7 +247,7 @@ def test_a_wrong_token_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert right.code == 0
 
 
-def test_an_unreachable_node_is_told_in_one_sentence(nodes: Sequence[RunningServer]) -> None:
+def test_an_unreachable_node_gives_one_sentence(nodes: Sequence[RunningServer]) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"ws://127.0.0.1:{unused.getsockname()[1]}"
@@ -255,7 +255,7 @@ def test_an_unreachable_node_is_told_in_one_sentence(nodes: Sequence[RunningServ
     assert_cannot_begin(outcome, f"nothing listens at {address}")
 
 
-def test_a_name_that_does_not_resolve_is_told_in_one_sentence() -> None:
+def test_an_unresolvable_name_gives_one_sentence() -> None:
     outcome = run("ws://no-such-node.invalid:3000", "ws://b", "--connect-timeout", "3")
     assert_cannot_begin(outcome, "(no host is known by the name 'no-such-node.invalid'|.*resolve)")
 
@@ -271,13 +271,13 @@ def test_a_name_that_does_not_resolve_is_told_in_one_sentence() -> None:
         (["http://a", "ws://b"], "'http://a' is not an address"),
     ],
 )
-def test_mistakes_on_the_command_line_are_told_in_one_sentence(
+def test_mistakes_on_the_command_line_give_one_sentence(
     arguments: Sequence[str], message: str
 ) -> None:
     assert_cannot_begin(run(*arguments), message)
 
 
-def test_servers_with_certificates_of_an_authority_of_ones_own(tmp_path: Path) -> None:
+def test_servers_with_certificates_of_a_private_authority(tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     ca, certificate, key = (tmp_path / name for name in ("ca.pem", "server.pem", "server.key"))

@@ -1,4 +1,4 @@
-"""What do tests show a server that asks who they are?"""
+"""Tokens and certificates for tests of access control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEERS = "what-servers-show-each-other"
 
 
 def certificate(folder: Path, authority: trustme.CA, *names: str) -> list[str]:
-    """Write a certificate; return the flags of a server that shows it."""
+    """Write a certificate; return the flags of a server that uses it."""
     issued = authority.issue_cert(*(names or ("127.0.0.1", "localhost")))
     issued.private_key_pem.write_to_path(folder / "key.pem")
     (folder / "certificate.pem").write_bytes(issued.cert_chain_pems[0].bytes())
@@ -28,5 +28,5 @@ def certificate(folder: Path, authority: trustme.CA, *names: str) -> list[str]:
 
 
 def hang_up(running: RunningServer) -> None:
-    """Have a server read its tokens and certificates again."""
+    """Make a server reload its tokens and certificates (SIGHUP)."""
     running.process.send_signal(signal.SIGHUP)

@@ -20,7 +20,7 @@ __all__ = ["AsyncLinkConformance", "OpenAsyncPair"]
 
 
 class OpenAsyncPair(Protocol):
-    """Opens both ends of a connection; they are closed when the context ends."""
+    """Open both ends of a connection and close them when the context ends."""
 
     def __call__(
         self, max_message_bytes: int = ...

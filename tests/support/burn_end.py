@@ -1,4 +1,4 @@
-"""The server's side of a Burn client's sockets, held by a test: every frame as it came."""
+"""The server's end of a Burn client's sockets, controlled by a test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class SocketEnd:
-    """One socket: ``frames`` has the frames of WebSocket's that came, ``message`` what they say."""
+    """One socket: ``frames`` holds the received WebSocket frames, ``message`` decodes them."""
 
     def __init__(self, sock: socket.socket, protocol: ServerProtocol) -> None:
         self.frames: list[Frame] = []
@@ -37,7 +37,7 @@ class SocketEnd:
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read(self) -> None:
-        """Take what comes until the client hangs up."""
+        """Receive until the client closes the connection."""
         parts: list[bytes] = []
         with contextlib.suppress(OSError):
             while data := self._sock.recv(2**20):
@@ -59,7 +59,7 @@ class SocketEnd:
         return message
 
     def rest(self) -> list[bytes]:
-        """Return all further messages, once the client has hung up."""
+        """Wait for the client to close the connection, and return all further messages."""
         messages = []
         while (message := self._messages.get(timeout=PATIENCE_SECONDS)) is not None:
             messages.append(message)
@@ -71,17 +71,17 @@ class SocketEnd:
         self._sock.sendall(b"".join(self._protocol.data_to_send()))
 
     def hang_up(self) -> None:
-        """End the socket as the original does: without a reason."""
+        """Close the socket as Burn's server does: without a reason."""
         self._sock.shutdown(socket.SHUT_RDWR)
 
 
 class BurnEnd:
-    """A listening Burn server that does nothing by itself."""
+    """A listening Burn server that sends nothing by itself."""
 
     def __init__(self, port: int) -> None:
         self.address = f"ws://127.0.0.1:{port}"
         self.sockets: dict[str, SocketEnd] = {}
-        self.refused: list[str] = []  # other routes that were asked for
+        self.refused: list[str] = []  # other requested routes
         self.opened = threading.Condition()
 
     def dial(self, route: str, **options: Any) -> BlockingLink:
@@ -89,7 +89,7 @@ class BurnEnd:
         return connect(self.address, route, close_timeout_seconds=0, **options)
 
     def socket_at(self, route: str) -> SocketEnd:
-        """Return a socket once it is there."""
+        """Wait for a socket and return it."""
         with self.opened:
             assert self.opened.wait_for(lambda: route in self.sockets, PATIENCE_SECONDS)
             return self.sockets[route]
@@ -103,22 +103,22 @@ class BurnEnd:
         return self.socket_at("/response")
 
     def greet(self) -> int:
-        """Take ``Init`` from both sockets; return the session that both name."""
+        """Receive ``Init`` on both sockets; return the session id in both."""
         first, second = (decode_init(self.socket_at(route).message()) for route in ROUTES)
         assert first == second
         return first
 
     def tasks(self) -> tuple[Any, ...]:
-        """Return what the next message on ``/request`` asks for."""
+        """Return the task in the next message on ``/request``."""
         return decode_tasks(self.requests.message())
 
     def answer(self, request: int, value: Any, *, is_sync: bool = False) -> None:
-        """Answer a question."""
+        """Send a response."""
         pieces = encode_answer(Answer(request, value), is_sync=is_sync)
         self.responses.send(b"".join(pieces))
 
     def admit(self, opening: Callable[[], T], usages: tuple[int, ...] = (3, 3, 0)) -> T:
-        """Return what ``opening`` returns, a session, while its first questions are answered.
+        """Call ``opening``, respond to its first requests, and return the session it opens.
 
         ``usages`` are of the dtypes that it asks for: the three stores of truth values.
         """
@@ -138,7 +138,7 @@ class BurnEnd:
         return result.result(PATIENCE_SECONDS)
 
     def handle(self, sock: socket.socket, refuse_with: int) -> None:
-        """Shake hands and read; routes that Burn has not are refused."""
+        """Accept the handshake and receive; refuse routes that Burn lacks."""
         protocol = ServerProtocol(max_size=None)
         while not (events := protocol.events_received()):
             protocol.receive_data(sock.recv(2**16))
@@ -160,7 +160,7 @@ class BurnEnd:
 
 @contextlib.contextmanager
 def burn_end(refuse_with: int = 404) -> Iterator[BurnEnd]:
-    """Listen; routes that Burn has not are answered with a status of HTTP."""
+    """Listen; respond to routes that Burn lacks with an HTTP status."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         end = BurnEnd(listening.getsockname()[1])
         threads: list[threading.Thread] = []
@@ -184,7 +184,7 @@ def burn_end(refuse_with: int = 404) -> Iterator[BurnEnd]:
         try:
             yield end
         finally:
-            # On Linux, closing alone does not wake a thread that accepts.
+            # On Linux, close() alone does not wake a thread in accept().
             listening.shutdown(socket.SHUT_RDWR)
             accepting.join(PATIENCE_SECONDS)
             for sock in accepted:

@@ -16,7 +16,7 @@ __all__ = ["burn_client", "burn_server", "program", "start_burn_client"]
 
 
 def program(name: str) -> str:
-    """Return the path of ``burn-client`` or ``burn-server``; skip where it is not built."""
+    """Return the path of ``burn-client`` or ``burn-server``; skip the test if it is not built."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = os.environ.get("CARGO_TARGET_DIR") or cache / "burn-remote" / "interop-target"
     path = Path(target) / "release" / name

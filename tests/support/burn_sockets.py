@@ -1,4 +1,4 @@
-"""A Burn client that says what a test tells it to, task by task."""
+"""A Burn client that sends the tasks a test chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BurnSockets"]
 
 
 class BurnSockets:
-    """One session's two sockets. Like the original's client, it counts its tensors as it likes."""
+    """The two sockets of one session. As in Burn's client, the caller chooses tensor ids."""
 
     def __init__(self, address: str) -> None:
         self.requests: BlockingLink = connect(address, "/request", close_timeout_seconds=0)
@@ -52,20 +52,20 @@ class BurnSockets:
         self.say(Execute(Operation(signature, tensors)), stream=stream)
 
     def read(self, tensor: int, spec: TensorSpec, stream: int = 0) -> Any:
-        """Return what comes back: data, or an error."""
+        """Return the response: data or an error."""
         request = request_id(self._position + 1, stream)
         self.say(Read(request, tensor, spec), stream=stream)
         return self._answer(request)
 
     def array(self, tensor: int, spec: TensorSpec, dtype: Any = np.float32, stream: int = 0) -> Any:
-        """Return the elements of a tensor that is there."""
+        """Return the elements of a tensor."""
         data = self.read(tensor, spec, stream)
         assert isinstance(data, TensorData), data
         assert data.spec == spec
         return np.frombuffer(data.bytes, dtype).reshape(spec.shape)
 
     def sync(self) -> Any:
-        """Wait until everything sent has been executed; return the first error that nobody read."""
+        """Wait until everything sent has been executed; return the first unread error."""
         request = request_id(self._position + 1, 0)
         self.say(Sync(request))
         return self._answer(request)

@@ -1,4 +1,4 @@
-"""Which arrays does a property hold for, and when do two have the same elements?
+"""Hypothesis strategies for arrays, and comparison of their elements.
 
 Hypothesis strategies for each dtype that tensors have.
 """
@@ -35,7 +35,7 @@ shapes: Final = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 
 def _values(dtype: Any, finite: bool) -> st.SearchStrategy[Any]:
     if dtype in FLOATS:
-        # Also for bfloat16: what float32 has is rounded to it.
+        # For bfloat16 too: float32 numbers are rounded to it.
         width = {2: 16, 4: 32, 8: 64}[dtype.itemsize] if dtype != BFLOAT16 else 32
         bound = 1e3 if finite else None
         return st.floats(
@@ -44,7 +44,7 @@ def _values(dtype: Any, finite: bool) -> st.SearchStrategy[Any]:
             width=width,  # type: ignore[arg-type]
             allow_nan=not finite,
             allow_infinity=not finite,
-            # CuPy compiles for subnormal numbers of float32 to be zero.
+            # CuPy's kernels flush subnormal float32 numbers to zero.
             allow_subnormal=False if BACKEND_NAME == "cupy" and width == 32 else None,
         )
     return hnp.from_dtype(dtype)
@@ -70,7 +70,7 @@ def pairs(draw: Any, dtype: Any, *, finite: bool = False) -> tuple[Array, Array]
 
 
 def wrapped(exact: Any, dtype: Any) -> Array:
-    """Return Python's integers, of any size, as those of a dtype to which they wrap around."""
+    """Return Python integers of any size, wrapped around to a dtype."""
     bits = 8 * dtype.itemsize
     low = 0 if dtype.kind == "u" else -(2 ** (bits - 1))
     exact = np.asarray(exact, dtype=object)
@@ -81,6 +81,6 @@ def wrapped(exact: Any, dtype: Any) -> Array:
 def assert_same(seen: Array, expected: Array) -> None:
     """Fail unless two arrays have the same shape and elements; NaN is the same as NaN."""
     if seen.dtype in FLOATS:
-        # NumPy takes a bfloat16 for no floating-point number, and its NaN for none.
+        # NumPy does not treat bfloat16 as a floating-point dtype, nor recognize its NaN.
         seen, expected = seen.astype(np.float64), expected.astype(np.float64)
     np.testing.assert_array_equal(seen, expected, strict=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy that does what networks do: it cuts, delays, splits, stalls, where the test says."""
+"""A TCP proxy that cuts, delays, splits and stalls connections as a test demands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 __all__ = ["FaultyProxy", "faulty_proxy"]
 
-# Returns after how many bytes, in both directions together, a connection is cut; None: never.
+# Returns after how many bytes (of both directions) a connection is cut, or None for never.
 Plan = Callable[[], int | None]
 
 
 class FaultyProxy:
-    """Pass bytes on until a connection's plan says to cut it. Counts connections and cuts.
+    """Forwards bytes until a connection's plan cuts it. Counts connections and cuts.
 
     ``piece_bytes`` is how many are passed on at once. A cut is the end of the stream to both ends,
     or a reset with ``resets``.
@@ -28,16 +28,16 @@ class FaultyProxy:
     ) -> None:
         self.connections = 0
         self.cuts = 0
-        # Cleared: connections stay, what they carry waits here.
+        # Cleared: connections stay open, and their bytes wait here.
         self.flowing = threading.Event()
         self.flowing.set()
         self._piece_bytes = piece_bytes
         self._resets = resets
-        # Called at each cut, before the connection is closed: here a test kills who is at its end.
+        # Called at each cut before the connection is closed, for example to kill a process.
         self.at_cut: Callable[[], None] = lambda: None
-        # Called with what is passed on, and whether it goes to the server; returns what arrives.
+        # Called with forwarded bytes and whether they go to the server; returns what arrives.
         self.change: Callable[[bytes, bool], bytes] = lambda data, goes_up: data
-        # Cleared: connections are taken and nothing is passed on, as by a network that is down.
+        # Cleared: connections are accepted but nothing is forwarded, as in a dead network.
         self.open = threading.Event()
         self.open.set()
         self._plan = plan
@@ -51,20 +51,20 @@ class FaultyProxy:
         self._accepting.start()
 
     def cut_all(self) -> None:
-        """Cut every connection there is."""
+        """Cut all open connections."""
         with self._lock:
             pairs = [*self._pairs]
         for pair in pairs:
             self._cut(pair)
 
     def stall_all(self) -> None:
-        """Pass nothing more on, over any connection that there is, not even its end."""
+        """Stop forwarding on all open connections, including their end of stream."""
         with self._lock:
             for budget in self._pairs.values():
                 budget.stalled = True
 
     def close(self) -> None:
-        """Stop listening and cut what is left."""
+        """Stop listening and cut the remaining connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -134,7 +134,7 @@ class FaultyProxy:
 
 
 class _Budget:
-    """The bytes that a connection may still carry."""
+    """The number of bytes that a connection may still carry."""
 
     def __init__(self, total: int | None) -> None:
         self.stalled = False
@@ -142,7 +142,7 @@ class _Budget:
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
-        """Return how many of these bytes may pass."""
+        """Return how many of these bytes may be forwarded."""
         with self._lock:
             if self._left is None:
                 return wanted

@@ -1,4 +1,4 @@
-"""A module for ``--custom-operations`` of a server that loses its GPU, which others keep."""
+"""A ``--custom-operations`` module that makes a server's process lose its GPU."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ extern "C" __global__ void write_nowhere(float* x) { *reinterpret_cast<float*>(1
 
 @custom_operation("write_nowhere", inputs={"x": "float32"}, shapes=lambda x: x)
 def write_nowhere(xp: Any, x: Any) -> Any:
-    """Write where no memory is: CUDA then refuses all that the process still wants of the GPU."""
+    """Write to an invalid address: CUDA then refuses all further calls of the process."""
     xp.RawKernel(SOURCE, "write_nowhere")((1,), (1,), (x,))
     return xp.empty_like(x)

@@ -1,4 +1,4 @@
-"""Which gradient does a function have, by trying it?"""
+"""Numeric gradients of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a test run one operation on arrays, as a session of the NumPy backend would?"""
+"""Execution of single operations on arrays, as in a backend's session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 
-# The plainest dtype of each array dtype: no Flex32, no Bool(U8).
+# The default dtype of each array dtype: no Flex32, no Bool(U8).
 _DTYPES: Final[dict[Any, DType]] = {array_dtype(dtype): dtype for dtype in reversed(ALL_DTYPES)} | {
     np.dtype(np.float32): DType.from_wire("F32")
 }
@@ -57,7 +57,7 @@ on_host: Final = pytest.mark.skipif(
 
 
 def spec_of(array: Array) -> TensorSpec:
-    """Return what the protocol would say of an array."""
+    """Return the tensor spec of an array."""
     return TensorSpec(array.shape, _DTYPES[array.dtype])
 
 
@@ -71,7 +71,7 @@ def _backend() -> Backend:
 
 
 def sent(tensor: Any) -> Any:
-    """Return arrays of NumPy's, in lists or alone, as arrays of the tested backend."""
+    """Convert a NumPy array, or a list of them, to arrays of the tested backend."""
     if BACKEND_NAME == "numpy" or tensor is None:
         return tensor
     if isinstance(tensor, list | tuple):
@@ -82,7 +82,7 @@ def sent(tensor: Any) -> Any:
 
 
 def received(result: Any) -> Any:
-    """Return arrays of the tested backend, in a tuple or alone, as arrays of NumPy's."""
+    """Convert an array of the tested backend, or a tuple of them, to NumPy arrays."""
     if BACKEND_NAME == "numpy" or result is None:
         return result
     if type(result) is tuple:
@@ -143,7 +143,7 @@ def compute(
     session: BackendSession | None = None,
     **parameters: Any,
 ) -> Any:
-    """Run an operation; check that its inputs stay as they are and its outputs are as declared."""
+    """Run an operation; check that its inputs are unchanged and its outputs match their specs."""
     specs = [
         tuple([spec_of(item) for item in tensor]) if type(tensor) is list else spec_of(tensor)
         for tensor in tensors
@@ -151,7 +151,7 @@ def compute(
     signed = signature(name, *specs, out=out, **parameters)
     arrays = [item for tensor in tensors for item in (tensor if type(tensor) is list else [tensor])]
     before = [array.tobytes() for array in arrays]
-    # As in the thread of a session, infinities and NaN arise in silence; warnings are errors here.
+    # As in a session's thread, infinities and NaN cause no warnings, which would be errors here.
     context = contextvars.copy_context()
     context.run(_backend().prepare_thread)
     bound = (session or _session()).bind(signed)

@@ -1,4 +1,4 @@
-"""Which convolutions and poolings do the tests try, and what are they by definition?"""
+"""Hypothesis strategies for convolutions and poolings, and their definitions as loops."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Convolution:
 
 @st.composite
 def convolutions(draw: st.DrawFn, transposed: bool = False) -> Convolution:
-    """Draw small layers of one to three dimensions; every option varies, per axis."""
+    """Draw small layers with one to three spatial axes; every option varies per axis."""
     rank = draw(st.integers(1, 3))
     groups = draw(st.integers(1, 3))
-    # Products in one group: pointwise and depthwise layers have paths of their own.
+    # Pointwise and depthwise layers have separate code paths.
     channels, filters = draw(st.integers(1, 2)) * groups, draw(st.integers(1, 3)) * groups
     seed = draw(st.integers(0, 2**32))
 
@@ -101,7 +101,7 @@ class Pooling:
 
 @st.composite
 def poolings(draw: st.DrawFn, dilated: bool = True) -> Pooling:
-    """Draw small poolings of one and two dimensions, with many equal elements."""
+    """Draw small poolings with one or two spatial axes and many equal elements."""
     rank = draw(st.integers(1, 2))
 
     def per_axis(low: int, high: int) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def reads(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
-    """Yield each window, tap and the input element that they meet, where there is one."""
+    """Yield each window, kernel element and matching input element, if there is one."""
     for window in np.ndindex(outputs):
         for tap in np.ndindex(kernel):
             place = tuple(

@@ -1,4 +1,4 @@
-"""A backend whose processes lend each other memory without a GPU."""
+"""A backend whose processes lend each other memory, without a GPU."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _bytes_of(memory: SharedMemory) -> memoryview:
 
 
 class SharingBackend(NumpyBackend):
-    """NumPy's, whose loans are shared memory and their handles its names."""
+    """The NumPy backend with loans in shared memory; a handle is the memory's name."""
 
-    # Handles of what is lent now, by all of them.
+    # Handles of all current loans.
     open_loans: ClassVar[set[bytes]] = set()
 
     def __init__(self, host: str = "this host") -> None:

@@ -1,4 +1,4 @@
-"""What do tests of links say again and again?"""
+"""Common parts of the tests of links."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Around every length at which the header of a WebSocket frame, or the way a frame is read, changes.
+# Lengths around each change of the WebSocket frame header or of the way a frame is read.
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 65_537, 131_072, 2**20 - 1, 2**20 + 3)
 
 SENDERS = 8
 
 
 class FarEnd(Protocol):
-    """The other end of a link under test. Every call waits, but not for long."""
+    """The other end of a link under test. Every call waits, with a timeout."""
 
     def send(self, frame: bytes) -> None: ...
     def send_parts(self, head: bytes, payload: memoryview) -> None: ...
@@ -43,18 +43,18 @@ class FarEnd(Protocol):
 
 
 class OpenPair(Protocol):
-    """Opens a link and gives its other end; both live until the test ends."""
+    """Open a link and return its other end; both stay open until the test ends."""
 
     def __call__(self, max_message_bytes: int = ...) -> tuple[BlockingLink, FarEnd]: ...
 
 
 def pattern(size: int) -> bytes:
-    """Return bytes in which a shift, a swap or a hole shows."""
+    """Return bytes that reveal shifted, swapped or missing parts."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
 def in_thread(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Call a function in a thread of its own."""
+    """Call a function in a new thread."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -63,7 +63,7 @@ def in_thread(function: Callable[..., T], *arguments: Any) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    # Daemon: a call that hangs fails its test, and must not keep the interpreter alive as well.
+    # Daemon: a hanging call fails its test and must not keep the interpreter alive.
     threading.Thread(target=run, daemon=True).start()
     return future
 
@@ -74,7 +74,7 @@ def send_all(end: BlockingLink | FarEnd, frames: list[bytes]) -> None:
 
 
 def take(link: BlockingLink) -> bytes:
-    """Receive one frame, within the patience of a test."""
+    """Receive one frame within the timeout of a test."""
     frame = link.receive(PATIENCE_SECONDS)
     assert frame is not None, "no frame came"
     return frame

@@ -1,4 +1,4 @@
-"""Servers that send what a test wrote down, byte by byte."""
+"""Servers that send scripted bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["accept_websocket", "frame_bytes", "scripted_link"]
 
 
 def accept_websocket(sock: socket.socket) -> None:
-    """Answer the handshake of a raw connection."""
+    """Respond to the handshake of a raw connection."""
     protocol = ServerProtocol()
     while not (events := protocol.events_received()):
         protocol.receive_data(sock.recv(2**16))
@@ -35,7 +35,7 @@ def frame_bytes(opcode: Opcode, payload: bytes, *, fin: bool = True) -> bytes:
 
 @contextlib.contextmanager
 def scripted_link(*script: bytes, **options: Any) -> Iterator[BlockingLink]:
-    """Open a link to a server that sends these bytes after the handshake, then listens."""
+    """Open a link to a server that sends these bytes after the handshake, then only receives."""
 
     def behave(sock: socket.socket) -> None:
         accept_websocket(sock)

@@ -1,4 +1,4 @@
-"""Servers in a thread of this process, whose ends of connections a test holds in its hands."""
+"""Servers in a thread of this process; tests control their ends of connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "read_to_end",
 ]
 
-# No test waits longer for anything. Nothing measures how long it took.
+# The timeout of every wait in these tests; no test asserts a duration.
 PATIENCE_SECONDS = 5.0
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -91,7 +91,7 @@ class ServerEnd:
         self.run(self.link.close(code, reason))
 
     def vanish(self) -> None:
-        """Reset the connection, as the kernel of a peer does whose process was killed."""
+        """Reset the connection, as the kernel does for a killed process."""
 
         async def abort() -> None:
             transport = self.connection.transport
@@ -103,7 +103,7 @@ class ServerEnd:
 
 
 class LinkServer:
-    """A WebSocket server; ``accept`` returns its ends of connections in order."""
+    """A WebSocket server; ``accept`` returns its ends of connections in the order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -164,7 +164,7 @@ def link_server(
 
 
 def read_to_end(sock: socket.socket) -> None:
-    """Say nothing until the other side hangs up."""
+    """Receive until the other side closes the connection."""
     while sock.recv(2**16):
         pass
 

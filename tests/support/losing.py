@@ -1,4 +1,4 @@
-"""A module for ``--custom-operations`` of a server whose NumPy devices can be lost."""
+"""A ``--custom-operations`` module for a server whose NumPy devices can be lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LosableBackend", "lose"]
 
 
 class LosableBackend(NumpyBackend):
-    """NumPy's, which is lost when its number is among the ``lost``."""
+    """The NumPy backend; a device is lost if its number is in ``lost``."""
 
     lost: ClassVar[set[int]] = set()
     numbers: ClassVar[itertools.count[int]] = itertools.count()
@@ -31,10 +31,10 @@ class LosableBackend(NumpyBackend):
 
 @custom_operation("lose", inputs={"number": "int"}, shapes=lambda number: number)
 def lose(xp: Any, number: Any) -> Any:
-    """Lose a device, and fail as CUDA's calls then do."""
+    """Lose a device and raise an error as CUDA would."""
     LosableBackend.lost.add(int(number[0]))
     raise RuntimeError("an illegal memory access was encountered")
 
 
-# What a server opens when it has imported the operator's modules.
+# The backend that a server opens after it has imported the module.
 module.NumpyBackend = LosableBackend  # type: ignore[misc]

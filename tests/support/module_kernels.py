@@ -1,4 +1,4 @@
-"""How does a test run one kernel of the family ``Module``, as a session would?"""
+"""Execution of single kernels of the family ``Module``, as in a session."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _DTYPES: Final[dict[Any, DType]] = {
 
 
 def spec_of(array: Array) -> TensorSpec:
-    """Return what the protocol would say of an array."""
+    """Return the tensor spec of an array."""
     return TensorSpec(array.shape, _DTYPES[array.dtype])
 
 
 def normal(seed: int, *shape: int, dtype: Any = np.float64) -> Array:
-    """Return normally distributed numbers that depend on nothing but the arguments."""
+    """Return normally distributed numbers that depend only on the arguments."""
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
@@ -50,7 +50,7 @@ def _families() -> list[Any]:
 
 
 def _family(name: str, **settings: Any) -> Subject:
-    # Of several, the first: what is particular to a device takes the place of what all share.
+    # The first of several: a device's own kernels take precedence over the shared ones.
     family: Subject = next(
         family for family in _families() if family.family == "Module" and name in family.table()
     )
@@ -60,7 +60,7 @@ def _family(name: str, **settings: Any) -> Subject:
 
 
 def call_kernel(name: str, *tensors: Array | None, out: Any = None, **parameters: Any) -> Any:
-    """Call a kernel as it is: what it refuses here, no rule of the table has refused before."""
+    """Call a kernel directly, without the checks of the table's rules."""
     with np.errstate(all="ignore"):
         return received(_family(name).table()[name](*sent(tensors), **parameters, out=out))
 
@@ -72,7 +72,7 @@ def run(
     settings: dict[str, int] | None = None,
     **parameters: Any,
 ) -> Any:
-    """Run a kernel and check that it makes what the table says; return its array, or a tuple.
+    """Run a kernel, check its outputs against the table, and return its array or tuple.
 
     ``settings`` replaces attributes of the family, such as ``workspace_bytes``.
     """
@@ -83,7 +83,7 @@ def run(
     family = _family(name, **(settings or {}))
 
     def kernel(*arrays: Array | None) -> Any:
-        # A backend's thread lets infinities and NaN arise in silence, too.
+        # As in a backend's thread, infinities and NaN cause no warnings.
         with np.errstate(all="ignore"):
             return family.table()[name](*arrays, **parameters, out=out)
 

@@ -1,4 +1,4 @@
-"""What did the real Burn 0.21 write? Golden values, the schema, and recorded operations."""
+"""Data recorded from Burn 0.21: golden values, the schema, and sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = Path(__file__).parents[1] / "conformance" / "data"
 
 
 class Golden(NamedTuple):
-    """A value of the real thing: its name, its bytes, and whether Burn reads them back."""
+    """A value serialized by Burn: its name, its bytes, and whether Burn can read them."""
 
     name: str
     payload: bytes
@@ -24,12 +24,12 @@ class Golden(NamedTuple):
 
     @property
     def lists(self) -> Any:
-        """The value with lists and dictionaries."""
+        """The value as lists and dictionaries."""
         return msgpack.unpackb(self.payload, strict_map_key=False)
 
     @property
     def tuples(self) -> Any:
-        """The value with tuples and tuples of pairs."""
+        """The value as tuples and tuples of pairs."""
         return msgpack.unpackb(self.payload, use_list=False, object_pairs_hook=tuple)
 
 

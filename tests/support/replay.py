@@ -1,4 +1,4 @@
-"""What do recorded sessions of the real Burn give on a backend of ours?
+"""Replay of sessions recorded from Burn on one of our backends.
 
 The client's frames run through the server's interpreter in recorded order; each answer to a read is
 compared with the recorded one: shapes, dtypes, integers and truth values exactly, floating-point
@@ -29,7 +29,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 
 __all__ = ["RANDOM", "Outcome", "difference", "replay"]
 
-# Relative and absolute; those of the recording's own replayer.
+# Relative and absolute tolerances, equal to those of the recorder's own replay.
 TOLERANCES: Final = {
     "F64": (1e-3, 1e-4),
     "F32": (1e-3, 1e-4),
@@ -43,14 +43,14 @@ Key = tuple[int, int]  # server, tensor
 
 
 class Outcome(NamedTuple):
-    """How many answers were compared, and what was wrong, in words."""
+    """The number of compared responses, and a description of each difference."""
 
     compared: int
     problems: list[str]
 
 
 class _Server:
-    """One server of a recorded session: an interpreter, and the answers it owes."""
+    """One server of a recorded session: an interpreter and its pending responses."""
 
     def __init__(self, backend: Backend, problems: list[str]) -> None:
         self.backend = backend
@@ -79,7 +79,7 @@ class _Replay:
         count = 1 + max(frame.get("server", 0) for frame in self.frames)
         self.servers = [_Server(backend, self.problems) for _ in range(count)]
         self.exposed: dict[int, Any] = {}
-        # Tensors that are random or made of such.
+        # Random tensors and tensors computed from them.
         self.random: set[Key] = set()
         self.random_reads: set[str] = set()
         self.compared = 0
@@ -195,8 +195,8 @@ def _elements(data: TensorData) -> Any:
 
 
 def replay(session: dict[str, Any], backend: Backend, *, compare_usage: bool = True) -> Outcome:
-    """Run a recorded session on a backend and compare what it answers."""
-    # In a context of its own: the backend's settings end with it, as those of a worker's thread do.
+    """Run a recorded session on a backend and compare the responses."""
+    # In a separate context, so that the backend's settings end with it, as in a worker thread.
     context = contextvars.copy_context()
     context.run(backend.prepare_thread)
     return context.run(_Replay(session, backend, compare_usage).run)

@@ -1,4 +1,4 @@
-"""Real servers in real processes, for tests that need them."""
+"""Servers in separate processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RunningServer:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that the process holds now."""
+        """The resident memory of the process in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that the process has held."""
+        """The peak resident memory of the process in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
@@ -42,22 +42,22 @@ class RunningServer:
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets the process has open."""
+        """The number of open files and sockets of the process."""
         return psutil.Process(self.process.pid).num_fds()
 
     @property
     def threads(self) -> int:
-        """How many threads the process has."""
+        """The number of threads of the process."""
         return psutil.Process(self.process.pid).num_threads()
 
     @property
     def cpu_seconds(self) -> float:
-        """How long the process has computed."""
+        """The CPU time of the process in seconds."""
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
     def metrics(self) -> dict[str, float]:
-        """Return what /metrics says, by name and labels."""
+        """Return the values of /metrics by name and labels."""
         url = f"http://127.0.0.1:{self.port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             lines = answer.read().decode().splitlines()
@@ -65,16 +65,16 @@ class RunningServer:
         return {name: float(value) for name, value in samples}
 
     def metric(self, name: str) -> float:
-        """Return what /metrics says of one metric, without labels."""
+        """Return the value of one metric without labels."""
         return self.metrics()[name]
 
     def kill(self) -> None:
-        """End it without a word, as a crash would."""
+        """Kill the process, as a crash would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(5)
 
     def stop(self) -> int:
-        """Ask it to drain, and return its exit code."""
+        """Ask the server to drain, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(15)
 
@@ -83,14 +83,14 @@ class RunningServer:
 def server(
     *flags: str, module: str = "burn_remote_server", **variables: str
 ) -> Iterator[RunningServer]:
-    """Start a server on a free port; kill it at the end if it still runs.
+    """Start a server on a free port; kill it at the end if it is still running.
 
     ``module`` is what Python runs, and ``variables`` are added to its environment.
     """
     command = [sys.executable, "-m", module, "--port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
     environment |= variables
-    # As docs/running-a-server.md advises: large messages are bound by page faults without it.
+    # As docs/running-a-server.md advises: without it, page faults dominate large messages.
     environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     process = subprocess.Popen(
         [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True, env=environment

@@ -1,4 +1,4 @@
-"""What do recorded sessions of the real Burn give over the sockets of a server?
+"""Replay of sessions recorded from Burn over the sockets of a server.
 
 The client's frames go out unchanged, in recorded order; where the recording has an answer, the
 server's is awaited and compared: shapes, dtypes, integers and truth values exactly.
@@ -26,7 +26,7 @@ class _Sockets:
     """The two sockets of one session on one server."""
 
     def __init__(self, address: str) -> None:
-        # The original never answers a close, and neither side pings.
+        # Burn's server never responds to a close, and neither side sends pings.
         self.requests: BlockingLink = connect(address, "/request", close_timeout_seconds=0)
         self.responses: BlockingLink = connect(address, "/response", close_timeout_seconds=0)
         session = secrets.randbits(63)
@@ -35,7 +35,7 @@ class _Sockets:
         self._arrived: dict[str, Any] = {}
 
     def answer(self, identity: str) -> Any:
-        """Return the answer to one question, whatever comes before it."""
+        """Return the response to one request, skipping those before it."""
         while identity not in self._arrived:
             frame = self.responses.receive(ANSWER_SECONDS)
             assert frame is not None, f"no answer to {identity}"
@@ -122,5 +122,5 @@ class _Replay:
 def replay_over_sockets(
     session: dict[str, Any], addresses: list[str], *, compare_usage: bool = True
 ) -> list[str]:
-    """Play a recorded session against real servers; return what was answered differently."""
+    """Replay a recorded session against servers; return the responses that differ."""
     return _Replay(session, addresses, compare_usage).run()

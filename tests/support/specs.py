@@ -1,4 +1,4 @@
-"""How are tensor specs and calls of rules written short, so that a table of cases is readable?"""
+"""Short notation for tensor specs and calls of rules, for tables of cases."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def i32(*shape: int) -> TensorSpec:
 
 
 def flags(*shape: int, dtype: DType = BOOL) -> TensorSpec:
-    """A tensor of truth values."""
+    """A tensor of bools."""
     return TensorSpec(shape, dtype)
 
 
 def made(
     row: Row, *inputs: Any, requested: tuple[TensorSpec, ...] = (), **parameters: Any
 ) -> tuple[TensorSpec, ...]:
-    """Return the outputs that a row's rule gives."""
+    """Return the outputs that a row's rule infers."""
     return row.rule(Call(inputs, parameters, requested))

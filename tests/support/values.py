@@ -1,4 +1,4 @@
-"""How are the elements of a tensor compared with those of a NumPy array?"""
+"""Comparison of tensors with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["same"]
 
 
 def same(actual: br.Tensor, expected: Any, tolerance: float = 0.0) -> None:
-    """Compare shape, dtype and elements, NaN being the same as NaN."""
+    """Assert equal shape, dtype and elements; NaN equals NaN."""
     expected = np.asarray(expected)
     array = actual.numpy()
     assert array.shape == expected.shape == actual.shape
