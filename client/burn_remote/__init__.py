@@ -197,11 +197,11 @@ from burn_remote.functions.tensor import (
 from burn_remote.functions.value import (
     read,
 )
-from burn_remote.runner import (
+from burn_remote.runner.interface import (
     RunnerClient,
     TensorHandle,
 )
-from burn_remote.sessions.pending import (
+from burn_remote.runner.pending import (
     Pending,
 )
 from burn_remote.sessions.traffic import (

@@ -23,7 +23,8 @@ from burn_remote.credentials import checked_token, trusted_context
 from burn_remote.diagnostics.foreign_names import device_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.open_sessions import OpenSessions
-from burn_remote.runner import RunnerClient
+from burn_remote.runner.interface import RunnerClient
+from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.native_session import NativeSession
@@ -55,21 +56,25 @@ class Device:
     Two devices are equal when they are the same session.
     """
 
-    # Devices of one domain fetch tensors from each other by transfer id.
-    transfer_domain: ClassVar[str | None] = None
+    runners: RunnerStack
 
-    session: NativeSession | BurnSession
-    _client: RunnerClient
+    @property
+    def session(self) -> Any:
+        """The session that carries out what is done on this device."""
+        return self.runners.session
 
     @property
     def client(self) -> RunnerClient:
-        """The one place through which all operations on this device pass."""
-        return self._client
+        """The outermost runner: all that happens on this device passes through it.
+
+        Assign a runner around it to record or change what happens, and its ``inner`` to end that:
+        ``device.client = Recorder(device.client)``. All devices of a session share their runners.
+        """
+        return self.runners.outermost
 
     @client.setter
     def client(self, client: RunnerClient) -> None:
-        # A frontend puts its decorator here: autodiff, fusion, graph capture.
-        self._client = client
+        self.runners.put_around(client)
 
     if not TYPE_CHECKING:  # a type checker must keep finding what is missing
 
@@ -77,11 +82,10 @@ class Device:
             text = f"a device has no attribute {name!r}{device_attribute_advice(name)}"
             raise AttributeError(text, name=name, obj=self)
 
-    def _adopt(self, session: NativeSession | BurnSession) -> None:
-        self.session = session
-        self._client = session
-        if not hasattr(session, "device"):
-            session.device = self
+    def _use_runners(self, runners: RunnerStack) -> None:
+        self.runners = runners
+        if runners.device is None:
+            runners.device = self
 
     def tensor(self, data: Any, dtype: AnyDType | None = None) -> Tensor:
         """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
@@ -94,15 +98,15 @@ class Device:
 
         Raises the first ``OperationFailed`` that no read has raised, and ``ConnectionLost``.
         """
-        self.client.sync().result()
+        self.runners.sync().result()
 
     def seed(self, seed: int) -> None:
         """Set the seed of this device's random numbers, for this session only (0 ≤ seed < 2⁶⁴)."""
-        self.client.seed(whole_number("a seed", seed, 0, 2**64 - 1))
+        self.runners.seed(whole_number("a seed", seed, 0, 2**64 - 1))
 
     def dtype_usage(self, dtype: AnyDType) -> DTypeUsage:
         """Ask what the device can do with a dtype. Waits for the answer."""
-        return self.client.dtype_usage(as_dtype(dtype)).result()
+        return self.runners.dtype_usage(as_dtype(dtype)).result()
 
     def supports_dtype(self, dtype: AnyDType) -> bool:
         """Whether the device can store and compute with a dtype. Waits for the answer."""
@@ -111,12 +115,13 @@ class Device:
 
     def memory_cleanup(self) -> None:
         """Have the device return cached memory to its system. Does not wait."""
-        self.session.memory_cleanup()
+        self.runners.memory_cleanup()
 
     @property
     def traffic(self) -> Traffic:
         """What this session has sent and received so far: a copy, to take differences of."""
-        return self.session.traffic - Traffic()
+        traffic: Traffic = self.session.traffic
+        return traffic - Traffic()
 
     @property
     def info(self) -> dict[str, Any]:
@@ -124,8 +129,12 @@ class Device:
         return dict(self.session.welcome.device)
 
     def close(self) -> None:
-        """Send what waits and end the session, freeing its tensors. A second time does nothing."""
-        self.session.close()
+        """Send what waits and end the session, freeing its tensors. A second call does nothing.
+
+        Tensors that moved to other devices stay there: this waits until they have arrived, at most
+        30 seconds.
+        """
+        self.runners.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,10 +148,10 @@ class Device:
         self.close()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and other.session is self.session
+        return isinstance(other, Device) and other.runners is self.runners
 
     def __hash__(self) -> int:
-        return hash(id(self.session))
+        return hash(id(self.runners))
 
 
 class RemoteDevice(Device):
@@ -163,9 +172,7 @@ class RemoteDevice(Device):
     ``VersionMismatch``.
     """
 
-    transfer_domain = "servers"
-
-    _sessions: ClassVar[OpenSessions[NativeSession | BurnSession]] = OpenSessions()
+    _sessions: ClassVar[OpenSessions[RunnerStack]] = OpenSessions()
 
     @explained
     def __init__(
@@ -179,7 +186,8 @@ class RemoteDevice(Device):
     ) -> None:
         if dialect not in (None, NATIVE, BURN):
             raise UsageError(f"dialect is {dialect!r}; there are {NATIVE!r} and {BURN!r}")
-        self.address: Final = normal_address(default_address() if address is None else address)
+        address = normal_address(default_address() if address is None else address)
+        self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
         # A path's context is a new one each time: the path says which trust it is.
@@ -187,10 +195,10 @@ class RemoteDevice(Device):
         key = self.address, token, trusted, dialect
         self._use = self._sessions.use(
             key,
-            lambda: _connect(self.address, dialect, token, context, timeout_seconds),
+            lambda: RunnerStack(_connect(address, dialect, token, context, timeout_seconds)),
             timeout_seconds,
         )
-        self._adopt(self._use.session)
+        self._use_runners(self._use.session)
 
     def close(self) -> None:
         """End this device's use of its session; the last use sends what waits and ends the session.
@@ -279,8 +287,6 @@ class LocalDevice(Device):
     ``burn_remote_server.custom.custom_operation``.
     """
 
-    transfer_domain = "local"
-
     def __init__(self, backend: str = "numpy", *, custom_operations: Iterable[object] = ()) -> None:
         self.backend: Final = backend
         found = entry_points(group="burn_remote.local", name=backend)
@@ -297,11 +303,13 @@ class LocalDevice(Device):
                 'install what it needs with pip install "burn-remote[server]"'
             ) from error
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
-        self._adopt(
-            NativeSession(
-                lambda _: open_link(**wanted), token=None, timeout_seconds=CONNECT_TIMEOUT_SECONDS
-            )
+        session = NativeSession(
+            lambda _: open_link(**wanted),
+            token=None,
+            timeout_seconds=CONNECT_TIMEOUT_SECONDS,
+            transfer_domain="local",
         )
+        self._use_runners(RunnerStack(session))
 
     def __repr__(self) -> str:
         return f"LocalDevice({self.backend!r})"

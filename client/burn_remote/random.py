@@ -145,5 +145,5 @@ def _drawn(
     shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: Device | None
 ) -> Tensor:
     operator = INT_RANDOM if dtype.is_integer else RANDOM
-    client = (default_device() if device is None else checked_device(device)).client
+    client = (default_device() if device is None else checked_device(device)).runners
     return Tensor(operator.create(client, TensorSpec(normal_shape(shape), dtype), (distribution,)))

@@ -101,7 +101,7 @@ def expose_in_vain(program: Program) -> None:
     tensor = br.ones((10_000,), device=program.device)
     is_native = isinstance(program.device.session, NativeSession)
     transfer = new_transfer_id() if is_native else new_transfer_number()
-    program.device.session.expose(tensor.handle, transfer, 60)
+    program.device.session.expose(tensor.handle.id, tensor.handle.spec, transfer, 60)
 
 
 def fail(program: Program) -> None:

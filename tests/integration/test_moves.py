@@ -73,6 +73,31 @@ def test_concurrent_moves_in_both_directions_do_not_deadlock(remote_pair: Pair) 
         assert [done.result(60) for done in swaps] == 4 * [8 * [201]]
 
 
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_a_tensor_that_moved_stays_when_its_source_is_closed_at_once(
+    dialect: str, first_server: RunningServer, second_server: RunningServer
+) -> None:
+    with br.RemoteDevice(second_server.address, dialect=dialect) as target:
+        source = br.RemoteDevice(first_server.address, dialect=dialect)
+        moved = br.ones((1000,), device=source).to(target)
+        source.close()
+        assert moved.sum().item() == 1000
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_closing_a_source_leaves_failures_of_the_target_to_its_program(
+    dialect: str, first_server: RunningServer, second_server: RunningServer
+) -> None:
+    with br.RemoteDevice(second_server.address, dialect=dialect) as target:
+        source = br.RemoteDevice(first_server.address, dialect=dialect)
+        moved = br.ones((4,), device=source).to(target)
+        failed = moved.take(br.tensor(np.array([9]), device=target), axis=0)
+        source.close()
+        with pytest.raises(br.OperationFailed, match="index 9"):
+            target.sync()
+        del failed
+
+
 def test_a_tensor_moves_between_devices_of_one_server() -> None:
     with (
         server("--device-count", "2") as running,

@@ -112,9 +112,9 @@ def test_a_peer_whose_certificate_is_not_trusted_is_not_fetched_from(
 
 def refusal(address: str, device: br.RemoteDevice) -> str:
     """Have a device's server fetch from an address; return why it did not."""
-    handle = device.session.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
+    handle = device.runners.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
     with pytest.raises(br.TransferFailed) as caught:
-        device.session.read_tensor_async(handle).result(10)
+        device.runners.read_tensor_async(handle).result(10)
     return str(caught.value)
 
 

@@ -112,8 +112,8 @@ def test_a_wrong_length_is_refused_with_both_lengths_and_other_sessions_continue
         kept = br.ones((2,), device=good)
         bad = br.RemoteDevice(first_server.address + "/0")
         with pytest.raises(ProtocolViolation, match=f"{told}|{either}"):
-            handle = bad.session.register_tensor_data(data)
-            bad.session.read_tensor_async(handle).result()
+            handle = bad.runners.register_tensor_data(data)
+            bad.runners.read_tensor_async(handle).result()
         with BurnSockets(first_server.address) as sockets:
             sockets.say(Upload(1, data))
             answer = sockets.read(1, data.spec)

@@ -120,11 +120,11 @@ def test_exposing_too_many_tensors_is_refused_and_the_others_arrive() -> None:
     ):
         x = br.ones((2,), device=a)
         for letter in (b"a", b"b", b"c"):
-            a.session.expose(x.handle, letter * 32, 60)
+            a.session.expose(x.handle.id, x.handle.spec, letter * 32, 60)
         with pytest.raises(br.QuotaExceeded, match="3 would be exposed, 2 are allowed"):
             a.sync()
-        handle = b.session.fetch(b"a" * 32, a.address, TensorSpec((2,), br.float32))
-        assert b.session.read_tensor_async(handle).result(5).shape == (2,)
+        handle = b.runners.fetch(b"a" * 32, a.address, TensorSpec((2,), br.float32))
+        assert b.runners.read_tensor_async(handle).result(5).shape == (2,)
 
 
 def test_the_bytes_of_all_sessions_are_bounded() -> None:
@@ -178,7 +178,7 @@ def test_an_exposed_tensor_is_freed_when_it_expires() -> None:
     ):
         before = running.resident_bytes
         x = br.ones((20_000_000,), device=device)
-        device.session.expose(x.handle, b"t" * 32, 60)
+        device.session.expose(x.handle.id, x.handle.spec, b"t" * 32, 60)
         del x
         device.sync()
         # The server frees it without any request.

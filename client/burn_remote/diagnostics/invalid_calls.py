@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 
 from burn_remote.diagnostics.foreign_names import KEYWORDS, POSITIONAL, RENAMED_KEYWORDS
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 
 __all__ = ["explained", "no_tensor"]

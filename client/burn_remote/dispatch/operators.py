@@ -11,6 +11,7 @@ from burn_remote.arguments.arrays import Array, data_from
 from burn_remote.arguments.numbers import Number, number_for, number_key
 from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
+from burn_remote.runner.stack import outermost
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
@@ -18,7 +19,7 @@ from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.runner import RunnerClient, TensorHandle
+    from burn_remote.runner.interface import RunnerClient, TensorHandle
     from burn_remote_protocol.dtypes import DType
     from burn_remote_protocol.operations.row import Row, Signature
 
@@ -83,11 +84,12 @@ class Operator:
         """Apply the row to two tensors; their shapes broadcast."""
         first, second = x1.handle, x2.handle
         client = first.client
-        if second.client is client:
-            signature = self._signatures.known.get((first.spec, second.spec))
-            if signature is not None:
-                (out,) = client.register_op(signature, (first, second))
-                return x1.__class__(out)
+        if second.client is not client:
+            client = self._common_client((x1, x2))
+        signature = self._signatures.known.get((first.spec, second.spec))
+        if signature is not None:
+            (out,) = client.register_op(signature, (first, second))
+            return x1.__class__(out)
         return self._binary_anew(x1, x2)
 
     def scalar(self, x: Tensor, number: Number) -> Tensor:
@@ -197,15 +199,13 @@ class Operator:
         handles = [x.handle for x in tensors]
         for handle in handles:
             if handle.client is not client:
-                self._refuse_devices(tensors)
+                client = self._common_client(tensors)
+                break
         kind = first.__class__
         return tuple([kind(out) for out in client.register_op(signature, handles)])
 
     def _binary_anew(self, x1: Tensor, x2: Tensor) -> Tensor:
-        first, second = x1.handle, x2.handle
-        if first.client is not second.client:
-            self._refuse_devices((x1, x2))
-        specs = (first.spec, second.spec)
+        specs = (x1.handle.spec, x2.handle.spec)
         rank1, rank2 = len(specs[0].shape), len(specs[1].shape)
         if rank1 == rank2:
             self._signatures.add(specs, specs)
@@ -221,7 +221,11 @@ class Operator:
             self._alignments[specs] = aligned
         return self.binary(reshaped(x1, aligned[0]), reshaped(x2, aligned[1]))
 
-    def _refuse_devices(self, tensors: Sequence[Tensor]) -> None:
+    def _common_client(self, tensors: Sequence[Tensor]) -> RunnerClient:
+        """Return the runner that sees an operation on tensors of several runners."""
+        client = outermost([x.handle for x in tensors])
+        if client is not None:
+            return client
         listed = ", ".join(f"{x.handle.spec} on {x.handle.client.device}" for x in tensors)
         raise DeviceMismatch(
             f"{self.row}: the tensors are on different devices ({listed}); "

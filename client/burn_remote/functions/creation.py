@@ -53,7 +53,7 @@ from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.device import Device
-    from burn_remote.runner import RunnerClient
+    from burn_remote.runner.interface import RunnerClient
 
 __all__ = [
     "arange",
@@ -333,7 +333,7 @@ def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
 
 
 def _client(device: Device | None) -> RunnerClient:
-    return (default_device() if device is None else checked_device(device)).client
+    return (default_device() if device is None else checked_device(device)).runners
 
 
 def _spec(shape: int | Sequence[int], dtype: AnyDType | None) -> TensorSpec:
@@ -343,5 +343,5 @@ def _spec(shape: int | Sequence[int], dtype: AnyDType | None) -> TensorSpec:
 def _like(
     x: Tensor, dtype: AnyDType | None, device: Device | None
 ) -> tuple[RunnerClient, TensorSpec]:
-    client = x.handle.client if device is None else checked_device(device).client
+    client = x.handle.client if device is None else checked_device(device).runners
     return client, TensorSpec(x.shape, x.dtype if dtype is None else as_dtype(dtype))

@@ -79,7 +79,7 @@ def quantized_tensor(
     content = body.tobytes() + numbers.astype("<f4").tobytes()
     data = TensorData(content, integers.shape, DType.quantized(scheme))
     chosen = default_device() if device is None else checked_device(device)
-    return Tensor(chosen.client.register_tensor_data(data))
+    return Tensor(chosen.runners.register_tensor_data(data))
 
 
 @explained

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
+from burn_remote.chosen_device import checked_device
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import (
     activations,
@@ -24,7 +25,6 @@ from burn_remote.functions import (
     statistics,
 )
 from burn_remote.functions.value import TensorValue, is_tensor
-from burn_remote.router import move
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ class Tensor(TensorValue):
         Between servers the elements are transferred directly and this call does not wait. To or
         from a local device they pass through this process, and the call waits for them.
         """
-        handle = move(self.handle, device)
-        return self if handle is self.handle else Tensor(handle)
+        runners = checked_device(device).runners
+        handle = self.handle
+        if handle.client.session is runners.session:
+            return self
+        return Tensor(handle.client.move(handle, runners))
 
     def to_device(self, device: Device, /, *, stream: None = None) -> Tensor:
         """Move the tensor to another device (the array API's name for ``to``).

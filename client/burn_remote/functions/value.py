@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
 from burn_remote.diagnostics.foreign_names import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.runner import TensorHandle
-from burn_remote.sessions.pending import Pending
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch
 from burn_remote_protocol.tensors import TensorData
 
@@ -78,7 +78,8 @@ class TensorValue:
     @property
     def device(self) -> Device:
         """The device that holds the elements."""
-        return self.handle.client.device
+        device: Device = self.handle.client.device
+        return device
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
 

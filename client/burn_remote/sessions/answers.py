@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.connection import fresh
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -30,11 +30,14 @@ UNREPORTED_LENGTH: Final = 64
 class _Request:
     """A request without a reply yet."""
 
-    __slots__ = ("buffer", "pending", "read", "received")
+    __slots__ = ("buffer", "pending", "read", "received", "reports_failures")
 
-    def __init__(self, pending: Pending[Any], read: TensorSpec | None = None) -> None:
+    def __init__(
+        self, pending: Pending[Any], read: TensorSpec | None, reports_failures: bool
+    ) -> None:
         self.pending = pending
         self.read = read
+        self.reports_failures = reports_failures
         self.buffer = memoryview(b"")
         self.received = 0
 
@@ -47,9 +50,19 @@ class Answers:
         self._requests: dict[int, _Request] = {}
         self._unreported: list[OperationFailed] = []
 
-    def expect(self, request: int, pending: Pending[Any], read: TensorSpec | None) -> None:
-        """Register a request; ``read`` is the shape and dtype that a read asks for."""
-        self._requests[request] = _Request(pending, read)
+    def expect(
+        self,
+        request: int,
+        pending: Pending[Any],
+        read: TensorSpec | None,
+        *,
+        reports_failures: bool = True,
+    ) -> None:
+        """Register a request; ``read`` is the shape and dtype that a read asks for.
+
+        ``reports_failures``: where it is a sync, it raises the first failure that no read raised.
+        """
+        self._requests[request] = _Request(pending, read, reports_failures)
 
     def take(self, message: object) -> None:
         """Deliver the content of a message to the request that it answers.
@@ -87,7 +100,7 @@ class Answers:
             request.pending.complete(TensorData(value, spec.shape, spec.dtype))
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
-        elif self._unreported:
+        elif self._unreported and request.reports_failures:
             # A sync raises the first failure that no read has raised.
             first, self._unreported = self._unreported[0], []
             request.pending.fail(first)

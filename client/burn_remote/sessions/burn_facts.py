@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from burn_remote.sessions.pending import Pending
+from burn_remote.runner.pending import Pending
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.messages import Welcome

@@ -1,14 +1,13 @@
-"""How do a Burn server's answers reach those who wait for them?"""
+"""Routing of a Burn server's replies to the requests that wait for them."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from burn_remote.arguments.arrays import array_from, data_from, numpy_dtype
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.connection import fresh
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.dialects.burn_responses import Answer
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
@@ -23,54 +22,82 @@ __all__ = ["BurnReplies"]
 
 
 class _Request:
-    """An answer that is awaited; ``read`` is the tensor that is asked for, where one is."""
+    """A request without a reply yet; ``read`` is the tensor that is read, where one is."""
 
-    __slots__ = ("pending", "read")
+    __slots__ = ("pending", "read", "reports_failures")
 
-    def __init__(self, pending: Pending[Any], read: TensorHandle | None) -> None:
+    def __init__(
+        self,
+        pending: Pending[Any],
+        read: tuple[int, TensorSpec] | None,
+        reports_failures: bool,
+    ) -> None:
         self.pending = pending
-        # Not the handle: holding it would keep the tensor on the server.
-        self.read = None if read is None else (read.spec, read.id)
+        self.read = read
+        self.reports_failures = reports_failures
 
 
 class BurnReplies:
-    """What is awaited, by request."""
+    """Requests without a reply, by id."""
 
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
+        # What a server told a request that reports no failures: the next one that does has it.
+        self._unreported: OperationFailed | None = None
 
-    def expect(self, request: int, pending: Pending[Any], read: TensorHandle | None = None) -> None:
-        """Wait for an answer; ``read`` is what a read asked for."""
-        self._requests[request] = _Request(pending, read)
+    def expect(
+        self,
+        request: int,
+        pending: Pending[Any],
+        read: tuple[int, TensorSpec] | None = None,
+        *,
+        reports_failures: bool = True,
+    ) -> None:
+        """Register a request; ``read`` is the id, and the shape and dtype, of what a read reads.
+
+        ``reports_failures``: where it is a sync, it raises a failure that the server reports.
+        """
+        self._requests[request] = _Request(pending, read, reports_failures)
 
     def take(self, answer: Answer) -> None:
-        """Deliver an answer. Raises ``ProtocolViolation`` for what was not asked."""
+        """Deliver a reply. Raises ``ProtocolViolation`` for one that answers no request."""
         request = self._requests.pop(answer.request, None)
         if request is None:
             raise ProtocolViolation(f"an answer to {answer.request:#x}, which was not asked")
         value = answer.value
-        if isinstance(value, OperationFailed):
-            if request.read is not None:
-                value.location = self._locations.find(request.read[1])
-            request.pending.fail(value)
-        elif request.read is not None:
-            request.pending.complete(_as_declared(value, request.read[0]))
+        if request.read is not None:
+            tensor, spec = request.read
+            if isinstance(value, OperationFailed):
+                value.location = self._locations.find(tensor)
+                request.pending.fail(value)
+            else:
+                request.pending.complete(_as_declared(value, spec))
+        elif type(value) is int:
+            request.pending.complete(DTypeUsage(value))
         else:
-            request.pending.complete(DTypeUsage(value) if type(value) is int else None)
+            self._finish_sync(request, value if isinstance(value, OperationFailed) else None)
+
+    def _finish_sync(self, request: _Request, failure: OperationFailed | None) -> None:
+        self._unreported = first = self._unreported or failure
+        if first is None or not request.reports_failures:
+            request.pending.complete(None)
+        else:
+            self._unreported = None
+            request.pending.fail(first)
 
     def fail(self, error: BurnRemoteError) -> None:
-        """Deliver an error to everyone who waits."""
+        """Fail every open request."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.pending.fail(fresh(error))
 
 
 def _as_declared(data: object, spec: TensorSpec) -> TensorData:
-    """Return what was read as the program knows it.
+    """Return what was read in the dtype that the program expects.
 
     The real server answers some reads in another dtype: positions of extremes of integers as int64,
-    truth values that were gathered as bytes.
+    gathered bools as bytes.
     """
     if not isinstance(data, TensorData) or data.shape != spec.shape:
         raise ProtocolViolation(f"the answer to a read of {spec} is {shown(data)}")

@@ -1,7 +1,7 @@
-"""How does a program's work reach a server that speaks Burn 0.21, the real one or ours?
+"""Sessions in Burn 0.21's dialect, with a real Burn server or ours.
 
-The same promises as a native session's, within what the dialect has: one message per operation, no
-way to come back after a broken connection, and no word of a failure but at a read.
+They behave as native sessions do as far as the dialect allows: it has one message per operation, no
+way to resume after a broken connection, and reports a failure only at a read.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn_departures import Departures
 from burn_remote.sessions.burn_facts import facts, find_bool_store
 from burn_remote.sessions.burn_outgoing import Outgoing
 from burn_remote.sessions.burn_replies import BurnReplies
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.pending import Pending
 from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_responses import decode_answer
@@ -39,9 +38,6 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-if TYPE_CHECKING:
-    from burn_remote.device import Device
-
 __all__ = ["BurnSession"]
 
 # Up to this size an upload waits for company like an operation. Larger: more memory is held twice.
@@ -50,7 +46,10 @@ SMALL_UPLOAD_BYTES: Final = 16 * 2**10
 
 
 class BurnSession:
-    """The ``RunnerClient`` of a device behind Burn 0.21's two sockets. Thread-safe."""
+    """The ``Session`` of a device behind Burn 0.21's two sockets. Thread-safe."""
+
+    transfer_domain: Final = "servers"
+    has_secret_transfers: Final = False
 
     def __init__(self, dial: DialRoute, *, address: str, timeout_seconds: float) -> None:
         """Open a session over the links that ``dial`` opens.
@@ -58,7 +57,6 @@ class BurnSession:
         ``address`` is where other servers find this one. Raises ``ConnectionFailed``,
         ``ConnectionLost``.
         """
-        self.device: Device
         self.welcome: Final = facts(address)
         self._locations: Final = Locations()
         self._outgoing: Final = Outgoing()
@@ -93,63 +91,65 @@ class BurnSession:
 
     # -- operations ---------------------------------------------------------------------------
 
-    def register_op(
-        self, signature: Signature, inputs: Sequence[TensorHandle]
-    ) -> tuple[TensorHandle, ...]:
-        """Issue one operation; see ``RunnerClient.register_op``."""
+    def execute(self, signature: Signature, inputs: list[int]) -> int:
+        """Issue one operation; see ``Session.execute``."""
         outputs = signature.outputs
         with self._departures.lock:
             self._connection.raise_error()
             first = self._next_tensor
-            self._next_tensor = first + len(outputs)
-            tensors = [handle.id for handle in inputs]
-            tensors += range(first, self._next_tensor)
-            self._outgoing.operation(signature, tensors)
+            self._next_tensor = end = first + len(outputs)
+            self._outgoing.operation(signature, [*inputs, *range(first, end)])
             self._locations.note(first)
             self._last_operation = signature, first
             self._connection.traffic.operations += 1
-            self._departures.added(sum([spec.nbytes for spec in outputs]))
-        return tuple(
-            [TensorHandle(self, first + position, spec) for position, spec in enumerate(outputs)]
-        )
+            try:
+                self._departures.added(sum([spec.nbytes for spec in outputs]))
+            except BaseException:
+                # Ctrl-C while what waits is sent: nobody will hold the outputs.
+                for tensor in range(first, end):
+                    self._outgoing.drop(tensor)
+                raise
+        return first
 
-    def register_tensor_data(self, data: TensorData) -> TensorHandle:
-        """Send a tensor's elements; see ``RunnerClient.register_tensor_data``.
+    def reserve(self) -> int:
+        """Return a new tensor id; see ``Session.reserve``."""
+        with self._departures.lock:
+            self._connection.raise_error()
+            tensor = self._next_tensor
+            self._next_tensor = tensor + 1
+            self._locations.note(tensor)
+            return tensor
+
+    def upload(self, tensor: int, data: TensorData) -> None:
+        """Send a tensor's elements; see ``Session.upload``.
 
         Raises ``UsageError`` for more than a Burn server takes in one message, which is how this
         dialect sends a tensor.
         """
         with self._departures.lock:
-            tensor = self._take_id()
-            self._locations.note(tensor)
+            self._connection.raise_error()
             self._outgoing.upload(tensor, data)
             if memoryview(data.bytes).nbytes > SMALL_UPLOAD_BYTES:
                 self._departures.leave()
             else:
                 self._departures.added()
-        return TensorHandle(self, tensor, data.spec)
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
-        with self._departures.lock:
-            return TensorHandle(self, self._take_id(), spec)
-
-    def drop_handle(self, identifier: int) -> None:
+    def drop(self, tensor: int) -> None:
         """Free a tensor with the next message. Lock-free: it is called by ``__del__``."""
-        self._outgoing.drop(identifier)
+        self._outgoing.drop(tensor)
         self._departures.leave_soon()
 
     # -- questions ----------------------------------------------------------------------------
 
-    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
-        """Ask for a tensor's elements; see ``RunnerClient.read_tensor_async``."""
+    def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
+        """Request a tensor's elements; see ``Session.read``."""
         pending: Pending[TensorData] = Pending(self)
-        stored = self._outgoing.stored(handle.spec)
+        stored = self._outgoing.stored(spec)
         with self._departures.lock:
             self._connection.raise_error()
             self._connection.traffic.requests += 1
-            request = self._outgoing.question(lambda request: Read(request, handle.id, stored))
-            self._replies.expect(request, pending, handle)
+            request = self._outgoing.question(lambda request: Read(request, tensor, stored))
+            self._replies.expect(request, pending, read=(tensor, spec))
             self._departures.added()
         self._fail_late()
         return pending
@@ -157,21 +157,28 @@ class BurnSession:
     def sync(self) -> Pending[None]:
         """Ask to be told when everything issued so far has been executed.
 
-        A real server says nothing of failures here; ours does.
+        Its result raises a failure that no read has raised, if the server is ours: a real Burn
+        server does not report one.
         """
         return self._ask(Sync)
+
+    def settle(self) -> Pending[None]:
+        """Ask to be told when everything issued so far has been executed, whatever failed."""
+        return self._ask(Sync, reports_failures=False)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
         """Ask what the device can do with a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
 
-    def _ask(self, question: Callable[[int], Sync | QueryDType]) -> Pending[Any]:
+    def _ask(
+        self, question: Callable[[int], Sync | QueryDType], *, reports_failures: bool = True
+    ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         with self._departures.lock:
             self._connection.raise_error()
             request = self._outgoing.next_request()
             self._connection.traffic.requests += 1
-            self._replies.expect(request, pending)
+            self._replies.expect(request, pending, reports_failures=reports_failures)
             self._outgoing.task(question(request), request)
             self._departures.added()
         self._fail_late()
@@ -194,37 +201,36 @@ class BurnSession:
     def memory_cleanup(self) -> None:
         """Do nothing: Burn 0.21 has no message for it."""
 
-    def expose(self, handle: TensorHandle, transfer: bytes | int, expires_seconds: float) -> None:
+    @property
+    def peer_address(self) -> str:
+        """Where other servers find this session's server."""
+        return self.welcome.peer_address
+
+    def expose(
+        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
+    ) -> None:
         """Let a server that names ``transfer`` fetch a tensor once; return when it may.
 
-        A real server forgets, now and then, who asked for a tensor at the moment in which it is
-        exposed; that move would hang. The dialect says nothing of how long it may be fetched.
+        A real server sometimes loses a fetch that arrives at the moment of the expose, and the move
+        would hang; so this waits until the expose was executed. The dialect has no expiry.
         """
-        assert isinstance(transfer, int)  # the router knows what this dialect can say
-        stored = self._outgoing.stored(handle.spec)
+        assert isinstance(transfer, int)  # this dialect has no secret transfer ids
+        stored = self._outgoing.stored(spec)
         with self._departures.lock:
             self._connection.raise_error()
-            expose = Expose(handle.id, stored, 1, transfer, expires_seconds)
+            expose = Expose(tensor, stored, 1, transfer, expires_seconds)
             self._outgoing.question(lambda _: expose)
-        # Answered in its turn. A sync would also be, and take a failure that the program must see.
+        # Answered after the expose. A sync would be too, but it would consume a failure.
         self.dtype_usage(F32).result()
 
-    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
+    def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         with self._departures.lock:
-            tensor = self._take_id()
-            self._locations.note(tensor)
+            self._connection.raise_error()
             self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)
             self._departures.added()
-        return TensorHandle(self, tensor, spec)
 
     # -- sending ------------------------------------------------------------------------------
-
-    def _take_id(self) -> int:
-        self._connection.raise_error()
-        tensor = self._next_tensor
-        self._next_tensor = tensor + 1
-        return tensor
 
     def flush(self) -> None:
         """Send what waits, now."""

@@ -1,4 +1,4 @@
-"""Which line of the user's program issued an operation?"""
+"""The lines of the user's program that issued the last operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ _PACKAGES: Final = frozenset(
         _ROOT,
         *(
             f"{_ROOT}.{part}"
-            for part in ("arguments", "diagnostics", "dispatch", "functions", "nn", "sessions")
+            for part in (
+                "arguments",
+                "diagnostics",
+                "dispatch",
+                "functions",
+                "nn",
+                "runner",
+                "sessions",
+            )
         ),
     }
 )
@@ -36,7 +44,8 @@ class Locations:
 
     def note(self, tensor: int) -> None:
         """Remember the caller outside this package as the one who made ``tensor``."""
-        frame = sys._getframe(2)
+        # The caller is a method of a session, and its caller a method of the innermost runner.
+        frame = sys._getframe(3)
         while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
             frame = frame.f_back
         self._ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)

@@ -1,4 +1,4 @@
-"""How does a program's work reach a native server, and how do the answers come back?
+"""Sessions in the native dialect.
 
 The caller's thread encodes straight into the batch and sends it when it is full: a blocked send is
 the backpressure. One lock keeps the order of what is sent; answers need none.
@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgpack
 
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.answers import Answers
 from burn_remote.sessions.connection import Connection, Dial, fresh
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.numbering import IN_FULL, Numbered, Numbering
-from burn_remote.sessions.pending import Pending
 from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
@@ -56,22 +55,28 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-if TYPE_CHECKING:
-    from burn_remote.device import Device
-
 __all__ = ["NativeSession"]
 
 
 class NativeSession:
-    """The ``RunnerClient`` of a device behind a native link. Thread-safe."""
+    """The ``Session`` of a device behind a native link. Thread-safe."""
 
-    def __init__(self, dial: Dial, *, token: str | None, timeout_seconds: float) -> None:
+    has_secret_transfers: Final = True
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        token: str | None,
+        timeout_seconds: float,
+        transfer_domain: str = "servers",
+    ) -> None:
         """Open a session over the link that ``dial`` opens, now and after each break.
 
         Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or
         ``ConnectionLost``.
         """
-        self.device: Device
+        self.transfer_domain: Final = transfer_domain
         self._locations: Final = Locations()
         self._lock = threading.Lock()
         self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
@@ -112,21 +117,18 @@ class NativeSession:
 
     # -- operations ---------------------------------------------------------------------------
 
-    def register_op(
-        self, signature: Signature, inputs: Sequence[TensorHandle]
-    ) -> tuple[TensorHandle, ...]:
-        """Issue one operation; see ``RunnerClient.register_op``."""
-        outputs = signature.outputs
+    def execute(self, signature: Signature, inputs: list[int]) -> int:
+        """Issue one operation; see ``Session.execute``."""
+        count = len(signature.outputs)
         with self._lock:
             self._raise_error()
             numbered = self._numbers.get(id(signature)) or self._number(signature)
             first = self._next_tensor
-            self._next_tensor = first + len(outputs)
-            task = [numbered[0], *[handle.id for handle in inputs]]
-            if len(outputs) == 1:
-                task.append(first)
+            self._next_tensor = end = first + count
+            if count == 1:
+                task = [numbered[0], *inputs, first]
             else:
-                task += range(first, self._next_tensor)
+                task = [numbered[0], *inputs, *range(first, end)]
             if numbered[0] == IN_FULL:
                 encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
             else:
@@ -137,12 +139,13 @@ class NativeSession:
             if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
                 self._append_drops()
             self._undropped_bytes += numbered[2]
-            self._append(encoded)
-        if len(outputs) == 1:
-            return (TensorHandle(self, first, outputs[0]),)
-        return tuple(
-            TensorHandle(self, first + position, spec) for position, spec in enumerate(outputs)
-        )
+            try:
+                self._append(encoded)
+            except BaseException:
+                # Ctrl-C while a full batch is sent: nobody will hold the outputs.
+                self._dropped.extend(range(first, end))
+                raise
+        return first
 
     def _number(self, signature: Signature) -> Numbered:
         numbered, definition = self._numbering.take(signature)
@@ -150,16 +153,24 @@ class NativeSession:
             self._append(definition)
         return numbered
 
-    def register_tensor_data(self, data: TensorData) -> TensorHandle:
-        """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
+    def reserve(self) -> int:
+        """Return a new tensor id; see ``Session.reserve``."""
+        with self._lock:
+            self._raise_error()
+            tensor = self._next_tensor
+            self._next_tensor = tensor + 1
+            self._locations.note(tensor)
+            return tensor
+
+    def upload(self, tensor: int, data: TensorData) -> None:
+        """Send a tensor's elements; see ``Session.upload``."""
         view = memoryview(data.bytes).cast("B")
         with self._lock:
-            tensor = self._take_id()
-            self._locations.note(tensor)
+            self._raise_error()
             if len(view) <= INLINE_BYTES:
                 whole = TensorData(bytes(view), data.shape, data.dtype)
                 self._append(encode_task(Upload(tensor, whole)))
-                return TensorHandle(self, tensor, data.spec)
+                return
             self._append_drops()
             self._append(encode_task(BeginUpload(tensor, data.spec, len(view))))
             self._flush()
@@ -167,26 +178,19 @@ class NativeSession:
         for start in range(0, len(view), CHUNK_BYTES):
             piece = view[start : start + CHUNK_BYTES]
             self._connection.send(chunk_head(tensor, start), piece)
-        return TensorHandle(self, tensor, data.spec)
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
-        with self._lock:
-            return TensorHandle(self, self._take_id(), spec)
-
-    def drop_handle(self, identifier: int) -> None:
+    def drop(self, tensor: int) -> None:
         """Free a tensor with the next batch. Lock-free: it is called by ``__del__``."""
-        self._dropped.append(identifier)
+        self._dropped.append(tensor)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._flusher.schedule(self)
 
     # -- questions ----------------------------------------------------------------------------
 
-    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
-        """Ask for a tensor's elements; see ``RunnerClient.read_tensor_async``."""
-        spec = handle.spec
-        return self._ask(lambda request: Read(request, handle.id, spec), spec)
+    def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
+        """Request a tensor's elements; see ``Session.read``."""
+        return self._ask(lambda request: Read(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
         """Ask to be told when everything issued so far has been executed.
@@ -195,18 +199,28 @@ class NativeSession:
         """
         return self._ask(Sync)
 
+    def settle(self) -> Pending[None]:
+        """Ask to be told when everything issued so far has been executed, whatever failed."""
+        return self._ask(Sync, reports_failures=False)
+
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
         """Ask what the device can do with a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
 
-    def _ask(self, question: Callable[[int], Task], read: TensorSpec | None = None) -> Pending[Any]:
+    def _ask(
+        self,
+        question: Callable[[int], Task],
+        read: TensorSpec | None = None,
+        *,
+        reports_failures: bool = True,
+    ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         with self._lock:
             self._raise_error()
             request = self._next_request
             self._next_request += 1
             self._connection.traffic.requests += 1
-            self._answers.expect(request, pending, read)
+            self._answers.expect(request, pending, read, reports_failures=reports_failures)
             if self._undropped_bytes >= DROP_BYTES:
                 # Before the question: what has just been used for the last time is free then.
                 self._append_drops()
@@ -226,19 +240,22 @@ class NativeSession:
         """Have the device return cached memory to its system."""
         self._tell(Cleanup())
 
-    def expose(self, handle: TensorHandle, transfer: bytes | int, expires_seconds: float) -> None:
+    @property
+    def peer_address(self) -> str:
+        """Where other servers find this session's server."""
+        return self.welcome.peer_address
+
+    def expose(
+        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
+    ) -> None:
         """Let whoever names ``transfer`` fetch a tensor once. Sent now: somebody waits for it."""
         with self._lock:
-            self._append(encode_task(Expose(handle.id, handle.spec, 1, transfer, expires_seconds)))
+            self._append(encode_task(Expose(tensor, spec, 1, transfer, expires_seconds)))
             self._flush()
 
-    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
+    def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
-        with self._lock:
-            tensor = self._take_id()
-            self._locations.note(tensor)
-            self._append(encode_task(Fetch(transfer, address, tensor, spec)))
-        return TensorHandle(self, tensor, spec)
+        self._tell(Fetch(transfer, address, tensor, spec))
 
     def _tell(self, task: Task) -> None:
         with self._lock:
@@ -246,12 +263,6 @@ class NativeSession:
             self._append(encode_task(task))
 
     # -- sending, under the lock --------------------------------------------------------------
-
-    def _take_id(self) -> int:
-        self._raise_error()
-        tensor = self._next_tensor
-        self._next_tensor = tensor + 1
-        return tensor
 
     def _append(self, task: bytes) -> None:
         self._tasks.append(task)

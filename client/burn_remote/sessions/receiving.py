@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote.sessions.pending import Pending
+from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.links.checked import AnyBlockingLink
 

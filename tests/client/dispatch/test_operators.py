@@ -18,7 +18,7 @@ from burn_remote.dispatch.operators import (
     upload,
     with_rank,
 )
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.operations.families import base, numeric, session
 from support.runners import RecordingDevice
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.answers import UNREPORTED_LENGTH, Answers
 from burn_remote.sessions.locations import RING_LENGTH, Locations
-from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Failed, Reply
 
@@ -59,4 +59,12 @@ def test_a_failure_names_its_line_however_many_operations_follow() -> None:
 
 
 def note(locations: Locations, tensor: int) -> None:
-    locations.note(tensor)
+    """Note a tensor as a session does, below the innermost runner and the program."""
+
+    def execute() -> None:
+        locations.note(tensor)
+
+    def register_op() -> None:
+        execute()
+
+    register_op()

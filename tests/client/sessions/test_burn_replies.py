@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn_replies import BurnReplies
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.pending import Pending
 from burn_remote_protocol.dialects.burn_responses import Answer
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
@@ -36,7 +36,7 @@ def replies() -> BurnReplies:
 
 def asked(replies: BurnReplies, request: int, read: TensorHandle | None = None) -> Pending[Any]:
     pending: Pending[Any] = Pending()
-    replies.expect(request, pending, read)
+    replies.expect(request, pending, None if read is None else (read.id, read.spec))
     return pending
 
 

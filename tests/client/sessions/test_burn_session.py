@@ -14,7 +14,8 @@ import pytest
 from websockets.frames import Opcode
 
 import burn_remote as br
-from burn_remote.runner import TensorHandle
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES, MAX_MESSAGE_BYTES
 from burn_remote.sessions.burn_session import BurnSession
 from burn_remote.sessions.runtime import Flusher
@@ -67,7 +68,7 @@ def session(end: BurnEnd) -> Iterator[BurnSession]:
 @pytest.fixture
 def x(session: BurnSession, end: BurnEnd) -> TensorHandle:
     """A tensor that is on the server."""
-    handle = session.register_tensor_data(DATA)
+    handle = RunnerStack(session).register_tensor_data(DATA)
     session.flush()
     (upload,) = end.tasks()
     assert upload == Upload(handle.id, DATA)
@@ -75,7 +76,7 @@ def x(session: BurnSession, end: BurnEnd) -> TensorHandle:
 
 
 def add(session: BurnSession, left: TensorHandle, right: TensorHandle) -> TensorHandle:
-    (out,) = session.register_op(ADD, [left, right])
+    (out,) = RunnerStack(session).register_op(ADD, [left, right])
     return out
 
 
@@ -85,7 +86,7 @@ def test_operations_wait_for_company_and_leave_in_order(
     handles = [x]
     for _ in range(5):
         handles.append(add(session, handles[-1], x))
-    pending = session.read_tensor_async(handles[-1])
+    pending = RunnerStack(session).read_tensor_async(handles[-1])
     session.flush()
     for number in range(5):
         (operation,) = end.tasks()
@@ -150,7 +151,7 @@ def test_tensor_ids_of_two_programs_are_far_apart(end: BurnEnd) -> None:
     for _ in range(2):
         with burn_end() as another:
             session = opened(another)
-            ids.append(session.create_empty_handle(SPEC).id)
+            ids.append(RunnerStack(session).create_empty_handle(SPEC).id)
             session.close()
     assert abs(ids[0] - ids[1]) > 2**32
 
@@ -160,7 +161,7 @@ def test_the_largest_upload_leaves_in_fragments_of_a_mebibyte(
 ) -> None:
     size = MAX_MESSAGE_BYTES - 400
     before = len(end.requests.frames)
-    handle = session.register_tensor_data(TensorData(bytes(size), (size // 4,), F32))
+    handle = RunnerStack(session).register_tensor_data(TensorData(bytes(size), (size // 4,), F32))
     (upload,) = end.tasks()
     assert (upload.tensor, len(upload.data.bytes)) == (handle.id, size)
     frames = end.requests.frames[before:]
@@ -174,7 +175,7 @@ def test_a_larger_upload_is_refused_with_the_reason_and_nothing_is_sent(
 ) -> None:
     size = MAX_MESSAGE_BYTES
     with pytest.raises(UsageError, match=r"67,108,864 bytes.*ends the session.*concatenate"):
-        session.register_tensor_data(TensorData(bytes(size), (size // 4,), F32))
+        RunnerStack(session).register_tensor_data(TensorData(bytes(size), (size // 4,), F32))
     session.seed(3)
     session.flush()
     assert end.tasks() == (Seed(3),)
@@ -201,7 +202,7 @@ def test_a_failure_names_the_line_that_issued_the_operation(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     out = add(session, x, x)
-    pending = session.read_tensor_async(out)
+    pending = RunnerStack(session).read_tensor_async(out)
     session.flush()
     end.tasks()
     (read,) = end.tasks()
@@ -227,7 +228,7 @@ def test_a_closed_socket_fails_what_is_awaited_and_names_the_last_operation(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     out = add(session, x, x)
-    pending = session.read_tensor_async(out)
+    pending = RunnerStack(session).read_tensor_async(out)
     session.flush()
     end.tasks()
     end.tasks()
@@ -255,7 +256,7 @@ def test_moves_are_exposed_before_anybody_is_told_and_fetched_by_address(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     # The original loses the wish of who asks for a tensor while it is being exposed.
-    exposing = in_thread(session.expose, x, 2**63 + 1, 5.0)
+    exposing = in_thread(session.expose, x.id, x.spec, 2**63 + 1, 5.0)
     (expose,) = end.tasks()
     (question,) = end.tasks()
     assert not exposing.done()
@@ -263,7 +264,7 @@ def test_moves_are_exposed_before_anybody_is_told_and_fetched_by_address(
     exposing.result(PATIENCE_SECONDS)
     assert isinstance(expose, Expose)
     assert (expose.tensor, expose.spec, expose.count, expose.transfer) == (x.id, SPEC, 1, 2**63 + 1)
-    made = session.fetch(7, "ws://elsewhere:3000", SPEC)
+    made = RunnerStack(session).fetch(7, "ws://elsewhere:3000", SPEC)
     session.flush()
     assert end.tasks() == (Fetch(7, "ws://elsewhere:3000", made.id, None),)
 
@@ -279,11 +280,11 @@ def test_questions_about_dtypes_are_answered(session: BurnSession, end: BurnEnd)
 
 def test_truth_values_are_stored_as_the_server_can(end: BurnEnd) -> None:
     session = opened(end, usages=(0, 3, 0))
-    truth = session.register_tensor_data(TensorData(b"\1\0", (2,), BOOL))
+    truth = RunnerStack(session).register_tensor_data(TensorData(b"\1\0", (2,), BOOL))
     session.flush()
     (upload,) = end.tasks()
     assert upload == Upload(truth.id, TensorData(b"\1\0", (2,), BOOL_U8))
-    pending = session.read_tensor_async(truth)
+    pending = RunnerStack(session).read_tensor_async(truth)
     session.flush()
     (read,) = end.tasks()
     assert read.spec == TensorSpec((2,), BOOL_U8)
@@ -311,7 +312,7 @@ def test_a_closed_session_frees_every_tensor_and_says_goodbye(
 def test_in_a_forked_child_every_use_says_so(session: BurnSession, x: TensorHandle) -> None:
     session.abandon_after_fork()
     with pytest.raises(ClosedDevice, match="fork"):
-        session.read_tensor_async(x)
+        RunnerStack(session).read_tensor_async(x)
 
 
 def test_a_server_that_answers_nothing_is_given_up_with_what_to_do(end: BurnEnd) -> None:

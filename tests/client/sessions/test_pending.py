@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from burn_remote.sessions.pending import Pending
+from burn_remote.runner.pending import Pending
 
 
 def failing(_: Pending[int]) -> None:

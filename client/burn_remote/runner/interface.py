@@ -1,0 +1,194 @@
+"""Interfaces of runners and sessions, and the handles by which runners know tensors.
+
+A device has a stack of runners. The innermost one (``stack.py``) turns handles into the ids that
+a ``Session`` deals in. Graph capture, automatic differentiation, fusion and recorders stand around
+it: each sees what the program does as calls of ``RunnerClient`` methods, and may record, change or
+forward them. The names of the methods are those of Burn's ``RunnerClient``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from burn_remote.runner.pending import Pending
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote_protocol.dtypes import DType, DTypeUsage
+
+__all__ = ["RunnerClient", "Session", "TensorHandle"]
+
+
+class TensorHandle:
+    """The program's reference to one tensor of a session; the server frees it with the last one.
+
+    ``client`` is the runner that sees what is done with the tensor: the device's whole stack, or
+    one that tracks this tensor. The latter may have handles of a class of their own, derived from
+    this one.
+    """
+
+    __slots__ = ("client", "id", "spec")
+
+    def __init__(self, client: RunnerClient, identifier: int, spec: TensorSpec) -> None:
+        self.client = client
+        self.id = identifier
+        self.spec = spec
+
+    def __del__(self) -> None:
+        # May run in any thread, even inside our own locks: only a lock-free append happens here.
+        self.client.drop_handle(self.id)
+
+
+class RunnerClient(Protocol):
+    """Runs operations on one device, in the order in which they are issued.
+
+    Only reads and syncs return something to wait for. Everything else returns at once, and a
+    failure is reported through the tensors that it concerns.
+    """
+
+    @property
+    def device(self) -> Any:
+        """The ``Device`` on which this runner runs operations."""
+        ...
+
+    @property
+    def session(self) -> Session:
+        """The session that carries them out; the same for all runners of a device."""
+        ...
+
+    def is_around(self, other: RunnerClient) -> bool:
+        """Return whether this runner passes its operations on to ``other``, directly or not."""
+        ...
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue one operation and return the handles of its outputs, in wire order.
+
+        ``inputs`` are the present input tensors in wire order. Raises ``ConnectionLost`` when the
+        session has ended.
+        """
+        ...
+
+    def register_tensor_data(self, data: TensorData) -> TensorHandle:
+        """Send a tensor's elements; when this returns, the caller may change its buffer."""
+        ...
+
+    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
+        """Reserve a tensor id; the server hears of it with what fills the tensor."""
+        ...
+
+    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
+        """Request a tensor's elements."""
+        ...
+
+    def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
+        """Move a tensor to another device, whose runner is ``target``; return its handle there.
+
+        The target's runners see it arrive, by ``fetch`` or ``register_tensor_data``.
+        """
+        ...
+
+    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
+        """Have the server fetch the tensor that was exposed as ``transfer`` at ``address``."""
+        ...
+
+    def sync(self) -> Pending[None]:
+        """Ask to be told when everything issued so far has been executed."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of this session's random numbers (0 ≤ seed < 2⁶⁴)."""
+        ...
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        """Ask what the device can do with a dtype."""
+        ...
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system."""
+        ...
+
+    def drop_handle(self, identifier: int) -> None:
+        """Free the tensor with the next message. Never blocks, never raises."""
+        ...
+
+
+class Session(Protocol):
+    """A device's session over a connection; it deals in tensor ids and knows no handles."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        ...
+
+    @property
+    def transfer_domain(self) -> str | None:
+        """Sessions of one domain fetch tensors from each other by transfer id."""
+        ...
+
+    @property
+    def has_secret_transfers(self) -> bool:
+        """Whether transfer ids are 32 secret bytes, not a number (Burn's dialect)."""
+        ...
+
+    @property
+    def peer_address(self) -> str:
+        """Where other servers reach this session's server; empty if nowhere."""
+        ...
+
+    def execute(self, signature: Signature, inputs: list[int]) -> int:
+        """Issue an operation; return the id of its first output, the others follow it."""
+        ...
+
+    def reserve(self) -> int:
+        """Return a new tensor id."""
+        ...
+
+    def upload(self, tensor: int, data: TensorData) -> None:
+        """Fill a reserved tensor with elements; the caller may change its buffer afterwards."""
+        ...
+
+    def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
+        """Request a tensor's elements."""
+        ...
+
+    def drop(self, tensor: int) -> None:
+        """Free a tensor with the next message. Lock-free: ``__del__`` calls it."""
+        ...
+
+    def expose(
+        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
+    ) -> None:
+        """Let whoever names ``transfer`` fetch a tensor once. Returns when that is on its way."""
+        ...
+
+    def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
+        """Fill a reserved tensor with one that is exposed at another server."""
+        ...
+
+    def sync(self) -> Pending[None]:
+        """Ask to be told when all is executed; its result raises a failure that no read raised."""
+        ...
+
+    def settle(self) -> Pending[None]:
+        """Ask to be told when all is executed, and leave failures to others."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of the session's random numbers."""
+        ...
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        """Ask what the device can do with a dtype."""
+        ...
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system."""
+        ...
+
+    def close(self) -> None:
+        """Send what waits and end the session. A second call does nothing."""
+        ...
