@@ -48,8 +48,8 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 			--seconds $(FUZZ_SECONDS) || exit 1; \
 	done
 
-endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, soak for 30 min
-	@for run in kills faults load soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
+endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min
+	@for run in kills faults load memory soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
 
 bench: $(READY)  ## Measure the engine beside its rivals
 	@$(BIN)/python benchmarks/engine.py

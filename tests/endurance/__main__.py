@@ -1,4 +1,5 @@
-"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load`` or ``soak``."""
+"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load``, ``memory`` or
+``soak``."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from endurance.chart import Line, Panel, chart
 from endurance.faults import Faults, sessions_through_faults
 from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
+from endurance.memory import ATTACKS, attack
 from endurance.processes import Snapshot
 from endurance.soak import Soak, soak
 
@@ -119,6 +121,18 @@ def _picture(seen: Soak) -> str:
     )
 
 
+def run_memory(given: argparse.Namespace) -> None:
+    """Attack a server with each attack on memory and say how large it grew."""
+    for name in given.attacks or ATTACKS:
+        seen = attack(name, given.limit_mib * MIB)
+        say(
+            f"{name}: {seen.grown_bytes / MIB:.0f} MiB above {seen.base_bytes / MIB:.0f}, "
+            f"{seen.grown_bytes / seen.limit_bytes:.2f} times the limit; "
+            f"slowest health check {seen.healthz_seconds * 1000:.0f} ms"
+        )
+        assert seen.is_within_limit
+
+
 def main() -> None:
     """Read what is asked for and run it."""
     parser = argparse.ArgumentParser()
@@ -143,6 +157,10 @@ def main() -> None:
     long.add_argument("--seed", type=int, default=0)
     long.add_argument("--picture", type=Path, default=Path("docs/images/soak.svg"))
     long.set_defaults(run=run_soak)
+    memory = commands.add_parser("memory")
+    memory.add_argument("attacks", nargs="*", choices=[[], *ATTACKS])
+    memory.add_argument("--limit-mib", type=int, default=160)
+    memory.set_defaults(run=run_memory)
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     given.run(given)

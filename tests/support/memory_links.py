@@ -263,6 +263,9 @@ class AsyncMemoryLink(_End):
         # for room is woken by the next ``receive``.
         return self._take() if len(self._incoming) else None
 
+    def count_received(self, memory: object, stall_seconds: float) -> None:
+        """Do nothing: what arrives is in memory already."""
+
     def limit_messages(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
 

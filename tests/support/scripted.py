@@ -62,6 +62,9 @@ class ScriptedLink:
         """Wait until a sender is blocked."""
         await self._is_held.wait()
 
+    def count_received(self, memory: object, stall_seconds: float) -> None:
+        """Do nothing: what arrives is in memory already."""
+
     def limit_messages(self, max_message_bytes: int) -> None:
         """Do nothing: a script may have messages of any size."""
 

@@ -29,12 +29,14 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "MESSAGE_TOO_BIG",
     "NORMAL_CLOSURE",
+    "POLICY_VIOLATION",
     "PROTOCOL_ERROR",
     "AsyncLink",
     "BlockingLink",
     "ConnectionGate",
     "Handle",
     "Listener",
+    "Memory",
     "Request",
     "Respond",
     "Response",
@@ -50,6 +52,7 @@ MAX_MESSAGE_BYTES: Final = 64 * 2**20
 NORMAL_CLOSURE: Final = 1000
 GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
+POLICY_VIOLATION: Final = 1008
 MESSAGE_TOO_BIG: Final = 1009
 
 
@@ -139,6 +142,18 @@ class BlockingLink(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """A pool of bytes that several links share. Thread-safe."""
+
+    def take(self, size: int) -> bool:
+        """Take bytes out of the pool if there are so many."""
+        ...
+
+    def give_back(self, size: int) -> None:
+        """Put bytes back."""
+        ...
+
+
 class AsyncLink(Protocol):
     """One end of a connection, used by the tasks of one event loop.
 
@@ -194,6 +209,13 @@ class AsyncLink(Protocol):
 
     def limit_messages(self, max_message_bytes: int) -> None:
         """Set another size limit for messages that arrive from now on."""
+        ...
+
+    def count_received(self, memory: Memory, stall_seconds: float) -> None:
+        """From now on take the bytes of large messages out of ``memory`` while they arrive.
+
+        A link for which there is no room is not read; one whose messages arrive too slowly ends.
+        """
         ...
 
     def keep_alive(self, interval_seconds: float) -> None:

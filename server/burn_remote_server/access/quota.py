@@ -25,7 +25,7 @@ LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 
 # Frames of a session that count in no quota, so that a session whose tensors fill its quota can
 # still be answered. Times ``max_sessions``, this is a small part of any server's memory.
-FREE_FRAME_BYTES: Final = 2**20
+FREE_FRAME_BYTES: Final = 2**18
 
 
 class Pool:
@@ -50,6 +50,16 @@ class Pool:
                 return False
             self._taken += size
             return True
+
+    def add(self, size: int) -> None:
+        """Take bytes that are in memory already, also where there are not so many."""
+        with self._lock:
+            self._taken += size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more was taken than there is."""
+        return self._taken > self.max_bytes
 
     def give_back(self, size: int) -> None:
         """Put bytes back."""

@@ -270,9 +270,10 @@ class Backend(ABC):
     def memory_cleanup(self) -> None:
         """Return cached memory to the system."""
 
-    def begin_recycling(self) -> None:
-        """Start to reuse the memory of freed tensors for arriving ones, where that is faster. The
-        caller must then call ``expire_memory`` about once a second."""
+    def begin_recycling(self, max_bytes: int) -> None:
+        """Start to reuse the memory of freed tensors for arriving ones, where that is faster, and
+        keep at most ``max_bytes`` of it. The caller must then call ``expire_memory`` about once a
+        second."""
         return None
 
     def expire_memory(self) -> None:

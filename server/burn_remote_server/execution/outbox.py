@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -29,7 +29,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.execution.slots import InFlight
 
-__all__ = ["FRAME_OVERHEAD_BYTES", "Frame", "NativeOutbox"]
+__all__ = ["Frame", "NativeOutbox", "held_bytes"]
 
 # A whole frame, or a header and the payload that follows it in the same frame.
 Frame = bytes | tuple[bytes, memoryview]
@@ -38,8 +38,12 @@ Frame = bytes | tuple[bytes, memoryview]
 # microsecond, and that many take less than ``FREE_FRAME_BYTES``.
 COUNTED_BYTES: Final = 1024
 UNCOUNTED_FRAMES: Final = 256
-# What a frame takes beside its bytes: the object, and its place in the queue and the window.
-FRAME_OVERHEAD_BYTES: Final = 128
+
+
+def held_bytes(size: int) -> int:
+    """Return what a frame of ``size`` bytes takes in memory: also its object, its places in the
+    queue and the window, and the gaps that such frames leave in the heap (measured: an eighth)."""
+    return size + size // 8 + 256
 
 
 class _CountedFrame(bytes):
@@ -48,7 +52,7 @@ class _CountedFrame(bytes):
     account: FrameAccount
 
     def __del__(self) -> None:
-        self.account.remove(len(self) + FRAME_OVERHEAD_BYTES)
+        self.account.remove(held_bytes(len(self)))
 
 
 @dataclass(slots=True, eq=False)  # compared by identity: == would compare all of the data
@@ -122,8 +126,10 @@ class NativeOutbox:
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
+            # Packed from where it lies: another copy on the way would leave gaps in the heap.
+            elements = cast("bytes", data)
             try:
-                self._append_within_quota(encode_frame(Reply(request, bytes(data))))
+                self._append_within_quota(encode_frame(Reply(request, elements)))
             except QuotaExceeded as error:
                 refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(value.spec))
                 self._append(encode_frame(Reply(request, refusal)))
@@ -182,7 +188,7 @@ class NativeOutbox:
         if self._account is not None and (
             len(frame) >= COUNTED_BYTES or len(self._frames) >= UNCOUNTED_FRAMES
         ):
-            self._account.add(len(frame) + FRAME_OVERHEAD_BYTES)
+            self._account.add(held_bytes(len(frame)))
             frame = _CountedFrame(frame)
             frame.account = self._account
         self._frames.append(frame)

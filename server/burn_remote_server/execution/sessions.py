@@ -1,4 +1,4 @@
-"""What is a session on the server, how many may there be, and what happens when one ends?"""
+"""Sessions: one client's tensors, the order of its work, and its end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
@@ -36,6 +37,9 @@ MAX_WAITING_REPLIES: Final = 1024
 FRAME_COST: Final = 10_000
 # Decoding a byte of a frame that is no chunk, at worst: 17 ms for 512 KiB.
 DECODED_COST_PER_BYTE: Final = 30
+# What a batch takes in memory while it waits for the worker, for each byte of its frame: an
+# invocation of 12 bytes is a list of four numbers, of 180 bytes.
+DECODED_SIZE: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
 
@@ -57,6 +61,7 @@ class Session:
         *,
         inline_cost: int,
         stop_fetching: Callable[[], None],
+        memory: Pool | None = None,
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
@@ -86,7 +91,9 @@ class Session:
             interpreter.backend.prepare_thread,
             self._progress,
             self._fail,
+            memory,
         )
+        self._memory = memory
 
     @property
     def queued(self) -> int:
@@ -98,10 +105,21 @@ class Session:
         """Bytes of those frames."""
         return self._worker.queued_bytes
 
+    def is_behind(self, allowed_frames: int, allowed_bytes: int) -> bool:
+        """Whether so much waits that nothing more should be read from the client: frames, their
+        bytes, or any where the pool has no room for more."""
+        return (
+            self.queued >= allowed_frames
+            or self.queued_bytes >= allowed_bytes
+            or (self._memory is not None and self._memory.is_full and self.queued_bytes > 0)
+        )
+
     def submit_batch(self, batch: Batch, size: int = 0) -> None:
-        """Execute a batch, which came in ``size`` bytes, now or in its turn."""
+        """Execute a batch, whose frame has ``size`` bytes, now or in its turn."""
         engine = self.engine
-        self.submit_work(partial(engine.run, batch), partial(engine.estimate, batch, size), size)
+        self.submit_work(
+            partial(engine.run, batch), partial(engine.estimate, batch, size), DECODED_SIZE * size
+        )
 
     def submit_work(
         self, run: Callable[[], None], estimate: Callable[[], int | None], size: int

@@ -1,4 +1,4 @@
-"""Where does a session's work run, so that it never holds up the event loop?
+"""The thread of a session, which runs work that would delay the event loop.
 
 Each session has one thread, made when it is first needed: it keeps the session's order by itself,
 and NumPy and CuPy release the interpreter lock inside their kernels. A pool would need a queue per
@@ -11,13 +11,16 @@ import queue
 import threading
 from collections.abc import Callable
 
+from burn_remote_server.access.quota import Pool
+
 __all__ = ["Worker"]
 
 
 class Worker:
     """Run calls in order on one thread.
 
-    ``prepare`` is called in that thread first, ``progress`` after each call, and ``failed`` with
+    What waits is taken out of ``memory``. ``prepare`` is called in that thread first, ``progress``
+    after each call, and ``failed`` with
     whatever ``prepare`` or a call raised, after which the calls go on. All methods belong to the
     event loop's thread.
     """
@@ -28,11 +31,13 @@ class Worker:
         prepare: Callable[[], None],
         progress: Callable[[], None],
         failed: Callable[[BaseException], None],
+        memory: Pool | None = None,
     ) -> None:
         self._name = name
         self._prepare = prepare
         self._progress = progress
         self._failed = failed
+        self._memory = memory
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Counted by one thread each: the loop submits, the worker completes.
@@ -58,6 +63,8 @@ class Worker:
             self._thread.start()
         self._submitted += 1
         self._submitted_bytes += size
+        if self._memory is not None and size:
+            self._memory.add(size)
         self._queue.put((call, size))
 
     def stop(self) -> None:
@@ -74,6 +81,8 @@ class Worker:
             del call, item
             self._completed += 1
             self._completed_bytes += size
+            if self._memory is not None and size:
+                self._memory.give_back(size)
             self._progress()
 
     def _try(self, call: Callable[[], None]) -> None:

@@ -51,6 +51,10 @@ logger = get_logger(__name__)
 # server wakes up more often.
 EXPIRE_EVERY_SECONDS: Final = 1.0
 
+# Of the bytes that the sessions of a device may hold, this part at most is kept for reuse when
+# tensors are freed. Larger parts make more arriving tensors fast.
+KEPT_PART: Final = 8
+
 
 def new_interpreter(
     backend: Backend,
@@ -113,6 +117,8 @@ class Device:
         self.host: Final = host
         self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
         self._answers: Final = None if backend.reads_in_place else host.answers
+        # Out of which messages are taken while they arrive and wait.
+        self.host_memory: Final = self.pool if backend.reads_in_place else host.answers
 
     @property
     def peer_address(self) -> str:
@@ -158,6 +164,7 @@ class Device:
             self.host.tally.open(),
             inline_cost=settings.inline_cost_limit,
             stop_fetching=partial(self.host.arrivals.end, outbox),
+            memory=self.host_memory,
         )
         session.token = grant.name
         self.host.counters.sessions_opened += 1
@@ -186,6 +193,11 @@ class Host:
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer, needs_tls=settings.peer_ca is not None)
+        # Host memory for what is read from devices with memory of their own.
+        self.answers: Final = Pool(settings.total_bytes(host_memory_bytes()))
+        self.devices: Final = [
+            Device(index, backend, self) for index, backend in enumerate(backends)
+        ]
         self.peers: Final = Peers(
             settings,
             self.peer_rules,
@@ -193,12 +205,8 @@ class Host:
             self.counters,
             # All devices of a process are of one library.
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
+            memory=self.devices[0].host_memory,
         )
-        # Host memory for what is read from devices with memory of their own.
-        self.answers: Final = Pool(settings.total_bytes(host_memory_bytes()))
-        self.devices: Final = [
-            Device(index, backend, self) for index, backend in enumerate(backends)
-        ]
         self.draining: Final = asyncio.Event()
         # Set when draining has ended the last session: what peers have begun to fetch is all that
         # is left to do.
@@ -207,7 +215,9 @@ class Host:
         self._loop: Final = asyncio.get_running_loop()
         self._waiting: Final = Deadlines(settings.fetch_timeout_seconds, self._not_exposed)
         for backend in backends:
-            backend.begin_recycling()
+            # Memory that is kept for reuse is in no quota.
+            allowed = settings.total_bytes(backend.memory_bytes())
+            backend.begin_recycling(allowed // KEPT_PART)
         self._expire()
 
     def _expire(self) -> None:

@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
 from burn_remote_protocol.links.addresses import Address, named_address, parse_address
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.interface import AsyncLink, Memory
 from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.messages import Fetch, Hello
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
@@ -54,12 +54,16 @@ class Peers:
         counters: Counters,
         *,
         borrows_from: str | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """Prepare to fetch; from those who lend to ``borrows_from``, by their memory.
+
+        Large messages are taken out of ``memory`` while they arrive.
 
         Raises ``InvalidCertificate``.
         """
         self._borrows_from: Final = borrows_from
+        self._memory: Final = memory
         self._settings: Final = settings
         self._rules: Final = rules
         self._tls: Final = peer_context(settings)
@@ -135,7 +139,7 @@ class Peers:
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
-        return await connect_async(
+        link = await connect_async(
             address,
             route,
             connect_to=numeric,
@@ -143,6 +147,9 @@ class Peers:
             timeout_seconds=seconds,
             max_message_bytes=max_message_bytes,
         )
+        if self._memory is not None:
+            link.count_received(self._memory, self._stall_seconds)
+        return link
 
     async def _open(self, address: str) -> tuple[AsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""

@@ -27,10 +27,26 @@ from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import Side, State
 
-from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.interface import MESSAGE_TOO_BIG, PROTOCOL_ERROR, short_reason
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    LimitExceeded,
+    ProtocolViolation,
+)
+from burn_remote_protocol.links.interface import (
+    MESSAGE_TOO_BIG,
+    POLICY_VIOLATION,
+    PROTOCOL_ERROR,
+    Memory,
+    short_reason,
+)
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
+from burn_remote_protocol.links.websocket.intake import (
+    SLOWEST_BYTES_PER_SECOND,
+    Intake,
+    Pace,
+)
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
@@ -45,6 +61,9 @@ EARLY_BYTES: Final = 2**16
 # Up to this size a piece is joined to the previous one: a copy costs less than another write.
 JOINED_BYTES: Final = 2**12
 
+# How often a connection that waits for room in its receiver's memory looks whether there is some.
+STARVED_SECONDS: Final = 0.05
+
 _HEADERS_END: Final = b"\r\n\r\n"
 
 
@@ -58,9 +77,16 @@ class DirectConnection(Connection):
         # The last bytes of the HTTP headers so far; ``None`` after their end.
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
+        self._message_bytes = 0  # of those, and of the one taken last
+        self._taken_bytes = 0  # of that, which is in use until the next is taken
+        self._message_count = 0  # all that came
+        self._intake: Intake | None = None
+        self._pace: Pace | None = None
+        self._pace_timer: asyncio.TimerHandle | None = None
+        self._is_starved = False  # not read, because the pool of the intake has no room
         self.received_bytes = 0  # including those of incomplete messages
         self._written_bytes = 0
-        self._violation: ProtocolViolation | None = None  # to be raised once
+        self._violation: BurnRemoteError | None = None  # to be raised once
         self._failed = False  # after a violation; further bytes are the library's to discard
         self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
@@ -82,6 +108,8 @@ class DirectConnection(Connection):
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
         if self._parser.received:  # from before the connection was open
             self._parse()
+        if not self._messages:
+            self._count_taken(b"")
         while not self._messages:
             if self._violation is not None:
                 violation, self._violation = self._violation, None
@@ -103,6 +131,7 @@ class DirectConnection(Connection):
         if not self._messages:
             return None
         message = self._messages.popleft()
+        self._count_taken(message)
         if self.reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
             self._resume_reading()
         return message
@@ -110,6 +139,13 @@ class DirectConnection(Connection):
     def limit_messages(self, max_message_bytes: int) -> None:
         """Set another size limit for messages received from now on."""
         self._parser.max_message_bytes = max_message_bytes
+
+    def count_received(self, memory: Memory, stall_seconds: float) -> None:
+        """From now on take what large messages need out of ``memory``, and end a connection that
+        sends less than ``SLOWEST_BYTES_PER_SECOND`` of a message in a stall time."""
+        self._intake = Intake(memory)
+        self._pace = Pace(stall_seconds)
+        self._count_received()
 
     async def send_message(self, *pieces: bytes | memoryview) -> None:
         """Send one message made of pieces. Raises ``ConnectionClosed``.
@@ -142,7 +178,8 @@ class DirectConnection(Connection):
         """
         if self.state is State.OPEN:
             self._closing = True
-            self._messages.clear()
+            self._clear_messages()
+        self._end_starving()
         self._resume_reading()
         await super().close(code, reason)
 
@@ -160,6 +197,8 @@ class DirectConnection(Connection):
         self._parser.received.append(data)
         if self.state is not State.CONNECTING:
             self._parse()
+            if self._intake is not None:
+                self._count_received()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
 
@@ -196,6 +235,8 @@ class DirectConnection(Connection):
                 message = self._parser.take()
                 if message is not None:
                     self._messages.append(message)
+                    self._message_bytes += len(message)
+                    self._message_count += 1
                 elif self._parser.control:
                     super().data_received(self._parser.control.popleft())
                 else:
@@ -203,25 +244,87 @@ class DirectConnection(Connection):
         except ProtocolViolation as error:
             self._refuse(error)
         if self._closing:
-            self._messages.clear()
+            self._clear_messages()
         elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self.reading_paused:
             self.reading_paused = True
             self.transport.pause_reading()
         self._wake_receiver()
 
-    def _refuse(self, violation: ProtocolViolation) -> None:
+    def _count_taken(self, message: bytes) -> None:
+        """Count the message taken before as freed, and this one as in use."""
+        self._message_bytes -= self._taken_bytes
+        self._taken_bytes = len(message)
+        if self._intake is not None and self._intake.taken:
+            self._count_received()
+
+    def _count_received(self) -> None:
+        assert self._intake is not None  # else nobody counts
+        unfinished = self._parser.unfinished_bytes
+        if self._intake.hold(unfinished + self._message_bytes):
+            self._end_starving()
+        elif not self._is_starved:
+            self._is_starved = True
+            self.transport.pause_reading()
+            self.loop.call_later(STARVED_SECONDS, self._look_for_room)
+        if unfinished and self._pace_timer is None and self._pace is not None:
+            self._pace.is_kept(self._message_count, self.received_bytes)
+            self._pace_timer = self.loop.call_later(self._pace.stall_seconds, self._check_pace)
+
+    def _look_for_room(self) -> None:
+        if not self._is_starved or self.state is not State.OPEN:
+            return
+        self._count_received()
+        if self._is_starved:
+            self.loop.call_later(STARVED_SECONDS, self._look_for_room)
+
+    def _check_pace(self) -> None:
+        assert self._pace is not None  # it set the timer
+        self._pace_timer = None
+        if not self._parser.is_within_message or self.state is not State.OPEN:
+            return
+        if self.reading_paused and not self._is_starved:
+            self._pace.forgive()  # it is this end that does not read
+        elif not self._pace.is_kept(self._message_count, self.received_bytes):
+            seconds = self._pace.stall_seconds
+            reason = (
+                f"no memory for a message within {seconds:g} s"
+                if self._is_starved
+                else f"an unfinished message brought less than {SLOWEST_BYTES_PER_SECOND:,} bytes/s"
+            )
+            self._refuse(ConnectionLost(reason))
+            return
+        self._pace_timer = self.loop.call_later(self._pace.stall_seconds, self._check_pace)
+
+    def _refuse(self, violation: BurnRemoteError) -> None:
         self._violation = violation
         self._failed = True
         self._parser.discard()
-        too_big = isinstance(violation, LimitExceeded)
-        code = MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR
+        if isinstance(violation, LimitExceeded):
+            code = MESSAGE_TOO_BIG
+        else:
+            code = POLICY_VIOLATION if isinstance(violation, ConnectionLost) else PROTOCOL_ERROR
         self.protocol.fail(code, short_reason(str(violation)))
         super().data_received(b"")  # makes the library send the close frame
+        self._end_starving()  # the peer's answer to the close is read
+        if self._intake is not None:
+            self._intake.hold(0)
+        self._wake_receiver()
 
     def _resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
-            self.transport.resume_reading()
+            if not self._is_starved:
+                self.transport.resume_reading()
+
+    def _end_starving(self) -> None:
+        if self._is_starved:
+            self._is_starved = False
+            if not self.reading_paused:
+                self.transport.resume_reading()
+
+    def _clear_messages(self) -> None:
+        self._messages.clear()
+        self._message_bytes = self._taken_bytes = 0
 
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():

@@ -16,6 +16,7 @@ from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
+    Memory,
     short_reason,
 )
 from burn_remote_protocol.links.websocket.async_connection import (
@@ -153,6 +154,9 @@ class WebSocketLink:
 
     def limit_messages(self, max_message_bytes: int) -> None:
         self._connection.limit_messages(max_message_bytes)
+
+    def count_received(self, memory: Memory, stall_seconds: float) -> None:
+        self._connection.count_received(memory, stall_seconds)
 
     def keep_alive(self, interval_seconds: float) -> None:
         def note_silence() -> None:

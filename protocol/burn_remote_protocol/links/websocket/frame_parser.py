@@ -111,6 +111,12 @@ class FrameParser:
         state = self._state
         return bool(state.missing or state.open or state.position < len(state.buffer))
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """How much has arrived of an incomplete message."""
+        state = self._state
+        return state.size - state.missing if state.parts is not None else 0
+
     def bytes_to_read(self) -> int:
         """Return how many bytes to read next. More than ``READ_BYTES`` are certain to follow."""
         state = self._state

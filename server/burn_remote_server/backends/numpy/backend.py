@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from burn_remote_server.backends.interface import Memory, array_shape
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes, resident_bytes
 
 __all__ = ["NumpyBackend"]
-
-# The share of usable memory that may be cached for arriving tensors. Fresh pages make uploads of
-# large tensors slower; cached ones are not available to the rest of the machine.
-RECYCLED_SHARE: Final = 1 / 8
 
 
 class NumpyBackend(ArrayBackend):
@@ -55,8 +51,8 @@ class NumpyBackend(ArrayBackend):
     def empty(self, spec: TensorSpec) -> Any:
         return self._recycling.empty(array_shape(spec), wire_dtype(spec.dtype))
 
-    def begin_recycling(self) -> None:
-        self._recycling = Recycling(int(self.memory_bytes() * RECYCLED_SHARE))
+    def begin_recycling(self, max_bytes: int) -> None:
+        self._recycling = Recycling(max_bytes)
 
     def expire_memory(self) -> None:
         self._recycling.expire()

@@ -40,7 +40,7 @@ logger = get_logger(__name__)
 FRAMES_TOGETHER: Final = 256
 # Larger messages leave in fragments of this size. asyncio copies what the socket does not take at
 # once, so this bounds what a slow reader makes the server copy. The Rust client takes fragments.
-WHOLE_BYTES: Final = 4 * 2**20
+WHOLE_BYTES: Final = 2**20
 # Requests of one peer that wait for the one before. A Burn server sends one and waits. Larger: a
 # peer makes this one hold more. Smaller: nothing gained.
 MAX_WAITING_REQUESTS: Final = 64
@@ -164,8 +164,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         counters.batches += 1
         session.submit(tasks, size)
         while (
-            session.session.queued >= queue_length
-            or session.session.queued_bytes >= queue_bytes
+            session.session.is_behind(queue_length, queue_bytes)
             or len(session.outbox.frames) >= MAX_WAITING_REPLIES
         ):
             session.progress.clear()

@@ -27,6 +27,7 @@ def burn_routes() -> Mapping[str, Route]:
         with contextlib.suppress(HandshakeRefused):
             device.host.access.admit(token)
             link.limit_messages(device.host.settings.max_message_bytes)
+            link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
         return serve_request(link, device, sessions, token, address)
 
     def serve_responses(

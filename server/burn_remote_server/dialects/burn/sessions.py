@@ -29,7 +29,7 @@ from burn_remote_server.access.quota import FrameAccount
 from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.exposed import burn_domain
-from burn_remote_server.execution.outbox import FRAME_OVERHEAD_BYTES
+from burn_remote_server.execution.outbox import held_bytes
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import Device
@@ -132,8 +132,7 @@ class BurnOutbox:
 def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
     """Return what a frame takes without elements that lie in a tensor's memory, which count there
     (``TensorTable.hold_answer``)."""
-    own = sum(len(piece) for piece in frame if isinstance(piece, bytes))
-    return own + FRAME_OVERHEAD_BYTES
+    return held_bytes(sum(len(piece) for piece in frame if isinstance(piece, bytes)))
 
 
 class BurnSession:

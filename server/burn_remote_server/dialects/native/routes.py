@@ -23,6 +23,7 @@ def native_routes() -> Mapping[str, Route]:
     ) -> Awaitable[None]:
         def admitted() -> None:
             link.limit_messages(device.host.settings.max_message_bytes)
+            link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
             link.keep_alive(device.host.settings.heartbeat_seconds)
 
         return serve_session(link, device, attachments, token, admitted)

@@ -237,12 +237,11 @@ class _Connection:
                 await self._finish()
                 raise message.error
             self._take(message, len(frame))
+            del frame, message  # not held while this waits
             if attachment.owes_acknowledgement:
                 writer.say(attachment.acknowledgement())
             while (
-                session.queued >= queue_length
-                or session.queued_bytes >= queue_bytes
-                or len(outbox) >= MAX_WAITING_REPLIES
+                session.is_behind(queue_length, queue_bytes) or len(outbox) >= MAX_WAITING_REPLIES
             ):
                 await writer.progress()
             if session.spent >= TURN_COST:

@@ -141,7 +141,7 @@ def test_a_backend_recycles_once_it_is_asked_to_and_shows_what_it_keeps() -> Non
     spec = TensorSpec((COUNT,), F32)
     backend.empty(spec)
     assert backend.memory().cached == 0
-    backend.begin_recycling()
+    backend.begin_recycling(8 * LEAST_BYTES)
     array = backend.empty(spec)
     assert backend.owns_memory(array)
     del array

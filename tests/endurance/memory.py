@@ -1,0 +1,352 @@
+"""Resident memory of a real server under clients that try to take more than their limits.
+
+Each attack takes memory in another place: tensors that views keep alive, exposed tensors, answers
+that nobody reads, messages that never end. The server must stay within 1.25 times its limit above
+what it took before, and serve another client meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import burn_remote as br
+from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, encode_batch, encode_frame
+from burn_remote_protocol.dialects.native_tasks import encode_task
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Drop,
+    Execute,
+    Expose,
+    Hello,
+    Read,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.kernels import signature
+from support.servers import RunningServer, server
+from support.specs import f32
+
+__all__ = ["ATTACKS", "Outcome", "attack"]
+
+MIB: Final = 2**20
+
+# What resident memory may be of the limit, above what the server had before the attack.
+ALLOWED: Final = 1.25
+
+# How long an attacker waits for the server to read on before it goes on elsewhere.
+SEND_SECONDS: Final = 0.25
+# How long the server may take to execute what it was sent.
+QUIET_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack did to a server."""
+
+    name: str
+    limit_bytes: int
+    base_bytes: int
+    peak_bytes: int
+    healthz_seconds: float
+
+    @property
+    def grown_bytes(self) -> int:
+        """Resident memory at its peak, above that before the attack."""
+        return self.peak_bytes - self.base_bytes
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether that is at most 1.25 times the limit."""
+        return self.grown_bytes <= ALLOWED * self.limit_bytes
+
+
+class Wire:
+    """A WebSocket that sends what it is told and reads nothing."""
+
+    def __init__(self, address: str, route: str) -> None:
+        parts = urlsplit(address)
+        assert parts.hostname and parts.port
+        self._socket = socket.create_connection((parts.hostname, parts.port), 10)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        self._socket.sendall(
+            f"GET /{route} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += self._socket.recv(1)
+        assert b" 101 " in answer
+        self._socket.settimeout(SEND_SECONDS)
+
+    def send(self, message: bytes, announced: int | None = None) -> bool:
+        """Send a message, or the beginning of one; ``False`` when the server takes no more."""
+        size = len(message) if announced is None else announced
+        # The masking key is zero, which leaves the payload as it is.
+        head = bytes([0x82, 0xFF]) + struct.pack(">Q", size) + bytes(4)
+        try:
+            self._socket.sendall(head)
+            self._socket.sendall(message)
+        except OSError:
+            return False
+        return True
+
+    def say(self, *tasks: Task) -> bool:
+        """Send a batch of the native dialect."""
+        return self.send(encode_batch(0, [encode_task(task) for task in tasks]))
+
+    def hear(self) -> None:
+        """Wait until the server sends something."""
+        self._socket.settimeout(QUIET_SECONDS)
+        assert self._socket.recv(4096)
+        self._socket.settimeout(SEND_SECONDS)
+
+    def close(self) -> None:
+        """Break the connection."""
+        self._socket.close()
+
+
+def _native(address: str) -> Wire:
+    wire = Wire(address, "session")
+    wire.send(encode_frame(Hello((1,))))
+    wire.hear()  # the welcome: before it, only small messages are taken
+    return wire
+
+
+def _burn(address: str) -> tuple[Wire, Wire]:
+    identifier = secrets.randbits(63)
+    wires = Wire(address, "request"), Wire(address, "response")
+    for wire in wires:
+        wire.send(encode_init(identifier))
+    return wires
+
+
+def _full(tensor: int, spec: TensorSpec) -> Execute:
+    return Execute(Operation(signature("Numeric.Full", out=spec, value=1.0), (tensor,)))
+
+
+def _doubled(tensor: int, result: int, spec: TensorSpec) -> Execute:
+    made = signature("Numeric.MulScalar", spec, rhs=2.0)
+    return Execute(Operation(made, (tensor, result)))
+
+
+def _floats(size: float) -> TensorSpec:
+    return f32(int(size) // 4)
+
+
+def views(address: str, limit: int) -> Iterable[Wire]:
+    """Keep a quarter of each of many tensors."""
+    with br.RemoteDevice(address) as device:
+        kept = []
+        with contextlib.suppress(br.QuotaExceeded):
+            for _ in range(4 * limit // (2 * MIB)):
+                tensor = br.full((MIB // 2,), 1.0, device=device)
+                kept.append(tensor[: MIB // 8])
+                del tensor
+                device.sync()
+    return ()
+
+
+def exposed(address: str, limit: int) -> Iterator[Wire]:
+    """Expose tensors that nobody fetches, and drop them."""
+    spec = _floats(0.3 * limit)
+    for _ in range(8):
+        wire = _native(address)
+        for tensor in range(2):
+            wire.say(_full(tensor, spec), Expose(tensor, spec, 1, secrets.token_bytes(32), 300.0))
+            wire.say(Drop((tensor,)))
+        yield wire
+
+
+def slow_readers(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for tensors, drop them, and do not read them."""
+    spec = _floats(0.3 * limit)
+    for _ in range(6):
+        wire = _native(address)
+        wire.say(_full(0, spec))
+        for request in range(1, 7):
+            wire.say(_doubled(0, request, spec), Read(request, request, spec), Drop((request,)))
+        yield wire
+
+
+def slow_readers_of_copies(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for a transposed tensor again and again: each answer is a copy."""
+    columns = 512
+    rows = int(0.2 * limit) // (4 * columns)
+    turned = f32(columns, rows)
+    turn = signature("Base.SwapDims", f32(rows, columns), dim1=0, dim2=1)
+    for _ in range(6):
+        wire = _native(address)
+        wire.say(_full(0, f32(rows, columns)), Execute(Operation(turn, (0, 1))))
+        wire.say(*(Read(request, 1, turned) for request in range(1, 9)))
+        yield wire
+
+
+def small_answers(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for tensors of 16 KiB, whose elements are copied into the replies, 200,000 times."""
+    spec = _floats(16 * 1024)
+    reads = [Read(request, 0, spec) for request in range(1, 4096)]
+    for _ in range(4):
+        wire = _native(address)
+        wire.say(_full(0, spec))
+        for _ in range(12):
+            wire.say(*reads)
+        yield wire
+
+
+def unfinished_messages(address: str, limit: int) -> Iterator[Wire]:
+    """Send a frame of 60 MiB but for its last byte."""
+    size = 60 * MIB
+    for _ in range(8):
+        wire = _native(address)
+        wire.send(bytes([3]) * (size - 1), announced=size)
+        yield wire
+
+
+def unfinished_burn_messages(address: str, limit: int) -> Iterator[Wire]:
+    """Send a message of three quarters of the limit but for its last byte."""
+    size = int(0.75 * limit)
+    for _ in range(8):
+        requests, responses = _burn(address)
+        requests.send(bytes([1]) * (size - 1), announced=size)
+        yield requests
+        yield responses
+
+
+def slow_burn_readers(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for tensors in Burn's dialect, drop them, and do not read them."""
+    spec = _floats(0.3 * limit)
+    for _ in range(6):
+        requests, responses = _burn(address)
+        position = 0
+        tasks: Sequence[Task]
+        for result in range(1, 7):
+            identity = request_id(1000 + result, 0)
+            read: list[Task] = [Read(identity, result, spec), Drop((result,))]
+            for tasks in ([_full(result, spec)], read):
+                position += 1
+                requests.send(encode_tasks(tasks, request_id(position, 0)))
+        yield requests
+        yield responses
+
+
+def unfinished_uploads(address: str, limit: int) -> Iterator[Wire]:
+    """Begin uploads, and send all chunks but the last."""
+    spec = _floats(8 * MIB)
+    for _ in range(4):
+        wire = _native(address)
+        for tensor in range(limit // (8 * MIB)):
+            wire.say(BeginUpload(tensor, spec, spec.nbytes))
+            for start in range(0, spec.nbytes - CHUNK_BYTES, CHUNK_BYTES):
+                wire.send(chunk_head(tensor, start) + bytes(CHUNK_BYTES))
+        yield wire
+
+
+def dropped_uploads(address: str, limit: int) -> Iterator[Wire]:
+    """Upload and drop: the server keeps some of the memory for what comes next."""
+    wire = _native(address)
+    for tensor in range(4 * limit // (4 * MIB)):
+        # Of different sizes, so that none fits where another was.
+        spec = _floats(4 * MIB + 512 * 1024 * (tensor % 16))
+        wire.say(BeginUpload(tensor, spec, spec.nbytes))
+        for start in range(0, spec.nbytes, CHUNK_BYTES):
+            size = min(CHUNK_BYTES, spec.nbytes - start)
+            wire.send(chunk_head(tensor, start) + bytes(size))
+        wire.say(Drop((tensor,)))
+    yield wire
+
+
+def queued_frames(address: str, limit: int) -> Iterator[Wire]:
+    """Send tensors behind work that takes long."""
+    square = f32(1024, 1024)
+    product = Execute(Operation(signature("Float.Matmul", square, square), (0, 0, 1)))
+    spec = _floats(3 * MIB)
+    data = TensorData(bytes(spec.nbytes), spec.shape, spec.dtype)
+    for _ in range(6):
+        wire = _native(address)
+        wire.say(_full(0, square))
+        wire.say(*[product] * 20)
+        for _ in range(2 * limit // spec.nbytes):
+            if not wire.say(Upload(2, data)):
+                break
+        yield wire
+
+
+Attack = Callable[[str, int], Iterable[Wire]]
+
+ATTACKS: Final[dict[str, Attack]] = {
+    each.__name__: each
+    for each in (
+        views,
+        exposed,
+        slow_readers,
+        slow_readers_of_copies,
+        small_answers,
+        unfinished_messages,
+        unfinished_burn_messages,
+        slow_burn_readers,
+        unfinished_uploads,
+        dropped_uploads,
+        queued_frames,
+    )
+}
+
+
+def attack(name: str, limit_bytes: int) -> Outcome:
+    """Attack a server of its own; say how large it grew, and how long its worst health check took.
+
+    A bystander's session must compute before and after.
+    """
+    flags = (
+        f"--max-session-bytes={limit_bytes * 4 // 5}",
+        f"--max-total-bytes={limit_bytes}",
+        "--fetch-timeout-seconds=5",
+    )
+    with server(*flags) as running:
+        with br.RemoteDevice(running.address) as device:
+            # Also the first product: the library of linear algebra takes memory for its threads.
+            square = br.ones((512, 512), device=device)
+            assert (square @ square)[0, 0].item() == 512
+            del square
+        base = running.resident_bytes
+        held: list[Wire] = []
+        slowest = 0.0
+        for wire in ATTACKS[name](running.address, limit_bytes):
+            held.append(wire)
+            slowest = max(slowest, _health_seconds(running))
+        _wait_until_quiet(running)
+        slowest = max(slowest, _health_seconds(running))
+        peak = running.peak_bytes
+        for wire in held:
+            wire.close()
+        with br.RemoteDevice(running.address) as device:
+            assert br.ones((2,), device=device).tolist() == [1, 1]
+    return Outcome(name, limit_bytes, base, peak, slowest)
+
+
+def _health_seconds(running: RunningServer) -> float:
+    started = time.monotonic()
+    running.metrics()
+    return time.monotonic() - started
+
+
+def _wait_until_quiet(running: RunningServer) -> None:
+    """Wait until the server has used nearly no processor time for a fifth of a second."""
+    deadline = time.monotonic() + QUIET_SECONDS
+    while time.monotonic() < deadline:
+        before = running.cpu_seconds
+        time.sleep(0.2)
+        if running.cpu_seconds - before < 0.05:
+            return
+    raise TimeoutError(f"the server was still busy after {QUIET_SECONDS:g} s")

@@ -1,0 +1,141 @@
+"""Messages that arrive are taken out of a pool, and those that come too slowly end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
+from burn_remote_protocol.links.websocket.intake import (
+    COPIES,
+    SLOWEST_BYTES_PER_SECOND,
+    UNCOUNTED_BYTES,
+    Intake,
+    Pace,
+)
+from support.link_servers import link_server
+
+MIB = 2**20
+
+
+class Budget:
+    """A pool of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.taken = 0
+        self.has_refused = threading.Event()
+
+    def take(self, size: int) -> bool:
+        if self.taken + size > self.max_bytes:
+            self.has_refused.set()
+            return False
+        self.taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.taken -= size
+
+
+def test_small_messages_take_nothing_and_large_ones_what_their_copies_need() -> None:
+    budget = Budget(10 * MIB)
+    intake = Intake(budget)
+    assert intake.hold(UNCOUNTED_BYTES)
+    assert budget.taken == 0
+    assert intake.hold(2 * MIB)
+    assert budget.taken == COPIES * 2 * MIB
+    assert not intake.hold(6 * MIB)
+    assert budget.taken == COPIES * 2 * MIB
+    assert intake.hold(0)
+    assert budget.taken == 0
+
+
+def test_what_a_connection_took_goes_back_when_it_is_gone() -> None:
+    budget = Budget(10 * MIB)
+    intake = Intake(budget)
+    intake.hold(3 * MIB)
+    del intake
+    assert budget.taken == 0
+
+
+def test_a_message_keeps_the_pace_while_enough_of_it_comes() -> None:
+    pace = Pace(2.0)
+    assert pace.is_kept(0, 0)
+    assert pace.is_kept(0, 2 * SLOWEST_BYTES_PER_SECOND)
+    assert not pace.is_kept(0, 4 * SLOWEST_BYTES_PER_SECOND - 1)
+
+
+def test_a_message_that_just_began_is_not_too_slow() -> None:
+    pace = Pace(2.0)
+    pace.is_kept(0, 0)
+    assert pace.is_kept(1, 1)
+    pace.forgive()
+    assert pace.is_kept(1, 1)
+
+
+@contextmanager
+def raw_client(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        client.sendall(
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        while not client.recv(4096).endswith(b"\r\n\r\n"):
+            pass
+        yield client
+
+
+def head(size: int) -> bytes:
+    return bytes([0x82, 0xFF]) + struct.pack(">Q", size) + b"\0\0\0\0"
+
+
+@pytest.mark.parametrize("loop_name", ["asyncio", "uvloop"])
+def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_by_its_pace(
+    loop_name: str,
+) -> None:
+    budget = Budget(8 * MIB)
+    with link_server(loop_name) as server, raw_client(server.port) as client:
+        end = server.accept()
+        connection = end.connection
+        assert isinstance(connection, DirectServerConnection)
+
+        async def receive() -> bytes:
+            connection.count_received(budget, 0.2)
+            return await connection.receive_message()
+
+        received = asyncio.run_coroutine_threadsafe(receive(), server.loop)
+        client.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            client.sendall(head(64 * MIB) + bytes(64 * MIB))
+        with pytest.raises(ConnectionLost, match="no memory for a message within"):
+            received.result(5)
+        assert connection.received_bytes < budget.max_bytes
+        assert budget.taken == 0
+
+
+def test_a_message_that_waits_for_room_goes_on_when_there_is_some() -> None:
+    budget = Budget(8 * MIB)
+    budget.take(7 * MIB)
+    size = 2 * MIB
+    with link_server() as server, raw_client(server.port) as client:
+        end = server.accept()
+        connection = end.connection
+        assert isinstance(connection, DirectServerConnection)
+
+        async def receive() -> bytes:
+            connection.count_received(budget, 5)
+            return await connection.receive_message()
+
+        received = asyncio.run_coroutine_threadsafe(receive(), server.loop)
+        client.sendall(head(size) + bytes(size))
+        assert budget.has_refused.wait(5)
+        assert not received.done()
+        server.loop.call_soon_threadsafe(budget.give_back, 7 * MIB)
+        assert len(received.result(5)) == size
