@@ -131,6 +131,11 @@ class PeerConnection:
                 await self._send(wanted)
         except TimeoutError:
             raise TransferFailed(f"{self.link.peer} takes no requests") from None
+        except ConnectionLost as error:
+            # Noticed here before ``receive`` did: the fetch may be tried on another connection.
+            self._break(error)
+            assert self.error is not None
+            raise self.error from error
         turns = Turns()
         await paced(
             download.done,

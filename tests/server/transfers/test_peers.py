@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import HandshakeRefused, TransferFailed
+from burn_remote_protocol.errors import ConnectionLost, HandshakeRefused, TransferFailed
 from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
@@ -34,7 +34,10 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers import pace
 from burn_remote_server.transfers import peers as module
+from burn_remote_server.transfers.downloads import Download
+from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.peers import Peers
+from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((20_000,), U8)
 GOOD = bytes(range(200)) * 100
@@ -382,3 +385,16 @@ async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
         assert not other.done()
         await was_forgotten.wait()
         other.cancel()
+
+
+async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another() -> None:
+    """Sending notices it before the task that receives does."""
+
+    class Closed(ScriptedLink):
+        async def send(self, frame: bytes) -> None:
+            raise ConnectionLost("the peer hung up")
+
+    peer = PeerConnection(Closed([]), Counters(), 5.0, may_borrow=False)
+    with pytest.raises(TransferFailed, match="hung up"):
+        await peer.fetch(b"t" * 32, Download(open_backends("numpy", 1)[0], SPEC))
+    assert peer.is_broken
