@@ -17,6 +17,7 @@ __all__ = [
     "FUNCTIONS",
     "KEYWORDS",
     "METHODS",
+    "NAMESPACES",
     "POSITIONAL",
     "RENAMED_KEYWORDS",
     "attribute_advice",
@@ -37,6 +38,9 @@ _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has i
 _GRADIENTS: Final = "gradients are computed by burn_remote.gradients"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
 _FILES: Final = "numpy.save(file, x.numpy()), burn_remote.tensor(numpy.load(file))"
+
+# Namespaces of torch.nn -> our namespace.
+NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remote.init"}
 
 # Functions and attributes of modules: foreign name -> what to write instead.
 FUNCTIONS: Final = {
@@ -387,7 +391,8 @@ def missing_from(module: str) -> Callable[[str], NoReturn]:
     """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice if known."""
 
     def missing(name: str) -> NoReturn:
-        text = _in_burn_remote(FUNCTIONS.get(name)) or attribute_advice(name)
+        instead = NAMESPACES.get(name) or FUNCTIONS.get(name) or METHODS.get(name)
+        text = _in_burn_remote(instead)
         raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
 
     return missing

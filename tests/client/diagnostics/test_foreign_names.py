@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import burn_remote
-from burn_remote import functional, random
-from burn_remote.diagnostics.foreign_names import DEVICE_ATTRIBUTES, FUNCTIONS
+from burn_remote import functional, nn, random
+from burn_remote.diagnostics.foreign_names import DEVICE_ATTRIBUTES, FUNCTIONS, NAMESPACES
 from support.runners import RecordingDevice
 
 
@@ -74,6 +74,13 @@ def test_the_equivalents_of_device_attributes_exist(typed: str, written: str) ->
             found = getattr(found, name)
     for name in re.findall(r"\bdevice\.(\w+)", written):
         assert hasattr(burn_remote.RemoteDevice, name)
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_the_namespaces_of_torch_nn_give_ours(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"in burn_remote: burn_remote\.{name}$"):
+        getattr(nn, name)
+    assert importlib.import_module(f"burn_remote.{name}") is getattr(burn_remote, name)
 
 
 def test_submodules_remain_importable() -> None:
