@@ -1,4 +1,4 @@
-"""Which element types exist, and how are they written on the wire?
+"""The element types and their form on the wire.
 
 A ``DType`` is a name, a category and an item size; no array library is involved. There is one
 object per type (``F32 is DType.from_wire("F32")``), so identity compares and hashes types.
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Category(StrEnum):
-    """What kind of number a dtype holds; the IR has one family of operations for each."""
+    """The kind of number that a dtype holds; the IR has operations for each."""
 
     FLOAT = "float"
     INT = "int"
@@ -49,11 +49,11 @@ class Category(StrEnum):
 
 
 class DTypeUsage(IntFlag):
-    """What a device can do with a dtype; the bits are those of Burn 0.21's ``DTypeUsage``.
+    """What a device supports for a dtype; the bits are those of Burn 0.21's ``DTypeUsage``.
 
-    ``STORAGE``: held, moved, and converted to and from other dtypes. ``ARITHMETIC``: computed with.
-    Quantized dtypes have the first only, also where Burn computes: products and sums of quantized
-    tensors are those of their numbers, dequantized first. ``ACCELERATED``: by special hardware.
+    ``STORAGE``: tensors can be held, moved and converted. ``ARITHMETIC``: operations can compute
+    with them. Quantized dtypes have ``STORAGE`` only, because arithmetic on quantized tensors first
+    dequantizes them. ``ACCELERATED``: special hardware computes with them.
     """
 
     STORAGE = 1
@@ -121,7 +121,7 @@ class DType:
 
     ``itemsize`` is 0 for quantized types, whose size depends on the scheme. Attributes ``store``
     (Burn's storage of a bool: ``"Native"``, ``"U8"`` or ``"U32"``) and ``scheme`` are ``None``
-    where they mean nothing.
+    where they do not apply.
     """
 
     __slots__ = ("__weakref__", "_hash", "category", "itemsize", "name", "scheme", "store", "wire")
@@ -149,7 +149,7 @@ class DType:
     def from_wire(wire: Any) -> DType:
         """Return the dtype that a decoded MessagePack value names.
 
-        Raises ``ProtocolViolation`` for anything that is no dtype of Burn 0.21.
+        Raises ``ProtocolViolation`` for anything that is not a dtype of Burn 0.21.
         """
         try:
             if type(wire) is str:
@@ -189,11 +189,11 @@ class DType:
         return self.category is Category.BOOL
 
     def __hash__(self) -> int:
-        """Return that of the name as text; NumPy's types, which are equal too, have their own."""
+        """Return the hash of the name. NumPy's equal types have another hash."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Whether this is the dtype, or the name of it as text or as NumPy's ``dtype`` has it."""
+        """Whether ``other`` is this dtype, its name, or NumPy's dtype of that name."""
         if self is other or isinstance(other, DType):
             return self is other
         name = getattr(other, "name", None) or getattr(other, "__name__", other)
@@ -210,7 +210,7 @@ class DType:
 
 
 def _array(wire: Any, length: int) -> Any:
-    # Maps, text and byte buffers can be unpacked too, so the type is asked for first.
+    # Maps, text and byte buffers can be unpacked too, so check the type first.
     if type(wire) not in (tuple, list) or len(wire) != length:
         raise ValueError
     return wire

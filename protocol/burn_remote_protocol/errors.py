@@ -1,15 +1,15 @@
-"""Which errors exist, which code does each have on the wire, and who is to blame?
+"""The tree of errors, and their codes on the wire.
 
 BurnRemoteError
-├── ProtocolViolation         a peer sent what the protocol does not allow; ends that session
-│   ├── LimitExceeded         … more of it than is allowed
-│   └── GarbledBytes          … or what a network made of it
+├── ProtocolViolation         a peer sent something that the protocol forbids; ends the session
+│   ├── LimitExceeded         … it exceeds a limit
+│   └── GarbledBytes          … it does not match its checksum
 ├── VersionMismatch           no version of the protocol in common
 ├── HandshakeRefused          the server will not open this session
-├── ConnectionLost            the socket broke; what was waiting for it fails with this
+├── ConnectionLost            the connection broke; pending requests fail with this
 │   └── SessionLost           the server no longer knows the session
 ├── ConnectionFailed          no connection could be opened
-├── UsageError                the program asked for something that cannot be
+├── UsageError                the program called something in an invalid way
 │   ├── ShapeMismatch         (also a ValueError)
 │   ├── DTypeMismatch         (also a TypeError)
 │   ├── DeviceMismatch        (also a ValueError)
@@ -20,7 +20,7 @@ BurnRemoteError
     ├── UnknownTensor         it names a tensor that the session does not have
     ├── OutOfMemory           the device has no room for its result
     ├── QuotaExceeded         the session may not use so much
-    ├── DeviceLost            the device works no more until its server is started anew
+    ├── DeviceLost            the device is unusable until its server is restarted
     └── TransferFailed        a tensor could not be moved between servers
 
 Errors that can cross the wire carry a code (``CODES``); an unknown code arrives as
@@ -62,12 +62,12 @@ __all__ = [
 ]
 
 
-# Longer: log lines nobody reads to the end. Shorter: the fields of a usual operation are cut.
+# Enough for the fields of a usual operation, and short enough for one line of a log.
 EXCERPT_CHARACTERS: Final = 200
 
 
 class _Excerpt(reprlib.Repr):
-    """``reprlib`` bounds lists and text, but prints whole integers and byte buffers first."""
+    """A ``Repr`` that bounds integers and byte buffers before it formats them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,25 +87,25 @@ _EXCERPT: Final = _Excerpt()
 
 
 def shown(value: object) -> str:
-    """Return a short text of what a peer sent, however long or deeply nested it is."""
+    """Return a short representation of a value from a peer, whatever its size or nesting."""
     text = _EXCERPT.repr(value)
     return text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}…"
 
 
 class BurnRemoteError(Exception):
-    """Anything that goes wrong in burn-remote."""
+    """The base class of all errors of burn-remote."""
 
     code: ClassVar[str] = "error"
 
 
 class ProtocolViolation(BurnRemoteError):
-    """A peer sent bytes or messages that the protocol does not allow; its session is closed."""
+    """A peer sent bytes or messages that the protocol forbids; its session is closed."""
 
     code = "protocol_violation"
 
 
 class LimitExceeded(ProtocolViolation):
-    """A message claims more than a limit allows. Nothing was allocated for it."""
+    """A message exceeds a limit. Nothing was allocated for it."""
 
     code = "limit_exceeded"
 
@@ -116,13 +116,13 @@ class LimitExceeded(ProtocolViolation):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        # A program's arithmetic can make a size of any length, which nobody reads.
+        # A size computed by a program can be an integer of any length.
         seen = f"{self.seen:,}" if self.seen.bit_length() <= 128 else shown(self.seen)
         return f"{self.limit}: seen {seen}, allowed {self.allowed:,}"
 
 
 class GarbledBytes(ProtocolViolation):
-    """Bytes do not match their checksum; they may arrive whole when sent again."""
+    """Bytes do not match their checksum. Sending them again may succeed."""
 
     code = "garbled_bytes"
 
@@ -134,13 +134,13 @@ class VersionMismatch(BurnRemoteError):
 
 
 class HandshakeRefused(BurnRemoteError):
-    """The server will not open this session; the text says why."""
+    """The server refuses to open this session; the text says why."""
 
     code = "refused"
 
 
 class ConnectionLost(BurnRemoteError, ConnectionError):
-    """The connection to a server broke; results that were not read yet are gone."""
+    """The connection to a server broke; results that were not read are lost."""
 
     code = "connection_lost"
 
@@ -154,7 +154,7 @@ class SessionLost(ConnectionLost):
 class ConnectionFailed(BurnRemoteError, ConnectionError):
     """No connection to the server could be opened; the text says what to check.
 
-    ``http_status`` is what was answered in place of a WebSocket, if anything was.
+    ``http_status`` is the status of an HTTP response that refused the WebSocket, if there was one.
     """
 
     code = "connection_failed"
@@ -162,31 +162,31 @@ class ConnectionFailed(BurnRemoteError, ConnectionError):
 
 
 class UsageError(BurnRemoteError):
-    """The program asked for something that cannot be; the call raises it, nothing was sent."""
+    """The program called something in an invalid way; nothing was sent."""
 
     code = "usage"
 
 
 class ShapeMismatch(UsageError, ValueError):
-    """Shapes that do not go together, or an axis or index outside a shape."""
+    """Incompatible shapes, or an axis or index outside a shape."""
 
     code = "shape_mismatch"
 
 
 class DTypeMismatch(UsageError, TypeError):
-    """Dtypes that do not go together, or an operation that a dtype does not have."""
+    """Incompatible dtypes, or an operation that does not exist for a dtype."""
 
     code = "dtype_mismatch"
 
 
 class DeviceMismatch(UsageError, ValueError):
-    """Tensors of different devices in one operation; nothing moves unless asked."""
+    """Tensors of different devices in one operation; move one of them explicitly."""
 
     code = "device_mismatch"
 
 
 class ArgumentMismatch(UsageError, TypeError):
-    """An argument that a call does not have, or of a type that it cannot be."""
+    """An argument that a function does not have, or of the wrong type."""
 
     code = "argument_mismatch"
 
@@ -248,14 +248,16 @@ class OutOfMemory(OperationFailed):
 
 
 class QuotaExceeded(OperationFailed):
-    """The session may not use so much; the text names the limit, what was seen, what is allowed."""
+    """A quota of the session is exceeded; the text has the limit, the value and the maximum."""
 
     code = "quota_exceeded"
 
 
 class DeviceLost(OperationFailed):
-    """The server's device can do nothing any more, for any session, until the server is started
-    anew; the tensors that it held are gone."""
+    """The server's device is unusable for all sessions until the server is restarted.
+
+    The tensors that it held are lost.
+    """
 
     code = "device_lost"
 

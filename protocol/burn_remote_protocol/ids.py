@@ -1,4 +1,4 @@
-"""Which things have identifiers, who draws them, and how large are they?"""
+"""Identifiers: their types, who creates them, and their sizes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = [
     "new_transfer_number",
 ]
 
-# Drawn by the client, counted up, private to its session (u64).
+# Counted up by the client; private to its session (u64).
 TensorId = NewType("TensorId", int)
-# Drawn by the client for each question that wants an answer (u64).
+# Counted up by the client for each request that has a reply (u64).
 RequestId = NewType("RequestId", int)
-# Drawn by whoever sends a payload in chunks: a tensor id going up, a request id coming down (u64).
+# Set by the sender of chunks: a tensor id in an upload, a request id in a reply (u64).
 PayloadId = NewType("PayloadId", int)
-# Drawn by the server in the native dialect, by the client in Burn's (u64).
+# Drawn by the server in the native dialect, by the client in Burn's dialect (u64).
 SessionId = NewType("SessionId", int)
-# Drawn by the client. Whoever knows it may fetch the tensor: 32 random bytes cannot be guessed.
+# Drawn by the client. It authorizes fetching the tensor: 32 random bytes cannot be guessed.
 TransferId = NewType("TransferId", bytes)
 
 MAX_ID: Final = 2**64 - 1
 TRANSFER_ID_BYTES: Final = 32
 
-# Burn 0.21 names transfers by numbers, which its own client counts up from 0. Those that we draw
-# for a move to or from such a server are not below this, and cannot be guessed.
+# Burn 0.21 identifies transfers by numbers, which its own client counts up from 0. The numbers that
+# we draw for a move to or from such a server are at least this, and cannot be guessed.
 SECRET_NUMBERS: Final = 2**63
 
 
@@ -47,5 +47,5 @@ def new_transfer_number() -> int:
 
 
 def is_secret(transfer: bytes | int) -> bool:
-    """Whether a transfer id was drawn at random, so that whoever knows it was told."""
+    """Whether a transfer id was drawn at random, so that only those who were told it know it."""
     return not isinstance(transfer, int) or transfer >= SECRET_NUMBERS

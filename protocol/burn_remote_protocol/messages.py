@@ -1,4 +1,4 @@
-"""What do client, server and peers say to each other? Bytes are the dialects' business."""
+"""The messages between client, server and peers. The dialects define their bytes."""
 
 from __future__ import annotations
 

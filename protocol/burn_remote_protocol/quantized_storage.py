@@ -1,20 +1,17 @@
-"""How many bytes do the elements of a quantized tensor take, and which values may they have?
+"""The storage of quantized tensors: lengths in bytes, blocks, scales and value ranges.
 
 Burn writes the values, then the scales as ``float32`` (burn-std 0.21, ``tensor/quantization.rs``).
-Values are one byte each, or packed into whole 32-bit words; sub-byte values travel either way, so a
-length is checked against both. One of them is how a tensor is stored, and sent by us.
+Values take one byte each, or are packed into whole 32-bit words. Burn sends values of fewer than
+eight bits in either form, so a received length may match either; we store and send only one form.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from burn_remote_protocol.dtypes import QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch, Unsupported
-
-if TYPE_CHECKING:
-    from burn_remote_protocol.tensors import Shape
 
 __all__ = [
     "SCALE_BYTES",
@@ -29,12 +26,14 @@ __all__ = [
     "stored_bytes",
 ]  # fmt: skip
 
+Shape = tuple[int, ...]
+
 VALUE_BITS: Final = {
     "Q8F": 8, "Q8S": 8, "E5M2": 8, "E4M3": 8, "Q4F": 4, "Q4S": 4, "E2M1": 4, "Q2F": 2, "Q2S": 2,
 }  # fmt: skip
 
 # The smallest and the largest integer of each value type (cubecl-common, ``QuantValue::range``).
-# Burn 0.21 names floating-point values too, and computes with none of them.
+# Burn 0.21 also defines floating-point values, but does not compute with them.
 VALUE_RANGES: Final = {
     "Q8F": (-128, 127), "Q8S": (-127, 127), "Q4F": (-8, 7), "Q4S": (-7, 7), "Q2F": (-2, 1),
     "Q2S": (-1, 1),
@@ -45,7 +44,7 @@ WORD_BITS: Final = 32
 
 
 def block_sizes(shape: Shape, scheme: QuantScheme) -> Shape:
-    """Return how many elements along each axis share a scale: all, or those of a block."""
+    """Return how many elements along each axis share a scale: all of them, or a block."""
     if scheme.level is None:
         return shape
     block = scheme.level[: len(shape)]
@@ -55,7 +54,7 @@ def block_sizes(shape: Shape, scheme: QuantScheme) -> Shape:
 def check_blocks(shape: Shape, scheme: QuantScheme) -> None:
     """Raise ``ShapeMismatch`` unless whole blocks cover every axis.
 
-    Backends of Burn 0.21 divide what does not fit in ways of their own, so no two would agree.
+    Burn 0.21's backends divide incomplete blocks differently, so results would not agree.
     """
     for axis, (size, block) in enumerate(zip(shape, block_sizes(shape, scheme), strict=True)):
         if block and size % block:
@@ -66,7 +65,7 @@ def check_blocks(shape: Shape, scheme: QuantScheme) -> None:
 
 
 def check_computable(scheme: QuantScheme) -> None:
-    """Raise ``Unsupported`` unless Burn 0.21 says what the values are and where in their words."""
+    """Raise ``Unsupported`` unless Burn 0.21 defines the values and their places in words."""
     if scheme.value in VALUE_RANGES and scheme.store in ("Native", ("PackedU32", 0)):
         return
     raise Unsupported(
@@ -82,14 +81,14 @@ def is_packed(scheme: QuantScheme) -> bool:
 
 
 def stored_bytes(shape: Shape, scheme: QuantScheme) -> int:
-    """Return the bytes of values and scales as they are stored: packed where there is a gain."""
+    """Return the bytes of values and scales as stored; values are packed if that is shorter."""
     return byte_lengths(shape, scheme)[-1 if is_packed(scheme) else 0]
 
 
 def scales_shape(shape: Shape, scheme: QuantScheme) -> Shape:
     """Return the shape of the scales: ``(1,)``, or the number of blocks along each dimension.
 
-    Blocks cover the innermost dimensions; a block reaching over an edge still has its scale.
+    Blocks cover the innermost dimensions; an incomplete block at an edge has a scale too.
     """
     if scheme.level is None:
         return (1,)
@@ -98,7 +97,7 @@ def scales_shape(shape: Shape, scheme: QuantScheme) -> Shape:
 
 
 def byte_lengths(shape: Shape, scheme: QuantScheme) -> tuple[int, ...]:
-    """Return the lengths that values and scales of a tensor may have together, plain one first."""
+    """Return the possible lengths of values and scales together; the unpacked one is first."""
     size = math.prod(shape)
     scales = SCALE_BYTES * math.prod(scales_shape(shape, scheme))
     words = -(-size * VALUE_BITS[scheme.value] // WORD_BITS)

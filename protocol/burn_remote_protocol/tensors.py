@@ -1,4 +1,4 @@
-"""What does the protocol know of a tensor: shape, dtype, bytes, and its part in an operation?"""
+"""Shapes, specs and data of tensors, slices, and how an operation uses a tensor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-# Larger: backends fail late with errors of their own (NumPy stops at 64 dimensions). Smaller:
-# recorded Burn programs stay below 10, but attention over blocked layouts has been seen with 12.
+# Attention over blocked layouts has been seen with 12 dimensions; recorded Burn programs have fewer
+# than 10. NumPy's own limit is 64, and a backend reports it late and in other words.
 MAX_RANK = 32
 
-# Larger: byte counts could overflow a signed 64-bit integer for 16-byte items. No machine holds
-# more, so nothing useful is refused.
+# Keeps the byte count of 16-byte items within a signed 64-bit integer. No machine holds more.
 MAX_ELEMENTS = 2**59
 
 
 class TensorStatus(StrEnum):
-    """How an operation uses a tensor, as Burn's IR says it.
+    """How an operation uses a tensor, in the terms of Burn's IR.
 
     ``READ_WRITE`` marks the last use: the server frees the tensor after the operation.
     ``NOT_INIT`` marks an output.
@@ -45,7 +44,7 @@ class TensorStatus(StrEnum):
 
 
 class TensorSpec(NamedTuple):
-    """The shape and dtype of a tensor; hashable, so results of inference can be cached by it."""
+    """The shape and dtype of a tensor; hashable, so it can be the key of a cache."""
 
     shape: Shape
     dtype: DType

@@ -106,7 +106,7 @@ SHAPES: dict[str, Callable[[], object]] = {
         f(1, 1, 4, 2), f(1, 1, 5, 2), f(1, 1, 5, 2), f(1, 1, 1, 4, 5) > 0
     ),
     r"\[2, 3\], \[3, 2\] do not broadcast": lambda: f(2, 3).mask_fill(f(3, 2) > 0, 0),
-    "blank=5 is none of the 3 classes": lambda: F.ctc_loss(
+    "blank=5 is not one of the 3 classes": lambda: F.ctc_loss(
         f(4, 2, 3), i(2, 2), [4, 4], [2, 2], blank=5
     ),
     "AdaptiveAvgPool2d.*non-negative integer, not -1": lambda: F.adaptive_avg_pool2d(

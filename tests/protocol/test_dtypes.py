@@ -1,4 +1,4 @@
-"""Tests of the element types: are they Burn's, and is there one object for each?"""
+"""The element types: they are Burn's, and each is one object."""
 
 from __future__ import annotations
 

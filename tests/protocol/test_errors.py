@@ -1,4 +1,4 @@
-"""Tests of the errors: can they cross the wire, and do they say what they know?"""
+"""The errors: their form on the wire and their texts."""
 
 from __future__ import annotations
 

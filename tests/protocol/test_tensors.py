@@ -1,4 +1,4 @@
-"""Tests of shapes and specs: what is allowed, and what do they say of themselves?"""
+"""Shapes and specs: their limits, sizes and text."""
 
 from __future__ import annotations
 

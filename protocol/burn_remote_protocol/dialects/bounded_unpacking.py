@@ -1,4 +1,4 @@
-"""How is MessagePack from a peer unpacked within bounds?"""
+"""Bounded unpacking of MessagePack from a peer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from burn_remote_protocol.errors import ProtocolViolation
 __all__ = ["MAX_LIST_LENGTH", "unpack_frozen", "unpack_lists"]
 
 # The unpacker allocates a list as soon as its header claims a length, at most 1,024 of them nested:
-# 8 bytes × this × 1,024 = 32 MiB is what a hostile frame can make it allocate. Smaller: fewer tasks
-# fit a batch, and fewer tensors a concatenation.
+# 8 bytes × this × 1,024 = 32 MiB is the most that a hostile frame can make it allocate. It also
+# limits the tasks of a batch and the tensors of a concatenation.
 MAX_LIST_LENGTH: Final = 4096
 
 

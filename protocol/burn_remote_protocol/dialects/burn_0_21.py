@@ -1,11 +1,11 @@
-"""Which bytes carry the tasks of Burn 0.21's remote backend?
+"""The bytes of the tasks of Burn 0.21's remote backend.
 
 A frame is one MessagePack value as Rust's ``rmp_serde::to_vec`` writes it, in one binary WebSocket
 message; docs/wire-burn-0.21.md is the specification. A client has two sockets: tasks go out on
-``/request``, one per frame, answers come back on ``/response`` (``burn_answers``); both open with
-``Init``.
+``/request``, one per frame, and responses arrive on ``/response`` (``burn_responses``). The first
+frame of each is ``Init``.
 
-A question is named by its position and its stream; both are one integer here, ``request_id``.
+A position and a stream identify a request; ``request_id`` combines them into one integer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
     "request_id",
 ]
 
-# Burn says of no exposed tensor how long it may be fetched; the server's own limit holds.
+# Burn sets no time within which an exposed tensor may be fetched; the server's limit applies.
 EXPIRES_SECONDS: Final = 86_400.0
 
 _MAX_COUNT: Final = 2**32 - 1
@@ -81,17 +81,17 @@ class Close(NamedTuple):
 
 
 def request_id(position: int, stream: int) -> int:
-    """Name a question by one integer: 64 bits of stream, then 64 bits of position."""
+    """Return a request's id: 64 bits of stream, then 64 bits of position."""
     return stream << 64 | position
 
 
 def encode_identity(request: int) -> bytes:
-    """Write a question's name as ``[position, [stream]]``."""
+    """Write a request id as ``[position, [stream]]``."""
     return b"\x92" + _pack(request & (2**64 - 1)) + b"\x91" + _pack(request >> 64)
 
 
 def decode_identity(wire: Any) -> int:
-    """Read a question's name. Raises ``ProtocolViolation``."""
+    """Read a request id. Raises ``ProtocolViolation``."""
     position, stream = sequence(wire, 2, "a position and a stream")
     (stream,) = sequence(stream, 1, "a stream")
     if not is_unsigned(position) or not is_unsigned(stream):

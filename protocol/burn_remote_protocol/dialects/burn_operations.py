@@ -1,9 +1,9 @@
-"""How is an operation of Burn 0.21 told by its bytes, and how is one written that will come again?
+"""Recognition and templates of Burn 0.21's operations by their bytes.
 
-Burn sends one operation per frame, with everything that the server knows already: names, shapes,
-dtypes. Programs repeat themselves, so most frames differ from an earlier one in nothing but tensor
-ids and the position at the end. What stands between those is the key of a signature that was
-decoded before, and a template for what is sent.
+Burn sends one operation per frame and repeats names, shapes and dtypes each time. Most frames of a
+program therefore differ from an earlier one only in tensor ids and in the position at the end. The
+bytes between those numbers are the key of a signature that was decoded before. For sending, they
+are a template.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ __all__ = [
     "split_operation",
 ]
 
-# Frames that are known by their bytes. More: a peer that never repeats itself fills more memory, up
-# to 1 KiB each. Fewer: long programs are decoded in full again and again.
+# Signatures known by their bytes, of up to 1 KiB each. Beyond that, the operations of long programs
+# are decoded in full again.
 FRAMES_KEPT: Final = 4096
-# Longer: a peer fills more memory. Shorter: operations on several tensors of high rank are never
-# found again.
+# Enough for operations on several tensors of high rank.
 KEY_BYTES_KEPT: Final = 1024
 
 BEFORE_ID: Final = b"\x94\x91"
 BEFORE_POSITION: Final = b"\x92"
 _UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
-# A tensor begins with an array of four, whose first is an array of one, the id, and whose second is
-# an array of one, the shape. The frame ends with the position and the stream of the task.
+# A tensor is an array of four. Its first element is an array of one, the id, and its second is an
+# array of one, the shape. The frame ends with the position and the stream of the task.
 _VARIABLE: Final = re.compile(
     rb"\x94\x91("
     + _UNSIGNED
@@ -51,16 +50,16 @@ _VARIABLE: Final = re.compile(
     re.DOTALL,
 )
 
-# Ids that no client has drawn: what is put in a tensor's place to see whether it is one.
+# Ids that no client uses; they replace tensor ids to verify where the ids of a frame are.
 _UNUSED: Final = 2**64 - 2**32
 
 _KNOWN: Final[dict[tuple[bytes, ...], Signature]] = {}
 
 
 def recognize_operation(frame: bytes) -> Operation | None:
-    """Return the operation that a frame registers; ``None`` where it must be decoded in full.
+    """Return the operation that a frame registers; ``None`` if it must be decoded in full.
 
-    Never raises: what is malformed is not recognized either.
+    Never raises: malformed frames are not recognized.
     """
     found = split_operation(frame)
     if found is None:
@@ -77,7 +76,7 @@ def recognize_operation(frame: bytes) -> Operation | None:
 
 
 class Split(NamedTuple):
-    """A frame that registers an operation, cut before and after the numbers that vary.
+    """A frame that registers an operation, split at the numbers that vary.
 
     Each id follows its literal and ``BEFORE_ID``. After the last literal come ``BEFORE_POSITION``
     and ``tail``: the position, a byte, and the stream.
@@ -90,9 +89,9 @@ class Split(NamedTuple):
 
 
 def split_operation(frame: bytes) -> Split | None:
-    """Cut a frame that registers an operation; ``None`` where it must be decoded in full."""
+    """Split a frame that registers an operation; ``None`` if it must be decoded in full."""
     if len(frame) > 2 * KEY_BYTES_KEPT:
-        return None  # an upload, whose elements are not to be searched
+        return None  # an upload, whose elements must not be searched
     # Literal, id, nothing; …; literal, nothing, position and stream; and nothing at the end.
     pieces = _VARIABLE.split(frame)
     key = tuple(pieces[::3])
@@ -101,10 +100,11 @@ def split_operation(frame: bytes) -> Split | None:
 
 
 def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
-    """Remember the signature of a frame under what stands between its variable pieces.
+    """Cache the signature of a frame under the bytes between its variable numbers.
 
-    Bytes that look like the beginning of a tensor could be part of a number. So the frame is
-    decoded once with other ids in these places: where just those come out, nothing else is there.
+    Bytes that look like the beginning of a tensor could be part of something else. The frame is
+    therefore decoded once with other ids in these places. If exactly those ids come out, the places
+    are right.
     """
     if pieces[-1] or sum(map(len, key)) > KEY_BYTES_KEPT:
         return None
@@ -137,14 +137,14 @@ def _with_unused_ids(key: tuple[bytes, ...]) -> bytes:
 
 
 class _Use(NamedTuple):
-    """What follows the id of a tensor: as it is, and where the server may free it afterwards."""
+    """The bytes after a tensor's id: for a use that keeps it, and for its last use."""
 
     kept: bytes
     last: bytes
 
 
 class OperationTemplate:
-    """The frame of an operation with its tensor ids left out."""
+    """The frame of an operation without its tensor ids."""
 
     __slots__ = ("_head", "_uses")
 
@@ -171,7 +171,7 @@ class OperationTemplate:
         tail: bytes,
         pack: Callable[[int], bytes],
     ) -> bytes:
-        """Return the frame for ``tensors``; those at the indices ``last`` are used the last time.
+        """Return the frame for ``tensors``; those at the indices ``last`` are in their last use.
 
         ``tail`` is the position and stream, as ``encode_identity`` writes them.
         """

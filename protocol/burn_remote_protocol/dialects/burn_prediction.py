@@ -1,8 +1,8 @@
-"""Which operation is it, most likely, that comes next?
+"""Prediction of the next operation in a session of Burn 0.21.
 
-Programs repeat themselves in order too: after an operation usually comes the one that followed it
-the last time, with ids of the same lengths. Whether a frame is that one is told by a comparison,
-and its ids are read from known places, in a third of the time that it takes to search for them.
+Programs repeat sequences of operations: an operation is usually followed by the same one as the
+last time, with ids of the same lengths. One comparison tells whether a frame is the predicted one.
+Its ids are then read from known places, in a third of the time that a search for them takes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from burn_remote_protocol.operations.row import Operation
 
 __all__ = ["ExpectedOperations"]
 
-# Layouts that a session keeps. Larger: more memory for a peer that never repeats itself, up to
-# 6 KiB each. Smaller: the operations of long programs are searched for again.
+# Layouts that a session keeps, of up to 6 KiB each. Beyond that, a long program's operations are
+# searched for again.
 LAYOUTS_KEPT: Final = 1024
 
-# MessagePack's unsigned integers: by their first byte, how many follow and how ``struct`` reads
-# them. Any other first byte is the number itself.
+# MessagePack's unsigned integers by first byte: the number of bytes that follow, and their format
+# in ``struct``. Any other first byte is the number itself.
 _READ: Final = {0xCC: (1, "B"), 0xCD: (2, "H"), 0xCE: (4, "I"), 0xCF: (8, "Q")}
 
 
 class _Layout:
-    """The frames that differ in nothing but numbers, which have the same lengths in all of them."""
+    """A set of frames that differ only in their numbers, whose lengths are equal in all of them."""
 
     __slots__ = ("length", "mask", "pattern", "read", "signature")
 
@@ -48,14 +48,14 @@ class _Layout:
         writing.number(split.tail[end + 1 :], is_read=False)
         self.signature: Final = split.signature
         self.length: Final = len(writing.pattern)
-        # As one large integer each: so a frame is compared in two steps.
+        # As large integers, they compare a whole frame in two steps.
         self.mask: Final = int.from_bytes(writing.mask, "big")
         self.pattern: Final = int.from_bytes(writing.pattern, "big")
         self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(writing.format).unpack
 
 
 class _Writing:
-    """A layout as it comes about: which bits of a frame are fixed, and where the ids are."""
+    """A layout under construction: the fixed bits of a frame, and the places of the ids."""
 
     def __init__(self) -> None:
         self.mask = bytearray()
@@ -73,7 +73,7 @@ class _Writing:
             self.literal(content[:1])
         else:
             count, code = 1, "B"
-        # Of a number that is its own first byte the highest bit is 0; other bytes are free.
+        # A number in one byte has a highest bit of 0; all other bits of numbers are free.
         self.mask += b"\x80" if len(content) == 1 else bytes(count)
         self.pattern += bytes(count)
         self.format += code if is_read else f"{count}x"
@@ -84,7 +84,7 @@ def _length(number: bytes) -> int:
 
 
 class ExpectedOperations:
-    """Recognize the operations of one session."""
+    """The recognizer of one session's operations."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}

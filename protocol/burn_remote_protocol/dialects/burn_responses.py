@@ -1,6 +1,6 @@
-"""Which bytes carry the answers of a server that speaks Burn 0.21, to clients and to other servers?
+"""The bytes of Burn 0.21's responses, from a server to clients and to other servers.
 
-Elements are not copied on the way out: a frame is given in pieces, to be sent as one message.
+Elements are not copied: a frame is a list of pieces, to be sent as one message.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
-# What MessagePack has a length for.
+# The largest length that MessagePack can express.
 MAX_ELEMENT_BYTES: Final = 2**32 - 1
 
 
 class Answer(NamedTuple):
-    """What a server says to a read (data), a sync (nothing) or a question about a dtype (bits)."""
+    """The response to a read (data), a sync (``None``) or a query of a dtype (bits)."""
 
     request: int
     value: TensorData | BurnRemoteError | int | None
@@ -49,9 +49,9 @@ class Answer(NamedTuple):
 
 
 def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memoryview]:
-    """Return the pieces of the frame that answers a question, elements uncopied.
+    """Return the pieces of the frame of a response, without copying elements.
 
-    An error answers a read, or a sync where that is said.
+    ``is_sync`` says that an error responds to a sync and not to a read.
     """
     value = answer.value
     identity = encode_identity(answer.request)
@@ -65,7 +65,7 @@ def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memo
 
 
 def decode_answer(frame: bytes) -> Answer:
-    """Return what a frame on ``/response`` answers. Raises ``ProtocolViolation``."""
+    """Parse a frame of ``/response``. Raises ``ProtocolViolation``."""
     content, identity = sequence(unpack_frozen(frame), 2, "an answer with its position and stream")
     name, body = variant(content, "an answer")
     request = decode_identity(identity)
@@ -84,7 +84,7 @@ def decode_answer(frame: bytes) -> Answer:
 
 
 def _data_pieces(data: TensorData, end: bytes) -> list[bytes | memoryview]:
-    """Write ``[bytes, [dims], dtype]`` and what follows, in pieces where that saves a copy."""
+    """Return ``[bytes, [dims], dtype]`` followed by ``end``, as pieces."""
     elements = memoryview(data.bytes)
     rest = _pack(list(data.shape)) + _pack(data.dtype.wire) + end
     return [b"\x93" + _buffer_header(len(elements)), elements, rest]
@@ -119,7 +119,7 @@ def decode_data_request(frame: bytes) -> int:
 
 
 def encode_data(data: TensorData) -> list[bytes | memoryview]:
-    """Return the pieces of the frame that carries a tensor to a peer, elements uncopied."""
+    """Return the pieces of the frame that carries a tensor to a peer."""
     return [b"\x81\xa6Tensor", *_data_pieces(data, b"")]
 
 

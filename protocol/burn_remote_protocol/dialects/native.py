@@ -1,6 +1,6 @@
-"""Which bytes carry the messages of the native dialect, version 1?
+"""The bytes of the native dialect's frames, version 1.
 
-A frame is one binary WebSocket message: one byte that says what it is, then its body. The body of
+A frame is one binary WebSocket message: one byte for its type, then its body. The body of
 a chunk is a fixed header and raw bytes; every other body is one MessagePack value.
 docs/wire-native.md is the specification.
 
@@ -79,11 +79,10 @@ __all__ = [
 VERSION: Final = 1
 VERSIONS: Final = (1,)
 
-# Larger: one chunk delays other traffic longer (1 MiB is about 0.5 ms at 2 GB/s) and its buffers
-# fall out of the processor's cache. Smaller: the cost per frame, some 20 µs on both sides, shows.
+# A chunk delays other traffic (0.25 ms at 2 GB/s), and its buffers should fit into the cache.
+# Much smaller chunks would make the cost per frame, some 20 µs on both sides, noticeable.
 CHUNK_BYTES: Final = 512 * 1024
-# Payloads up to this ride inside MessagePack. Larger: they are copied once more. Smaller: a small
-# upload costs a frame of its own.
+# Payloads up to this size are part of a MessagePack value, which costs a copy but saves a frame.
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # A frame other than a chunk. A client sends a batch at 64 KiB, and a task of thousands of tensors

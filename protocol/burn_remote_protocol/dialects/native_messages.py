@@ -1,6 +1,6 @@
-"""How is each message of the native dialect written as one MessagePack value?
+"""The native dialect's messages as MessagePack values.
 
-All but batches and chunks: ``native`` frames those, which are made of bytes.
+Batches and chunks have a form of their own, in ``native``.
 """
 
 from __future__ import annotations

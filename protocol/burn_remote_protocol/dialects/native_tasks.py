@@ -1,7 +1,7 @@
-"""Which bytes carry the tasks of the native dialect, inside a batch?
+"""The bytes of the native dialect's tasks inside a batch.
 
-docs/wire-native.md is the specification. The hot path is not here: a task that names a signature by
-its number is used as it was unpacked.
+docs/wire-native.md is the specification. Tasks that refer to a signature by its number, the hot
+path, are not converted here: they are used as they were unpacked.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ __all__ = [
     "encode_task",
 ]
 
-# Signatures that a session may have numbered. Larger: an idle session may hold more memory on the
-# server (about 2 KiB each). Smaller: programs with many different operations send them in full.
+# Signatures that a session may number, about 2 KiB of the server's memory each. Beyond that,
+# operations are sent in full.
 MAX_SIGNATURES: Final = 4096
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb

@@ -1,4 +1,4 @@
-"""How are the values that tasks and frames share checked and written in the native dialect?"""
+"""Checks and encodings of the values that the native dialect's tasks and messages share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "transfer_id",
 ]
 
-# CUDA's have 64. Larger: a peer makes the other side hold more for nothing.
+# The handles of CUDA have 64 bytes.
 MAX_HANDLE_BYTES: Final = 256
 
 

@@ -1,1 +1,1 @@
-"""Which operations are there, what do they make, how do they cross the wire? Burn 0.21's IR."""
+"""The operations of Burn 0.21's IR: their table, their rules, their form on the wire."""

@@ -1,9 +1,8 @@
-"""How does an operation cross the wire, and how is one with a known signature decoded fast?
+"""Encoding and decoding of operations, with a cache of signatures.
 
-``decode_operation`` reads what MessagePack unpacked. Programs repeat themselves: most operations
-differ from an earlier one in nothing but the ids of their tensors. So the ids are stripped, what is
-left is the key under which the signature of the earlier one is found, and only new keys are
-decoded in full.
+``decode_operation`` reads an unpacked MessagePack value. Most operations of a program differ from
+an earlier one only in the ids of their tensors. The value without the ids is therefore the key of a
+cache of signatures, and only operations with new keys are decoded in full.
 """
 
 from __future__ import annotations
@@ -33,16 +32,15 @@ __all__ = [
     "encode_tensor_data",
 ]
 
-# More: a peer that never repeats itself fills more memory, about 4 KiB for each. Fewer: programs
-# with many different operations decode them in full again and again, at ten times the cost.
+# About 4 KiB each. Beyond that, a program's operations are decoded in full again, at ten times the
+# cost.
 SIGNATURES_KEPT: Final = 4096
 
-# Longer: the same peer fills more memory with few operations. Shorter: operations on several
-# tensors of high rank, some 40 bytes for each tensor, are never found again.
+# Enough for several tensors of high rank, some 40 bytes each. Longer keys are not cached.
 KEY_BYTES_KEPT: Final = 1024
 
-# Version 2 of marshal writes numbers exactly: -0.0 is not 0.0, True is not 1, a NaN is itself.
-# Comparing values instead would take all of these for the same.
+# Version 2 of marshal writes numbers exactly: it distinguishes -0.0 from 0.0 and True from 1, and a
+# NaN equals itself. A comparison of values would do none of this.
 KEY_FORMAT: Final = 2
 
 _ROWS: Final = {
@@ -56,9 +54,9 @@ _SIGNATURES: Final[dict[bytes, Signature]] = {}
 def decode_operation(wire: Any) -> Operation:
     """Read an operation: its signature, and the ids of its tensors.
 
-    The rule of its row is not run: see ``check_declared``. Raises ``ProtocolViolation`` for
-    anything that is no operation of Burn 0.21, naming operation, field, what was seen and what was
-    expected; ``LimitExceeded`` where there is too much of it.
+    The rule of its row is not run; see ``check_declared``. Raises ``ProtocolViolation`` for
+    anything that is not an operation of Burn 0.21, with the operation, the field, what was seen and
+    what was expected. Raises ``LimitExceeded`` for values that are too long.
     """
     kind, dtype, row, values = _split(wire)
     tensors: list[int] = []
@@ -68,7 +66,7 @@ def decode_operation(wire: Any) -> Operation:
         ]
         key = marshal.dumps((kind, row.name, dtype, stripped), KEY_FORMAT)
     except (TypeError, ValueError):
-        # Malformed, or a value that MessagePack never makes: decoding in full says what it is.
+        # Malformed, or of a type that MessagePack does not have: full decoding raises the error.
         return _decode(kind, dtype, row, values)
     signature = _SIGNATURES.get(key)
     if signature is not None:
@@ -91,7 +89,7 @@ def _split(wire: Any) -> tuple[str, Any, Row, Any]:
     if KINDS[kind].carries_dtype:
         dtype, body = sequence(body, 2, f"the dtype and variant of {kind}")
     if kind in rows:
-        # Drop is its tensor; Init and Custom are structs. None of them is an enum of variants.
+        # Drop holds its tensor; Init and Custom are structs. None of them has variants.
         row, values = rows[kind], [body] if kind == "Drop" else body
         return kind, None, row, sequence(values, len(row.fields), f"the fields of {kind}")
     name, values = variant(body, f"an operation of {kind}")

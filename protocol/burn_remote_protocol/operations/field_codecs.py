@@ -1,8 +1,8 @@
-"""How does a field of an operation cross the wire: a tensor, and what tensors and values come in?
+"""Codecs for the fields of operations: tensors, and lists, options and structs of values.
 
-A kind turns a wire value into the *argument* that a ``Signature`` holds, and back. Tensors in it
-leave their ids in a list on the way in and take them from an iterator on the way out, because a
-signature says nothing about which tensors it is applied to.
+A codec converts a wire value to the *argument* that a ``Signature`` holds, and back. A signature is
+independent of the tensors it is applied to: decoding appends tensor ids to a list, and encoding
+takes them from an iterator.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 
 
 class FieldCodec(ABC):
-    """How the values of one field are checked, decoded, encoded and shown to rules."""
+    """Checks, decodes and encodes the values of one field, and presents them to rules."""
 
     @abstractmethod
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         """Return the argument in a decoded wire value; append the ids of its tensors.
 
-        Raises ``ProtocolViolation`` saying what was seen and what was expected.
+        Raises ``ProtocolViolation`` with what was seen and what was expected.
         """
 
     def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
@@ -50,8 +50,8 @@ class FieldCodec(ABC):
     def strip(self, wire: Any, tensors: list[int]) -> Any:
         """Return a wire value without the ids of its tensors; append those.
 
-        What is left is a key for what was decoded before, so only what is taken away is checked:
-        ids and the arrays around them. Raises ``TypeError`` or ``ValueError``.
+        The rest is a key of the cache of signatures, so only the removed parts are checked: ids and
+        the arrays around them. Raises ``TypeError`` or ``ValueError``.
         """
         return wire
 
@@ -100,7 +100,7 @@ class TensorCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class OptionalCodec(FieldCodec):
-    """Nil, or a value of another kind."""
+    """Nil, or a value of another codec."""
 
     inner: FieldCodec
 
@@ -122,7 +122,7 @@ class OptionalCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class ListCodec(FieldCodec):
-    """An array of values of one kind, of a length between two bounds."""
+    """An array of values of one codec, with a length between two bounds."""
 
     inner: FieldCodec
     least: int

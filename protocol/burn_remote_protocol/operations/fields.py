@@ -1,6 +1,6 @@
-"""Which part does each field play in an operation, and how is a row of the table written?
+"""The fields of operations, and functions that build them for the rows of the table.
 
-The functions below build fields, so that a row reads like Burn's schema:
+A row reads like Burn's schema:
 ``(tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out"))``.
 """
 
@@ -55,16 +55,15 @@ __all__ = [
     "usize_list",
 ]
 
-# Larger: one operation could hold a session's whole quota of tensors. Smaller: concatenations of
-# a long sequence, one tensor per step, would be refused.
+# Enough for the concatenation of a long sequence with one tensor per step.
 MAX_TENSORS_IN_LIST: Final = 65_536
 
-# Larger: names fill the server's caches and logs. Smaller: qualified Rust paths are cut.
+# Enough for qualified Rust paths. Names are stored in the server's caches and logs.
 MAX_NAME_CHARACTERS: Final = 256
 
 
 class Role(Enum):
-    """What a field is to its operation."""
+    """The role of a field in its operation."""
 
     INPUT = "input"
     OUTPUT = "output"

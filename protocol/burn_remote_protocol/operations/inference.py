@@ -1,4 +1,4 @@
-"""What does the table say of an operation's outputs, and is that what its sender declared?"""
+"""Inference of an operation's outputs from its inputs, and the check of declared outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_declared", "check_whole_blocks", "infer"]
 
 
 def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a call, present ones only, in wire order.
+    """Return the outputs of a call in wire order, without absent ones.
 
     Raises ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation, ``LimitExceeded`` for
     outputs larger than any tensor may be.
@@ -33,14 +33,14 @@ def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
 
 
 def check_whole_blocks(outputs: tuple[TensorSpec, ...]) -> None:
-    """Raise ``ShapeMismatch`` for a quantized output into which its blocks do not fit."""
+    """Raise ``ShapeMismatch`` for a quantized output whose blocks do not fit its shape."""
     for spec in outputs:
         if spec.dtype.scheme is not None:
             check_blocks(spec.shape, spec.dtype.scheme)
 
 
 def check_declared(signature: Signature) -> None:
-    """Check that the kind and the outputs of a signature are what its inputs make them.
+    """Check that a signature declares the kind and outputs that follow from its inputs.
 
     Raises ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation, what was seen and what was
     expected; ``LimitExceeded`` for outputs larger than any tensor may be.

@@ -1,4 +1,4 @@
-"""Which kinds of parameter can an operation have, and how does each cross the wire?"""
+"""Codecs for the parameters of operations: numbers, text, slices, schemes and distributions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BoolCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class StringCodec(FieldCodec):
-    """Text of at most so many characters."""
+    """Text of at most ``most`` characters."""
 
     most: int
 

@@ -1,8 +1,8 @@
-"""What is one row of the table of operations, and what is one operation?
+"""The rows of the table of operations, and operations.
 
-A ``Row`` describes an IR variant. A ``Signature`` is everything of an operation but the ids of its
+A ``Row`` describes a variant of the IR. A ``Signature`` is an operation without the ids of its
 tensors: it repeats from call to call, so both sides prepare it once. An ``Operation`` is a
-signature with its ids.
+signature with ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Call", "Estimate", "Operation", "Row", "Rule", "Signature", "TensorU
 
 
 class Call(NamedTuple):
-    """What a rule sees of an operation.
+    """The part of an operation that rules see.
 
     ``inputs`` has one entry per input field in wire order: a spec, ``None`` for an absent optional
     tensor, or a tuple of specs for a list. ``parameters`` maps every other field to its value, the

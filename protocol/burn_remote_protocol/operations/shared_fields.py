@@ -1,7 +1,7 @@
-"""Which fields do the structs have that several operations share? In the order of the wire.
+"""The fields of structs that several operations share, in wire order.
 
-Each is named as in Burn's schema, without its ending: ``BINARY`` is ``BinaryOpIr``. Structs with
-the same fields are one here: ``UNARY`` is also ``CastOpIr``, ``ReduceOpIr`` and ``ShapeOpIr``,
+Names are those of Burn's schema without the suffix: ``BINARY`` is ``BinaryOpIr``. Structs with the
+same fields share a name: ``UNARY`` is also ``CastOpIr``, ``ReduceOpIr`` and ``ShapeOpIr``,
 ``BINARY`` is also ``MatmulOpIr``.
 """
 

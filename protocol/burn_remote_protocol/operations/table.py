@@ -1,4 +1,4 @@
-"""Which operations exist? One row for each, by family and name, and the wire kinds they come in."""
+"""The table of operations: one row each, by family and name, and their kinds on the wire."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
 
 
 class WireKind(NamedTuple):
-    """An outer name on the wire: the family of its operations, whether a dtype stands beside the
-    variant, and the categories of dtype that the operation's first tensor may have."""
+    """An outer name on the wire.
+
+    ``family`` is that of its operations, ``carries_dtype`` says whether a dtype stands beside the
+    variant, and ``categories`` are those that the operation's first tensor may have.
+    """
 
     family: str
     carries_dtype: bool
@@ -102,7 +105,7 @@ def sign(row: Row, *arguments: Any) -> Signature:
 
 
 def _first_tensor(arguments: tuple[Any, ...]) -> TensorSpec:
-    # No row of Burn has an output before an input, so the first in wire order is the right one.
+    # Burn's rows have no output before an input, so the first tensor in wire order is an input.
     for argument in arguments:
         for use in argument if type(argument) is tuple else (argument,):
             if type(use) is TensorUse:

@@ -1,7 +1,7 @@
-"""How are tensors, their data, scalars and slices of an operation written on the wire?
+"""The wire form of tensors, their data, scalars and slices.
 
-What is decoded comes from MessagePack in either of two forms: lists and dictionaries, or, where
-speed matters, tuples and tuples of pairs. What is encoded is lists and dictionaries.
+MessagePack is unpacked either to lists and dictionaries or, where speed matters, to tuples and
+tuples of pairs. Decoding accepts both; encoding produces lists and dictionaries.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = [
     "variant",
 ]
 
-# What MessagePack arrays are unpacked to. Maps and byte buffers can be iterated too, so a value's
-# type is asked for before it is unpacked.
+# The types of unpacked MessagePack arrays. Maps and byte buffers can be iterated too, so a value's
+# type is checked before it is unpacked.
 ARRAYS: Final = (tuple, list)
 
 MAX_UNSIGNED: Final = 2**64 - 1
@@ -53,7 +53,7 @@ _STATUSES: Final = {status.value: status for status in TensorStatus}
 
 
 class TensorUse(NamedTuple):
-    """A tensor's part in a signature: what it is and how it is used, not which one."""
+    """A tensor's part in a signature: its spec and its use, but not its id."""
 
     spec: TensorSpec
     status: TensorStatus
@@ -71,7 +71,7 @@ class Scalar:
 
     @classmethod
     def of(cls, value: float | int | bool) -> Scalar:
-        """Wrap a Python number; an integer is signed unless it only fits the unsigned variant."""
+        """Wrap a Python number; an integer is signed unless only the unsigned variant holds it."""
         if type(value) is bool:
             return cls("Bool", value)
         if type(value) is int:
@@ -91,19 +91,19 @@ class Scalar:
 
 
 def unexpected(expected: str, seen: Any) -> ProtocolViolation:
-    """Return the error for a value that is not what the protocol expects there."""
+    """Return the error for a value other than the expected one."""
     return ProtocolViolation(f"expected {expected}, saw {shown(seen)}")
 
 
 def sequence(wire: Any, length: int, expected: str) -> Any:
-    """Return an array of exactly ``length`` elements as it came."""
+    """Return an array unchanged if it has exactly ``length`` elements."""
     if type(wire) not in ARRAYS or len(wire) != length:
         raise unexpected(f"{expected}, an array of {length}", wire)
     return wire
 
 
 def variant(wire: Any, expected: str) -> tuple[str, Any]:
-    """Split ``{name: body}``, as Rust writes a variant that has a body."""
+    """Split ``{name: body}``, the form of a Rust variant with a body."""
     pairs = tuple(wire.items()) if type(wire) is dict else wire
     if type(pairs) is tuple and len(pairs) == 1:
         pair = pairs[0]
@@ -130,7 +130,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def decode_tensor(wire: Any) -> tuple[int, TensorUse]:
-    """Read ``[[id], [[dims]], status, dtype]``: the id, and what is left when it is taken away."""
+    """Read ``[[id], [[dims]], status, dtype]``; return the id and the rest."""
     identifier, shape, status, dtype = sequence(wire, 4, "a tensor")
     (identifier,) = sequence(identifier, 1, "the id of a tensor")
     if not is_unsigned(identifier):
@@ -191,7 +191,7 @@ def encode_scalar(scalar: Scalar) -> dict[str, Any]:
 
 
 def decode_slice(wire: Any) -> Slice:
-    """Read ``[start, end | nil, step]``, signed; a step of 0 walks nowhere and is refused."""
+    """Read ``[start, end | nil, step]``, signed; a step of 0 is refused."""
     start, end, step = sequence(wire, 3, "a slice")
     if not _is_signed(start) or not (end is None or _is_signed(end)) or not _is_signed(step):
         raise unexpected("a slice of signed 64-bit integers", wire)

@@ -1,4 +1,4 @@
-"""Tests of the bytes of operations: are they Burn's, and is a known signature found exactly?"""
+"""The bytes of operations, and exact matches in the cache of signatures."""
 
 from __future__ import annotations
 

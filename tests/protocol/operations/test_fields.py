@@ -1,4 +1,4 @@
-"""Tests of the fields: what does each kind read, write and refuse?"""
+"""The fields of operations: what each codec reads, writes and refuses."""
 
 from __future__ import annotations
 

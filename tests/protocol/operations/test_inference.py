@@ -1,4 +1,4 @@
-"""Tests of the declared outputs: do the rules agree with what Burn's own client declared?"""
+"""The rules against outputs that Burn's own client declared."""
 
 from __future__ import annotations
 

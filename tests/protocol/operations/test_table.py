@@ -1,4 +1,4 @@
-"""Tests of the table: is it the schema of Burn 0.21, whole and in order?"""
+"""The table of operations against the schema of Burn 0.21."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which operations are there? One module per family or subject, one row per operation."""
+"""The rows of the table of operations, one module per family or subject."""

@@ -1,4 +1,4 @@
-"""Which operations has a tensor of any dtype?"""
+"""Rows of operations on tensors of any dtype."""
 
 from __future__ import annotations
 

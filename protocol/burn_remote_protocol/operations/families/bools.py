@@ -1,4 +1,4 @@
-"""Which operations have tensors of truth values only?"""
+"""Rows of operations on bool tensors only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations are convolutions, and which are their gradients?"""
+"""Rows of convolutions and their gradients."""
 
 from __future__ import annotations
 

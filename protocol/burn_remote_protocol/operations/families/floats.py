@@ -1,4 +1,4 @@
-"""Which operations have floating-point tensors only?"""
+"""Rows of operations on floating-point tensors only."""
 
 from __future__ import annotations
 

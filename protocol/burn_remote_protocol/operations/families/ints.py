@@ -1,4 +1,4 @@
-"""Which operations have integer tensors only?"""
+"""Rows of operations on integer tensors only."""
 
 from __future__ import annotations
 

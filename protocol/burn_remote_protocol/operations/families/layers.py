@@ -1,4 +1,4 @@
-"""Which operations are layers of a network without spatial axes, or a loss?"""
+"""Rows of network layers without spatial axes, and of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations have floating-point and integer tensors alike?"""
+"""Rows of operations on both floating-point and integer tensors."""
 
 from __future__ import annotations
 

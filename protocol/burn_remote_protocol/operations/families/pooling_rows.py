@@ -1,4 +1,4 @@
-"""Which operations pool windows of spatial axes?
+"""Rows of pooling operations and their gradients.
 
 Operations of one spatial axis carry plain sizes, those of two axes carry pairs.
 """

@@ -1,4 +1,4 @@
-"""Which operations sample an image or a signal anew?"""
+"""Rows of operations that resample images or transform signals."""
 
 from __future__ import annotations
 

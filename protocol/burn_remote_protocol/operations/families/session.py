@@ -1,4 +1,4 @@
-"""Which operations concern the session and its tensors rather than their elements?"""
+"""Rows of operations on the session and its tensors, not on their elements."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which shape and dtype have the outputs of each operation? One module per kind of operation."""
+"""Rules for the shapes and dtypes of outputs, one module per subject."""

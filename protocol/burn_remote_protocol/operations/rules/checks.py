@@ -1,4 +1,4 @@
-"""What do the rules ask of shapes and dtypes, and how do they say what is wrong?"""
+"""Checks of shapes and dtypes that rules share, with their error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ANY: Final[Categories] = frozenset(Category)
 
 
 def refuse_shape(text: str) -> NoReturn:
-    """Raise ``ShapeMismatch`` with a sentence that says what was seen and what was expected."""
+    """Raise ``ShapeMismatch`` with a sentence on what was seen and what was expected."""
     raise ShapeMismatch(text)
 
 
@@ -65,7 +65,7 @@ def check_same_dtype(first: TensorSpec, **others: TensorSpec | None) -> None:
 
 
 def check_rank(argument: str, spec: TensorSpec, rank: int) -> None:
-    """Raise ``ShapeMismatch`` unless the argument has so many dimensions."""
+    """Raise ``ShapeMismatch`` unless the argument has ``rank`` dimensions."""
     if len(spec.shape) != rank:
         refuse_shape(f"{argument} is {spec}, but must have {rank} dimensions")
 
@@ -73,7 +73,7 @@ def check_rank(argument: str, spec: TensorSpec, rank: int) -> None:
 def check_axis(argument: str, axis: int, shape: Shape) -> None:
     """Raise ``ShapeMismatch`` unless the axis is one of the shape's."""
     if not 0 <= axis < len(shape):
-        refuse_shape(f"{argument}={axis} is no axis of shape {list(shape)}")
+        refuse_shape(f"{argument}={axis} is not an axis of shape {list(shape)}")
 
 
 def check_shape(argument: str, spec: TensorSpec, expected: Iterable[int]) -> None:
@@ -83,7 +83,7 @@ def check_shape(argument: str, spec: TensorSpec, expected: Iterable[int]) -> Non
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Return the shape to which all broadcast: aligned at the last axis, 1 stretches."""
+    """Return the common shape: aligned at the last axis, sizes of 1 stretch."""
     broadcast: list[int] = []
     for position in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-position] for shape in shapes if len(shape) >= position} - {1}

@@ -1,4 +1,4 @@
-"""Which shape has a convolution, its gradients, a transposed or deformable one? What is the cost?
+"""Rules of convolutions: plain, transposed and deformable, and their gradients.
 
 Inputs are ``[batch, channels, spatial…]``; formulas are those of Burn 0.21 and PyTorch.
 """

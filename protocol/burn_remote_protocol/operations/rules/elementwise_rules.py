@@ -1,4 +1,4 @@
-"""Which shape and dtype has what is computed element by element, or made from nothing?"""
+"""Rules of elementwise operations, casts, and the creation of tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Outputs = tuple[TensorSpec, ...]
 
 
 def created(categories: Categories) -> Rule:
-    """Make a tensor of the shape and dtype that the caller declares."""
+    """Create a tensor of the declared shape and dtype."""
 
     def rule(call: Call) -> Outputs:
         return (declared(call, categories),)
@@ -51,12 +51,12 @@ def created(categories: Categories) -> Rule:
 
 
 def as_declared(call: Call) -> Outputs:
-    """Believe the caller: nothing is known of the outputs of a custom operation."""
+    """Return the declared outputs: those of a custom operation cannot be inferred."""
     return call.requested
 
 
 def freed(call: Call) -> Outputs:
-    """Make nothing."""
+    """Return no outputs."""
     return ()
 
 
@@ -84,7 +84,7 @@ def broadcast(categories: Categories) -> Rule:
 
 
 def power(categories: Categories) -> Rule:
-    """Broadcast a tensor and its integer exponents, of whatever integer dtype."""
+    """Broadcast a tensor and its exponents of any integer dtype."""
 
     def rule(call: Call) -> Outputs:
         lhs, rhs = call.inputs
@@ -96,7 +96,7 @@ def power(categories: Categories) -> Rule:
 
 
 def compare(categories: Categories) -> Rule:
-    """Broadcast two tensors of one dtype to truth values in the store that the caller wants."""
+    """Broadcast two tensors of one dtype to bools, stored as declared."""
 
     def rule(call: Call) -> Outputs:
         lhs, rhs = call.inputs
@@ -108,7 +108,7 @@ def compare(categories: Categories) -> Rule:
 
 
 def compare_scalar(categories: Categories) -> Rule:
-    """Make truth values of the first input's shape, in the store that the caller wants."""
+    """Return bools of the first input's shape, stored as declared."""
 
     def rule(call: Call) -> Outputs:
         spec = call.inputs[0]
@@ -134,7 +134,7 @@ def mask_fill(call: Call) -> Outputs:
 
 
 def cast(call: Call) -> Outputs:
-    """Keep the shape; take the dtype that the caller declares, of the input's category."""
+    """Keep the shape; take the declared dtype, of the input's category."""
     spec = call.inputs[0]
     category = {spec.dtype.category}
     categories = INTEGERS if category & INTEGERS else frozenset(category)

@@ -1,4 +1,4 @@
-"""Which shape has what is picked or written by indices?"""
+"""Rules of selecting and writing elements by indices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _selected(tensor: TensorSpec, dim: int, indices: TensorSpec) -> Shape:
 
 
 def select(call: Call) -> Outputs:
-    """Replace an axis by the elements that a list of indices picks from it."""
+    """Replace an axis by the elements that a list of indices selects from it."""
     tensor, indices = call.inputs
     return (result(_selected(tensor, call.parameters["dim"], indices), tensor.dtype),)
 
 
 def select_assign(call: Call) -> Outputs:
-    """Keep the shape; the value has that of what the indices pick."""
+    """Keep the shape; the value has the shape of the selection."""
     tensor, indices, value = call.inputs
     check_same_dtype(tensor, value=value)
     check_shape("value", value, _selected(tensor, call.parameters["dim"], indices))
@@ -58,7 +58,7 @@ def _check_indices_along(tensor: TensorSpec, dim: int, indices: TensorSpec) -> N
 
 
 def gather(call: Call) -> Outputs:
-    """Pick along one axis, one element for each index."""
+    """Select along one axis, one element for each index."""
     tensor, indices = call.inputs
     _check_indices_along(tensor, call.parameters["dim"], indices)
     return (TensorSpec(indices.shape, tensor.dtype),)
@@ -84,13 +84,13 @@ def _picked(data: TensorSpec, indices: TensorSpec) -> Shape:
 
 
 def gather_nd(call: Call) -> Outputs:
-    """Pick an element or a sub-tensor for each row of coordinates, as ONNX's GatherND does."""
+    """Select an element or a sub-tensor for each row of coordinates, like ONNX's GatherND."""
     data, indices = call.inputs
     return (result(_picked(data, indices), data.dtype),)
 
 
 def scatter_nd(call: Call) -> Outputs:
-    """Keep the shape; the values have that of what the coordinates pick."""
+    """Keep the shape; the values have the shape of the selection."""
     data, indices, values = call.inputs
     check_same_dtype(data, values=values)
     check_shape("values", values, _picked(data, indices))

@@ -1,4 +1,4 @@
-"""Which shape has a matrix product, a linear layer, an embedding, attention? What does it cost?"""
+"""Rules of matrix products, linear layers, embeddings and attention."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def linear_bias_backward(call: Call) -> Outputs:
 
 
 def embedding(call: Call) -> Outputs:
-    """Look a row of weights up for each index; the row is a new last axis."""
+    """Look up a row of weights for each index; the row is a new last axis."""
     weights, indices = call.inputs
     check_category("weights", weights, FLOATS)
     check_category("indices", indices, INTEGERS)

@@ -1,4 +1,4 @@
-"""Which shape has what is reshaped, permuted, sliced, repeated or concatenated?"""
+"""Rules of reshaping, permuting, slicing, repeating and concatenating."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Outputs = tuple[TensorSpec, ...]
 
 
 def reshape(call: Call) -> Outputs:
-    """Take the shape that the caller declares, of as many elements."""
+    """Take the declared shape, which must have as many elements."""
     (spec,) = call.inputs
     target = declared(call, ANY).shape
     if math.prod(target) != spec.size:
@@ -45,7 +45,7 @@ def reshape(call: Call) -> Outputs:
 
 
 def expand(call: Call) -> Outputs:
-    """Take the shape that the caller declares, to which the input broadcasts."""
+    """Take the declared shape, to which the input must broadcast."""
     (spec,) = call.inputs
     target = declared(call, ANY).shape
     leading = len(target) - len(spec.shape)

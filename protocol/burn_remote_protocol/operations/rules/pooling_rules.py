@@ -1,4 +1,4 @@
-"""Which shape has what is pooled, or sampled anew? Images are ``[batch, channels, spatial…]``."""
+"""Rules of pooling and resampling. Images are ``[batch, channels, spatial…]``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Outputs = tuple[TensorSpec, ...]
 
 
 def _per_axis(value: Any) -> tuple[int, ...]:
-    # Operations of one spatial dimension carry plain integers, of two a pair.
+    # Operations with one spatial dimension have integers, those with two have pairs.
     return value if type(value) is tuple else (value,)
 
 
@@ -90,7 +90,7 @@ def pool_backward(spatial: int) -> Rule:
 
 
 def pool_with_indices(spatial: int) -> Rule:
-    """Pool windows; give the place of each result in its spatial axes, too."""
+    """Pool windows; also return the position of each result in the spatial axes."""
 
     def rule(call: Call) -> Outputs:
         shape = _pooled(call, spatial)
@@ -101,7 +101,7 @@ def pool_with_indices(spatial: int) -> Rule:
 
 
 def pool_with_indices_backward(spatial: int) -> Rule:
-    """Take the gradient of pooling to the places that the indices name."""
+    """Take the gradient of pooling to the positions in ``indices``."""
 
     def rule(call: Call) -> Outputs:
         x, grad, indices = call.inputs

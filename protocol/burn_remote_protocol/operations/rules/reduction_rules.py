@@ -1,4 +1,4 @@
-"""Which shape and dtype has what is reduced over all elements or along one axis?
+"""Rules of reductions over all elements or along one axis.
 
 Burn keeps the reduced axis with size 1, and gives a full reduction the shape ``[1]``.
 """
@@ -99,7 +99,7 @@ def reduce_axis_with_indices(call: Call) -> Outputs:
 
 
 def along_axis(categories: Categories) -> Rule:
-    """Keep the shape; the axis along which is accumulated must exist."""
+    """Keep the shape; the axis of the accumulation must exist."""
 
     def rule(call: Call) -> Outputs:
         (spec,) = call.inputs

@@ -1,4 +1,4 @@
-"""Which shape has a Fourier transform, a CTC loss, a quantized tensor?"""
+"""Rules of Fourier transforms, the CTC loss, and quantization."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_ctc(call: Call) -> None:
         check_category(argument, lengths, INTEGERS)
         check_shape(argument, lengths, (batch,))
     if call.parameters["blank"] >= classes:
-        refuse_shape(f"blank={call.parameters['blank']} is none of the {classes} classes")
+        refuse_shape(f"blank={call.parameters['blank']} is not one of the {classes} classes")
 
 
 def ctc_loss(call: Call) -> Outputs:

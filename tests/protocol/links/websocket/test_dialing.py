@@ -1,4 +1,4 @@
-"""What does a person read when no connection can be opened, and is the time bounded?"""
+"""Errors for connections that cannot be opened, and the bound of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a ``KeyboardInterrupt`` leave a link as it was, whenever it comes?"""
+"""A ``KeyboardInterrupt`` at any time leaves a link intact."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LINKS = "burn_remote_protocol.links.websocket"
 
 
 class Interrupted(BaseException):
-    """Stands for KeyboardInterrupt, which would end the test run if it escaped."""
+    """Takes the place of KeyboardInterrupt, which would end the test run if it escaped."""
 
 
 @contextlib.contextmanager
 def frequent_interrupts(interval_seconds: float) -> Iterator[None]:
-    """Raise ``Interrupted`` in this thread again and again, whenever a link's code is running."""
+    """Raise ``Interrupted`` repeatedly in this thread while a link's code is running."""
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         if frame and frame.f_globals.get("__package__") == LINKS:

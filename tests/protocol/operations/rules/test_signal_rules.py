@@ -68,7 +68,7 @@ def test_targets_and_lengths_must_suit_the_batch(position: int, spec: Any) -> No
 
 
 def test_the_blank_is_one_of_the_classes() -> None:
-    with pytest.raises(ShapeMismatch, match="blank=5 is none of the 5 classes"):
+    with pytest.raises(ShapeMismatch, match="blank=5 is not one of the 5 classes"):
         made(layers.CTC_LOSS, *CTC, blank=5)
 
 
