@@ -9,10 +9,10 @@ ORACLE := .venv-oracle
 .PHONY: help setup demo test lint types fuzz endurance bench bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
-help:            ## Say what there is
+help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ —/'
 
-setup: $(READY)  ## Make .venv with the project and what its tests need
+setup: $(READY)  ## Create .venv with the project and the tools for its tests
 
 # A pip that knows dependency groups comes first; the stamp makes the next call free.
 $(READY): pyproject.toml
@@ -34,7 +34,7 @@ lint: $(READY)   ## Check style, formatting and the direction of imports
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/lint-imports --no-cache >.venv/.imports || { cat .venv/.imports; exit 1; }
 
-types: $(READY)  ## Check types, strictly
+types: $(READY)  ## Check types with mypy --strict
 	@$(BIN)/mypy
 
 FUZZ_SECONDS ?= 60
@@ -51,7 +51,7 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min
 	@for run in kills faults load memory soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
 
-bench: $(READY)  ## Measure the engine beside its rivals
+bench: $(READY)  ## Measure the engine and compare it with a bare socket, NumPy and Burn
 	@$(BIN)/python benchmarks/engine.py
 
 conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the counts
@@ -72,20 +72,20 @@ $(ORACLE)/.ready: pyproject.toml
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[server]" --group test --group oracle
 	@touch $@
 
-test-oracle: $(ORACLE)/.ready  ## Compare with PyTorch and SciPy (in an environment of their own)
+test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a separate environment)
 	@$(ORACLE)/bin/python -m pytest -m oracle tests/oracle
 
-bench-modules: $(ORACLE)/.ready  ## Measure functions of networks beside NumPy by hand and PyTorch
+bench-modules: $(ORACLE)/.ready  ## Compare the speed of network functions with fused NumPy code and PyTorch
 	@$(ORACLE)/bin/python benchmarks/modules.py
 
-docker-demo: $(READY)    ## Three servers and a client in containers; the client tells the story (needs Docker)
+docker-demo: $(READY)    ## Run three servers and a client in containers (needs Docker)
 	@$(BIN)/python docker/containers.py demo
 
-docker-faults: $(READY)  ## Slow, cut, kill and pause containers while they work (needs Docker)
+docker-faults: $(READY)  ## Slow, cut, kill and pause containers while they train (needs Docker)
 	@$(BIN)/python -m pytest tests/docker -m docker -rA --timeout 300
 
-docker-clean:    ## Remove the containers, networks, volumes and images that these two made
+docker-clean:    ## Remove the containers, networks, volumes and images of these two targets
 	@$(PYTHON) docker/containers.py clean
 
-clean:           ## Remove what make made
+clean:           ## Remove everything that make created
 	@rm -rf $(VENV) $(ORACLE) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist
