@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from burn_remote.device import Device
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
@@ -9,19 +11,27 @@ from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
+T = TypeVar("T")
+
 __all__ = ["RecordingDevice", "RecordingSession"]
 
 
 class RecordingSession:
-    """A ``Session`` that answers nothing by itself: reads stay pending in ``reads``."""
+    """A ``Session`` that executes nothing.
+
+    Reads stay pending in ``reads``; ``answers_reads``: they return zeros.
+    """
 
     closed = False
-    transfer_domain = None
+    transfer_domain = "recording"
     has_secret_transfers = True
-    peer_address = ""
+    peer_address = "ws://recording"
 
     def __init__(self) -> None:
         self.specs: dict[int, TensorSpec] = {}
+        self.answers_reads = False
+        # What was asked of the session, in order.
+        self.events: list[tuple[object, ...]] = []
         self.operations: list[Operation] = []
         self.uploads: dict[int, TensorData] = {}
         self.reads: list[tuple[int, Pending[TensorData]]] = []
@@ -33,6 +43,7 @@ class RecordingSession:
         outputs = [self.reserve() for _ in signature.outputs]
         self.specs |= dict(zip(outputs, signature.outputs, strict=True))
         self.operations.append(Operation(signature, (*inputs, *outputs)))
+        self.events.append(("operation", signature.row.name, (*inputs, *outputs)))
         return outputs[0]
 
     def reserve(self) -> int:
@@ -43,37 +54,45 @@ class RecordingSession:
     def upload(self, tensor: int, data: TensorData) -> None:
         self.specs[tensor] = data.spec
         self.uploads[tensor] = TensorData(bytes(data.bytes), data.shape, data.dtype)
+        self.events.append(("upload", data.spec, tensor))
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         pending: Pending[TensorData] = Pending()
+        if self.answers_reads:
+            pending.complete(TensorData(bytes(spec.nbytes), spec.shape, spec.dtype))
         self.reads.append((tensor, pending))
+        self.events.append(("read", tensor))
         return pending
 
     def drop(self, tensor: int) -> None:
         self.dropped.append(tensor)
+        self.events.append(("drop", tensor))
 
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
-        raise AssertionError("nothing here exposes a tensor")
+        self.events.append(("expose", tensor))
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
-        raise AssertionError("nothing here fetches a tensor")
+        self.specs[tensor] = spec
+        self.events.append(("fetch", spec, tensor))
 
     def sync(self) -> Pending[None]:
-        raise AssertionError("nothing here asks for a sync")
+        self.events.append(("sync",))
+        return _done(None)
 
     def settle(self) -> Pending[None]:
-        raise AssertionError("nothing here asks for a sync")
+        return _done(None)
 
     def seed(self, seed: int) -> None:
-        raise AssertionError("nothing here sets a seed")
+        self.events.append(("seed", seed))
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        raise AssertionError("nothing here asks about dtypes")
+        self.events.append(("dtype_usage", dtype))
+        return _done(DTypeUsage(0))
 
     def memory_cleanup(self) -> None:
-        raise AssertionError("nothing here frees memory")
+        self.events.append(("memory_cleanup",))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -82,6 +101,12 @@ class RecordingSession:
     def names(self) -> list[str]:
         """What was executed so far, as ``NumericFloat.Add``."""
         return [f"{op.signature.kind}.{op.signature.row.name}" for op in self.operations]
+
+
+def _done(value: T) -> Pending[T]:
+    pending: Pending[T] = Pending()
+    pending.complete(value)
+    return pending
 
 
 class RecordingDevice(Device):

@@ -1,96 +1,211 @@
-"""Runners around a device, or around some of its tensors, see everything exactly once.
+"""Runners around a device, or around some tensors, see everything exactly once.
 
-The programs are those of the completeness table, which has every row, and those below for what is
-no operation. Each runs once on a bare device and once under runners; what the session saw, in which
-order, must be the same.
+The programs are the calls of the completeness table, which issue every row of the IR, and a call of
+every public function and method.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+import pytest
+
 import burn_remote as br
-from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import RunnerClient, TensorHandle
-from burn_remote.runner.pending import Pending
-from burn_remote_protocol.operations.families import numeric
-from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote.runner.interface import RunnerClient
+from support.calls import CALLS, WITHOUT_A_DEVICE, calling_on, public_call, public_functions
+from support.decorators import Recorder, SubtractingAdder, Tracker
+from support.runners import RecordingDevice
 
-Event = tuple[Any, ...]
+Events = Sequence[tuple[Any, ...]]
+Decorator = Callable[[RunnerClient], RunnerClient]
 
-
-class Recorder(ForwardingRunner):
-    """Records what passes, and changes nothing."""
-
-    def __init__(self, inner: RunnerClient) -> None:
-        super().__init__(inner)
-        self.events: list[Event] = []
-
-    def register_op(
-        self, signature: Signature, inputs: Sequence[TensorHandle]
-    ) -> tuple[TensorHandle, ...]:
-        outputs = super().register_op(signature, inputs)
-        ids = tuple(handle.id for handle in (*inputs, *outputs))
-        self.events.append(("operation", signature.row.name, ids))
-        return outputs
-
-    def register_tensor_data(self, data: TensorData) -> TensorHandle:
-        handle = super().register_tensor_data(data)
-        self.events.append(("upload", data.spec, handle.id))
-        return handle
-
-    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
-        self.events.append(("read", handle.id))
-        return super().read_tensor_async(handle)
-
-    def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
-        self.events.append(("move", handle.id))
-        return super().move(handle, target)
-
-    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
-        handle = super().fetch(transfer, address, spec)
-        self.events.append(("fetch", spec, handle.id))
-        return handle
-
-    def sync(self) -> Pending[None]:
-        self.events.append(("sync",))
-        return super().sync()
-
-    def seed(self, seed: int) -> None:
-        self.events.append(("seed", seed))
-        super().seed(seed)
-
-    def dtype_usage(self, dtype: br.DType) -> Pending[br.DTypeUsage]:
-        self.events.append(("dtype_usage", dtype))
-        return super().dtype_usage(dtype)
-
-    def memory_cleanup(self) -> None:
-        self.events.append(("memory_cleanup",))
-        super().memory_cleanup()
-
-    def drop_handle(self, identifier: int) -> None:
-        self.events.append(("drop", identifier))
-        super().drop_handle(identifier)
+TABLE_CALLS: Final = {".".join(key): call for key, call in CALLS.items()}
+NAMES: Final = [*TABLE_CALLS, *sorted(set(public_functions()) - WITHOUT_A_DEVICE)]
 
 
-class Negating(ForwardingRunner):
-    """Rewrites ``a + b`` into ``a - (b * -1)``, which makes a tensor of its own."""
+def program(name: str) -> Callable[[], object]:
+    """Return the program of this name, which was seen to succeed."""
+    if name in TABLE_CALLS:
+        return TABLE_CALLS[name]
+    with calling_on(answering()):
+        return public_call(name)
 
-    times: Final = br.ones  # only a name for readers: the product below is with a scalar
 
-    def register_op(
-        self, signature: Signature, inputs: Sequence[TensorHandle]
-    ) -> tuple[TensorHandle, ...]:
-        if signature.row is not numeric.ADD:
-            return super().register_op(signature, inputs)
-        first, second = inputs
-        negative = self._apply(lambda x: -x, second)
-        return self._subtract(first, negative)
+def answering() -> RecordingDevice:
+    device = RecordingDevice()
+    device.runner.answers_reads = True
+    return device
 
-    def _apply(self, function: Callable[[br.Tensor], br.Tensor], handle: TensorHandle) -> Any:
-        raise NotImplementedError
 
-    def _subtract(self, first: TensorHandle, second: TensorHandle) -> tuple[TensorHandle, ...]:
-        raise NotImplementedError
+def run(name: str, device: RecordingDevice, *decorators: Decorator) -> list[Any]:
+    """Run a program on a device with runners around it, innermost first; return the runners."""
+    call = program(name)
+    runners = []
+    for decorate in decorators:
+        device.client = runner = decorate(device.client)
+        runners.append(runner)
+    with calling_on(device):
+        call()
+    gc.collect(0)
+    return runners
+
+
+def renumbered(events: Events) -> list[tuple[Any, ...]]:
+    """Name tensors by the order in which they appear, wherever an event has their ids."""
+    places = {"operation": 1, "upload": 1, "fetch": 1, "read": 0, "move": 0, "drop": 0}
+    numbers: dict[int, int] = {}
+    renamed = []
+    for kind, *rest in events:
+        if kind in places:
+            place = places[kind]
+            ids = rest[place] if isinstance(rest[place], tuple) else (rest[place],)
+            rest[place] = tuple(numbers.setdefault(one, len(numbers)) for one in ids)
+        renamed.append((kind, *rest))
+    return renamed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stacked_runners_see_all_that_the_session_sees_once_and_in_order(name: str) -> None:
+    bare, decorated = answering(), answering()
+    run(name, bare)
+    inner, outer = run(name, decorated, Recorder, Recorder)
+    assert decorated.runner.events == bare.runner.events
+    assert inner.events == outer.events == decorated.runner.events
+    assert sorted(outer.dropped) == sorted(outer.made)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_runner_that_rewrites_operations_is_seen_from_inside_only(name: str) -> None:
+    bare, decorated = answering(), answering()
+    run(name, bare)
+    inner, _, outer = run(name, decorated, Recorder, SubtractingAdder, Recorder)
+    assert inner.events == decorated.runner.events
+    assert not any(event[:2] == ("operation", "Add") for event in inner.events)
+    assert renumbered(outer.events) == renumbered(bare.runner.events)
+    assert sorted(outer.dropped) == sorted(outer.made)
+    assert sorted(inner.dropped) == sorted(inner.made)
+
+
+def test_every_public_function_is_called() -> None:
+    assert set(public_functions()) >= WITHOUT_A_DEVICE
+    assert len(NAMES) > 500
+
+
+def test_what_is_no_operation_passes_through_the_runners_of_its_device() -> None:
+    source, target = answering(), answering()
+    source.client = sender = Recorder(source.client)
+    target.client = receiver = Recorder(target.client)
+    x = br.zeros((2,), device=source)
+    source.seed(5)
+    source.dtype_usage(br.float32)
+    source.memory_cleanup()
+    source.sync()
+    y = x.to(target)
+    br.read([x, x])
+    assert [event[0] for event in sender.events] == [
+        *("operation", "seed", "dtype_usage", "memory_cleanup", "sync", "move", "read", "read")
+    ]
+    assert receiver.events == [("fetch", y.handle.spec, y.handle.id)]
+    assert [event[0] for event in source.runner.events] == [
+        *("operation", "seed", "dtype_usage", "memory_cleanup", "sync", "expose", "read", "read")
+    ]
+    del y
+    assert receiver.dropped == receiver.made
+
+
+def test_a_runner_sees_what_is_done_with_tensors_that_were_there_before() -> None:
+    device = answering()
+    x = br.zeros((2,), device=device)
+    device.client = recorder = Recorder(device.client)
+    y = x + 1
+    del x
+    assert [event[0] for event in recorder.events] == ["operation", "drop"]
+    device.client = recorder.inner
+    z = y * 2
+    del y, z
+    assert len(recorder.events) == 2
+    assert len(device.runner.dropped) == 3
+
+
+def test_without_a_runner_the_client_of_handles_calls_the_innermost_one() -> None:
+    device = RecordingDevice()
+    bare = device.runners.register_op
+    device.client = Recorder(device.client)
+    assert device.runners.register_op != bare
+    device.client = device.client.runner.inner  # type: ignore[attr-defined]
+    assert device.runners.register_op == bare
+
+
+def operations(recorder: Recorder) -> list[str]:
+    return [event[1] for event in recorder.events if event[0] == "operation"]
+
+
+def tracked(tracker: Tracker, x: br.Tensor) -> br.Tensor:
+    return br.Tensor(tracker.track(x.handle))
+
+
+def test_a_tracker_sees_operations_on_its_tensors_and_no_others() -> None:
+    device = answering()
+    x, y = (br.zeros((2,), device=device) for _ in range(2))
+    tracker = Tracker(x.handle.client)
+    t = tracked(tracker, x)
+    plain = x + y
+    both = t + y
+    turned = y * t
+    several = br.concat([y, both, x])
+    assert plain.handle.client is device.runners
+    assert {one.handle.client for one in (both, turned, several)} == {tracker}
+    assert operations(tracker) == ["Add", "Mul", "Cat"]
+    assert [each.signature.row.name for each in device.runner.operations[-4:]] == [
+        *("Add", "Add", "Mul", "Cat")
+    ]
+
+
+def test_an_operation_of_two_trackers_goes_to_the_outer_one_which_passes_it_on() -> None:
+    device = answering()
+    device.client = around = Recorder(device.client)
+    x = br.zeros((2,), device=device)
+    inner = Tracker(x.handle.client)
+    first = tracked(inner, x)
+    outer = Tracker(first.handle.client)
+    second = tracked(outer, first)
+    for y in (second + first, first + second):
+        assert y.handle.client is outer
+    z = second + x
+    assert z.handle.client is outer
+    assert operations(outer) == operations(inner) == ["Add"] * 3
+    assert operations(around) == ["Zeros", *["Add"] * 3]
+    assert len(device.runner.operations) == 4
+
+
+def test_trackers_that_do_not_stand_around_each_other_are_not_mixed() -> None:
+    device = answering()
+    x = br.zeros((2,), device=device)
+    first, second = (tracked(Tracker(x.handle.client), x) for _ in range(2))
+    with pytest.raises(br.DeviceMismatch):
+        first + second
+
+
+def test_a_tracked_tensor_is_read_and_moved_as_what_it_is() -> None:
+    device, target = answering(), answering()
+    x = br.tensor(np.zeros(2, np.float32), device=device)
+    tracker = Tracker(x.handle.client)
+    t = tracked(tracker, x)
+    assert t.tolist() == [0, 0]
+    assert t.device == device
+    assert t.to(target).device == target
+    assert t.to(device) is t
+    assert [event[0] for event in tracker.events] == ["read", "move"]
+
+
+def test_tensors_that_a_tracker_made_are_dropped_once() -> None:
+    device = answering()
+    x = br.zeros((2,), device=device)
+    t = tracked(Tracker(x.handle.client), x)
+    y = (t + 1) * t
+    del x, t, y
+    gc.collect()
+    assert sorted(device.runner.dropped) == sorted(device.runner.specs)

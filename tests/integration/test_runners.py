@@ -1,0 +1,98 @@
+"""Runners around real sessions leave every result and every drop as it is, in both dialects."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_server.custom import custom_operation
+from support.calls import CALLS, calling_on
+from support.decorators import Recorder, SubtractingAdder
+
+# Its elements are whatever lies in the memory.
+UNDEFINED = ("Base", "Empty")
+
+
+def elements(result: Any) -> Any:
+    """Read whatever a call returns, or the text of the error with which that fails."""
+    if isinstance(result, tuple | list):
+        return [elements(one) for one in result]
+    if result is None:  # an output that the call did not ask for
+        return None
+    assert isinstance(result, br.Tensor)
+    try:
+        if result.dtype.scheme is not None:
+            return [part.tobytes() for part in br.read_quantized(result)]
+        return result.numpy().tobytes()
+    except br.OperationFailed as error:
+        return error.reason
+
+
+def outcomes(device: br.Device) -> dict[tuple[str, str], Any]:
+    device.seed(7)
+    with calling_on(device):
+        read = {key: elements(call()) for key, call in CALLS.items() if key != UNDEFINED}
+    gc.collect()
+    return read
+
+
+@pytest.fixture
+def bare(device: br.Device) -> dict[Any, Any]:
+    """What the calls return in this session without a runner around it."""
+    return outcomes(device)
+
+
+def test_results_are_the_same_under_recorders_and_a_runner_that_rewrites(
+    device: br.Device, bare: dict[Any, Any]
+) -> None:
+    device.client = inner = Recorder(device.client)
+    device.client = SubtractingAdder(device.client)
+    device.client = outer = Recorder(device.client)
+    decorated = outcomes(device)
+    assert {key for key in bare if bare[key] != decorated[key]} == set()
+    for recorder in (inner, outer):
+        assert sorted(recorder.dropped) == sorted(recorder.made)
+    assert len(outer.made) < len(inner.made)
+
+
+def test_moves_between_servers_are_seen_once_at_each_end(
+    remote_pair: tuple[br.RemoteDevice, br.RemoteDevice],
+) -> None:
+    source, target = remote_pair
+    before = source.client, target.client
+    source.client = sender = Recorder(source.client)
+    target.client = receiver = Recorder(target.client)
+    try:
+        moved = br.ones((3,), device=source).to(target)
+        assert (moved + 1).tolist() == [2, 2, 2]
+    finally:
+        source.client, target.client = before
+    assert [event[0] for event in sender.events] == ["operation", "move", "drop"]
+    assert [event[0] for event in receiver.events][:3] == ["fetch", "operation", "read"]
+
+
+def test_moves_through_the_program_are_seen_as_an_upload_at_the_target(
+    remote_pair: tuple[br.RemoteDevice, br.RemoteDevice],
+) -> None:
+    source, _ = remote_pair
+    with br.LocalDevice() as target:
+        target.client = receiver = Recorder(target.client)
+        assert br.ones((3,), device=source).to(target).tolist() == [1, 1, 1]
+        assert [event[0] for event in receiver.events] == ["upload", "read", "drop"]
+
+
+def test_custom_operations_pass_through_the_runners() -> None:
+    @custom_operation("double", inputs={"x": "any"}, shapes=lambda x: x)
+    def double(xp: Any, x: Any) -> Any:
+        return x + x
+
+    with br.LocalDevice(custom_operations=[double]) as device:
+        device.client = recorder = Recorder(device.client)
+        x = br.ones((2,), device=device)
+        y = br.custom("double", x, outputs=br.TensorSpec((2,), np.dtype("float32")))  # type: ignore[arg-type]
+        assert y.tolist() == [2, 2]
+        assert [event[0] for event in recorder.events] == ["operation", "operation", "read"]

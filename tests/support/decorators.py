@@ -1,0 +1,152 @@
+"""Runners that tests put around devices and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from burn_remote.dispatch.signatures import infer
+from burn_remote.runner.forwarding import ForwardingRunner
+from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.pending import Pending
+from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+
+__all__ = ["Recorder", "SubtractingAdder", "Tracker"]
+
+
+class Recorder(ForwardingRunner):
+    """Records what passes, as ``RecordingSession.events`` does, and changes nothing."""
+
+    def __init__(self, inner: RunnerClient) -> None:
+        super().__init__(inner)
+        self.events: list[tuple[Any, ...]] = []
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        ids = [handle.id for handle in inputs]
+        outputs = super().register_op(signature, inputs)
+        ids += [handle.id for handle in outputs]
+        self.events.append(("operation", signature.row.name, tuple(ids)))
+        return outputs
+
+    def register_tensor_data(self, data: TensorData) -> TensorHandle:
+        handle = super().register_tensor_data(data)
+        self.events.append(("upload", data.spec, handle.id))
+        return handle
+
+    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
+        self.events.append(("read", handle.id))
+        return super().read_tensor_async(handle)
+
+    def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
+        self.events.append(("move", handle.id))
+        return super().move(handle, target)
+
+    def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
+        handle = super().fetch(transfer, address, spec)
+        self.events.append(("fetch", spec, handle.id))
+        return handle
+
+    def sync(self) -> Pending[None]:
+        self.events.append(("sync",))
+        return super().sync()
+
+    def seed(self, seed: int) -> None:
+        self.events.append(("seed", seed))
+        super().seed(seed)
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        self.events.append(("dtype_usage", dtype))
+        return super().dtype_usage(dtype)
+
+    def memory_cleanup(self) -> None:
+        self.events.append(("memory_cleanup",))
+        super().memory_cleanup()
+
+    def drop_handle(self, identifier: int) -> None:
+        self.events.append(("drop", identifier))
+        super().drop_handle(identifier)
+
+    @property
+    def made(self) -> list[int]:
+        """The ids of all tensors that came into being."""
+        made: dict[int, None] = {}
+        for kind, *rest in self.events:
+            if kind == "operation":
+                made |= dict.fromkeys(rest[1])
+            elif kind in ("upload", "fetch"):
+                made[rest[1]] = None
+        return [*made]
+
+    @property
+    def dropped(self) -> list[int]:
+        """The ids of all tensors that were dropped."""
+        return [event[1] for event in self.events if event[0] == "drop"]
+
+
+class SubtractingAdder(ForwardingRunner):
+    """Rewrites ``a + b`` into ``a - (b * -1)``, which has the same bits and needs a tensor more."""
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        if signature.row is not numeric.ADD:
+            return super().register_op(signature, inputs)
+        first, second = inputs
+        minus_one = Scalar.of(-1.0 if second.spec.dtype.is_floating else -1)
+        multiply = infer(numeric.MUL_SCALAR, (second.spec,), (minus_one,))
+        (negative,) = super().register_op(multiply, (second,))
+        subtract = infer(numeric.SUB, (first.spec, second.spec))
+        return super().register_op(subtract, (first, negative))
+
+
+class TrackedHandle(TensorHandle):
+    """A tensor that a tracker tracks; ``plain`` is what the runners inside know of it."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, tracker: Tracker, plain: TensorHandle) -> None:
+        super().__init__(tracker, plain.id, plain.spec)
+        self.plain = plain
+
+
+class Tracker(Recorder):
+    """Records operations on the tensors that it tracks; their results are tracked too."""
+
+    def track(self, handle: TensorHandle) -> TensorHandle:
+        """Return a handle of the same tensor that this tracks."""
+        return TrackedHandle(self, handle)
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        outputs = self.forward(signature, [self._plain(handle) for handle in inputs])
+        if not any(handle.client is self for handle in inputs):
+            return outputs
+        ids = tuple(handle.id for handle in (*inputs, *outputs))
+        self.events.append(("operation", signature.row.name, ids))
+        return tuple([self.track(handle) for handle in outputs])
+
+    def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
+        self.events.append(("read", handle.id))
+        plain = self._plain(handle)
+        return plain.client.read_tensor_async(plain)
+
+    def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
+        self.events.append(("move", handle.id))
+        plain = self._plain(handle)
+        return plain.client.move(plain, target)
+
+    def drop_handle(self, identifier: int) -> None:
+        # A tracked tensor is freed with its plain handle, which sees to that itself.
+        self.events.append(("drop", identifier))
+
+    def _plain(self, handle: TensorHandle) -> TensorHandle:
+        return (
+            handle.plain if isinstance(handle, TrackedHandle) and handle.client is self else handle
+        )
