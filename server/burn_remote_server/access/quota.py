@@ -15,7 +15,7 @@ from typing import Final
 
 from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
 
-__all__ = ["FrameAccount", "Pool", "Quota"]
+__all__ = ["OverheadAccount", "Pool", "Quota"]
 
 # Sessions take bytes out of the pool in shares of 1/4096 of it, at most 16 MiB, so that operations
 # rarely need the pool's lock. Larger shares: more of the pool lies unused with idle sessions.
@@ -23,9 +23,10 @@ __all__ = ["FrameAccount", "Pool", "Quota"]
 SHARES: Final = 4096
 LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 
-# Frames of a session that count in no quota, so that a session whose tensors fill its quota can
-# still be answered. Times ``max_sessions``, this is a small part of any server's memory.
-FREE_FRAME_BYTES: Final = 2**18
+# Frames of a session, and its large signatures, that count in no quota, so that a session whose
+# tensors fill its quota still works. Times ``max_sessions``, this is a small part of a server's
+# memory.
+FREE_OVERHEAD_BYTES: Final = 2**18
 
 
 class Pool:
@@ -223,10 +224,10 @@ class Quota:
         )
 
 
-class FrameAccount:
-    """The bytes of the frames that wait to be sent, or sent again, to one client. Thread-safe.
+class OverheadAccount:
+    """The bytes that a session needs beside its tensors: frames, or signatures. Thread-safe.
 
-    Those beyond ``FREE_FRAME_BYTES`` count as held in the session's quota.
+    Those beyond ``FREE_OVERHEAD_BYTES`` count as held in the session's quota.
     """
 
     def __init__(self, quota: Quota) -> None:
@@ -236,19 +237,22 @@ class FrameAccount:
         self._charged = 0
 
     def add(self, size: int) -> None:
-        """Count a frame. Raises ``QuotaExceeded`` and counts nothing. In the session's thread."""
+        """Count a frame or a signature. In the session's thread.
+
+        Raises ``QuotaExceeded`` and counts nothing.
+        """
         with self._lock:
-            charge = max(0, self._bytes + size - FREE_FRAME_BYTES) - self._charged
+            charge = max(0, self._bytes + size - FREE_OVERHEAD_BYTES) - self._charged
             if charge > 0:
                 self._quota.hold(charge)
                 self._charged += charge
             self._bytes += size
 
     def remove(self, size: int) -> None:
-        """Count a frame as gone. In any thread."""
+        """Count one as gone. In any thread."""
         with self._lock:
             self._bytes -= size
-            freed = self._charged - max(0, self._bytes - FREE_FRAME_BYTES)
+            freed = self._charged - max(0, self._bytes - FREE_OVERHEAD_BYTES)
             if freed > 0:
                 self._charged -= freed
                 self._quota.release(freed)

@@ -6,14 +6,15 @@ as failed; one that uses a failed tensor passes the first failure on; only a rea
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, Final
 
-from burn_remote_protocol.errors import DeviceLost, OperationFailed
+from burn_remote_protocol.errors import DeviceLost, LimitExceeded, OperationFailed, QuotaExceeded
 from burn_remote_protocol.operations.row import Operation, Signature
-from burn_remote_server.access.quota import Quota
+from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends.interface import Backend, BackendSession
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.ownership import HELD_HERE, held_once
@@ -41,6 +42,11 @@ NANOSECONDS: Final = 10**9
 # Scratch memory from which on an operation reserves it. Counting less would cost small operations
 # 0.3 µs each, and one operation runs at a time in a session.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
+
+# What a signature's plan takes for each of its tensors (measured), and the number of tensors up to
+# which it is not counted: 4,096 such plans take 16 MiB.
+SIGNATURE_TENSOR_BYTES: Final = 280
+UNCOUNTED_SIGNATURE_TENSORS: Final = 16
 
 
 class Interpreter:
@@ -82,6 +88,7 @@ class Interpreter:
         # Keys are identities: the decoder returns the same object for the same signature, and the
         # plan keeps that object alive.
         self._plans: dict[int, Plan] = {}
+        self._plan_account: Final = OverheadAccount(self.answers)
         self.executed = 0
 
     # -- signatures ---------------------------------------------------------------------------
@@ -92,6 +99,9 @@ class Interpreter:
 
     def _prepare(self, signature: Signature) -> Plan:
         plan = Plan(signature, self.session)
+        tensors = plan.input_count + plan.output_count
+        if tensors > UNCOUNTED_SIGNATURE_TENSORS:
+            self._count_plan(plan, SIGNATURE_TENSOR_BYTES * tensors)
         refusal = self.quota.refusal(memory_bytes(spec) for spec in signature.outputs)
         plan.error = (
             self.tensors.lost
@@ -109,6 +119,17 @@ class Interpreter:
             plan.run = timed(plan.run, allowed_seconds)
             plan.run_into = timed(plan.run_into, allowed_seconds)
         return plan
+
+    def _count_plan(self, plan: Plan, size: int) -> None:
+        """Count a plan's memory until the plan is gone. Raises ``LimitExceeded``."""
+        try:
+            self._plan_account.add(size)
+        except QuotaExceeded as error:
+            kept = len(self.numbered) + len(self._plans)
+            raise LimitExceeded(
+                f"large signatures of a session ({error.reason})", seen=kept + 1, allowed=kept
+            ) from error
+        weakref.finalize(plan, self._plan_account.remove, size).atexit = False
 
     # -- operations ---------------------------------------------------------------------------
 

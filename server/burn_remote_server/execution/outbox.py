@@ -26,7 +26,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.access.quota import FrameAccount
+from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.execution.slots import InFlight
 
 __all__ = ["Frame", "NativeOutbox", "held_bytes"]
@@ -35,7 +35,7 @@ __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 Frame = bytes | tuple[bytes, memoryview]
 
 # Frames below this size are counted only where more than so many wait: counting takes a
-# microsecond, and that many take less than ``FREE_FRAME_BYTES``.
+# microsecond, and that many take less than ``FREE_OVERHEAD_BYTES``.
 COUNTED_BYTES: Final = 1024
 UNCOUNTED_FRAMES: Final = 256
 
@@ -49,7 +49,7 @@ def held_bytes(size: int) -> int:
 class _CountedFrame(bytes):
     """A frame that counts in an account for as long as anything refers to it."""
 
-    account: FrameAccount
+    account: OverheadAccount
 
     def __del__(self) -> None:
         self.account.remove(held_bytes(len(self)))
@@ -93,9 +93,9 @@ class NativeOutbox:
         self._downloads: deque[_Download] = deque()
         self.failures: Counter[str] = Counter()  # reported so far, by the error's code
         self._fetch = fetch
-        self._account: FrameAccount | None = None
+        self._account: OverheadAccount | None = None
 
-    def count_in(self, account: FrameAccount) -> None:
+    def count_in(self, account: OverheadAccount) -> None:
         """Count the bytes of frames in an account from now on."""
         self._account = account
 

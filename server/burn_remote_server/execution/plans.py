@@ -51,8 +51,20 @@ class Plan:
     """
 
     __slots__ = (
-        "cost", "error", "expected", "gives_one", "input_count", "last_uses", "output_bytes",
-        "output_count", "reusable", "run", "run_into", "signature", "task_length",
+        "__weakref__",
+        "cost",
+        "error",
+        "expected",
+        "gives_one",
+        "input_count",
+        "last_uses",
+        "output_bytes",
+        "output_count",
+        "reusable",
+        "run",
+        "run_into",
+        "signature",
+        "task_length",
         "workspace_bytes",
     )  # fmt: skip
 

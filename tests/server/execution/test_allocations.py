@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.access.quota import FREE_FRAME_BYTES, FrameAccount, Pool, Quota
+from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Pool, Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.tensors import TensorTable
+from support.kernels import signature
+from support.specs import f32
 
 SIZE = 64
 
@@ -228,15 +231,34 @@ def test_references_that_end_in_other_threads_are_all_counted() -> None:
 
 def test_frames_beyond_the_free_bytes_count_until_they_are_gone() -> None:
     quota = Quota(1000, 10)
-    account = FrameAccount(quota)
-    account.add(FREE_FRAME_BYTES)
+    account = OverheadAccount(quota)
+    account.add(FREE_OVERHEAD_BYTES)
     assert quota.total_bytes == 0
     account.add(900)
     assert quota.total_bytes == 900
     with pytest.raises(QuotaExceeded):
         account.add(101)
-    account.remove(FREE_FRAME_BYTES)
+    account.remove(FREE_OVERHEAD_BYTES)
     assert quota.total_bytes == 0
+
+
+def test_large_signatures_count_until_they_are_replaced() -> None:
+    quota = Quota(2 * 2**20, 10)
+    interpreter = Interpreter(NumpyBackend(), quota, lambda tensors, error: None)
+    large = [
+        signature("Base.Cat", tuple(f32(1, width) for _ in range(4000)), dim=0)
+        for width in (1, 2, 3)
+    ]
+    interpreter.define(1, large[0])
+    counted = quota.held
+    assert counted > 2**19
+    interpreter.define(1, large[1])
+    assert quota.held == counted
+    interpreter.define(2, large[0])
+    with pytest.raises(LimitExceeded, match="large signatures"):
+        interpreter.define(3, large[2])
+    interpreter.clear()
+    assert quota.held == 0
 
 
 @dataclass(eq=False)

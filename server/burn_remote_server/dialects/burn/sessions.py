@@ -25,7 +25,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
-from burn_remote_server.access.quota import FrameAccount
+from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.exposed import burn_domain
@@ -55,9 +55,9 @@ class BurnOutbox:
         self.frames: deque[list[bytes | memoryview]] = deque()
         self.failures: Counter[str] = Counter()  # so far, by the error's code
         self._unreported: list[OperationFailed] = []
-        self._account: FrameAccount | None = None
+        self._account: OverheadAccount | None = None
 
-    def count_in(self, account: FrameAccount) -> None:
+    def count_in(self, account: OverheadAccount) -> None:
         """Count the bytes of frames in an account from now on."""
         self._account = account
 
@@ -197,7 +197,7 @@ class BurnSessions:
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, burn_domain(called), grant
             )
-            outbox.count_in(FrameAccount(session.interpreter.answers))
+            outbox.count_in(OverheadAccount(session.interpreter.answers))
             session.counters.failures = outbox.failures
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:

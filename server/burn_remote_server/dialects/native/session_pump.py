@@ -31,7 +31,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_server.access.admission import Grant
-from burn_remote_server.access.quota import FrameAccount
+from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.native.attachments import Attachment, Attachments
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
@@ -160,7 +160,7 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
     outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
     session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
-    outbox.count_in(FrameAccount(session.interpreter.answers))
+    outbox.count_in(OverheadAccount(session.interpreter.answers))
     attachment = Attachment(session, outbox, free)
     attachment.session.counters.failures = outbox.failures
     attachments.add(attachment)
