@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from burn_remote_server.__main__ import main
-from burn_remote_server.backends.array import recycling
+from burn_remote_server.backends.numpy import recycling
 from support.memory_reuse import forced_reuse
 from support.servers import RunningServer
 from support.servers import server as started

@@ -23,7 +23,7 @@ from burn_remote_protocol.operations.table import TABLE, sign
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import Backend, BackendSession, open_backends
-from burn_remote_server.backends.array.dtypes import array_dtype
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 
 __all__ = [
     "BACKEND_NAME",

@@ -12,10 +12,10 @@ from burn_remote_protocol.operations.inference import infer
 from burn_remote_protocol.operations.row import Call
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
-from burn_remote_server.backends.array.module import module_families
-from burn_remote_server.backends.array.module.subject import Subject
-from burn_remote_server.backends.array.precision import in_float32
+from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
+from burn_remote_server.backends.array.core.precision import in_float32
+from burn_remote_server.backends.array.kernels.module import module_families
+from burn_remote_server.backends.array.kernels.module.subject import Subject
 from support.kernels import BACKEND_NAME, new_session, received, sent
 
 __all__ = ["BFLOAT16", "Array", "call_kernel", "normal", "run", "spec_of"]

@@ -32,7 +32,7 @@ from burn_remote_protocol.dtypes import (
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice, TensorSpec
-from burn_remote_server.backends.array.dtypes import array_dtype
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from support.kernels import signature, spec_of
 
 __all__ = ["DRAWN", "Workload", "draw"]

@@ -9,7 +9,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote import functional as F
-from burn_remote_server.backends.array.dtypes import array_dtype
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from support.values import same
 
 RNG = np.random.default_rng(0)

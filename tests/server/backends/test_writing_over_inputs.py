@@ -20,7 +20,7 @@ from burn_remote_protocol.operations.table import TABLE, sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.backends.array.dtypes import array_dtype
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import Plan

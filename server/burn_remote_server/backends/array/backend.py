@@ -9,10 +9,13 @@ import numpy as np
 from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends.array.dtypes import wire_dtype
-from burn_remote_server.backends.array.families import random_families, shared_families
-from burn_remote_server.backends.array.quantization import stored
-from burn_remote_server.backends.array.random_numbers import RandomStream
+from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
+from burn_remote_server.backends.array.kernels.kernel_families import (
+    random_families,
+    shared_families,
+)
+from burn_remote_server.backends.array.kernels.quantized_kernels import stored
+from burn_remote_server.backends.array.kernels.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
 from burn_remote_server.backends.interface import Backend, array_shape
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations

@@ -12,9 +12,8 @@ from burn_remote_protocol.operations.families.session import CUSTOM, IMPOSSIBLE
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.custom import bind_custom
-from burn_remote_server.backends.array.dtypes import LOW_PRECISION, array_dtype
-from burn_remote_server.backends.array.kernels import (
+from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import (
     Kernel,
     KernelFamily,
     Parameters,
@@ -22,8 +21,9 @@ from burn_remote_server.backends.array.kernels import (
     Run,
     Seen,
 )
-from burn_remote_server.backends.array.precision import in_float32, widened
-from burn_remote_server.backends.array.quantization import bind_quantized, is_quantized
+from burn_remote_server.backends.array.core.precision import in_float32, widened
+from burn_remote_server.backends.array.kernels.custom_kernels import bind_custom
+from burn_remote_server.backends.array.kernels.quantized_kernels import bind_quantized, is_quantized
 from burn_remote_server.backends.interface import BackendSession, Deliver
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 

@@ -14,10 +14,15 @@ from burn_remote_protocol.errors import DeviceLost, ShapeMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
-from burn_remote_server.backends.array.dtypes import BFLOAT16, wire_dtype
-from burn_remote_server.backends.array.families import random_families
-from burn_remote_server.backends.array.kernels import Parameters, PreparedKernel, Run, Seen
-from burn_remote_server.backends.array.quantization import stored
+from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
+from burn_remote_server.backends.array.core.kernel_forms import (
+    Parameters,
+    PreparedKernel,
+    Run,
+    Seen,
+)
+from burn_remote_server.backends.array.kernels.kernel_families import random_families
+from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared

@@ -17,7 +17,7 @@ import numpy as np
 
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.array.dtypes import BFLOAT16
+from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.cupy.cudnn_graphs import Graphs
 from burn_remote_server.backends.cupy.cudnn_package import PACKAGE, lacks_memory, why_unusable
 from burn_remote_server.backends.cupy.cudnn_tasks import Direction, Task, task_of

@@ -22,8 +22,8 @@ import numpy as np
 
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.array.dtypes import BFLOAT16, LOW_PRECISION, array_dtype
-from burn_remote_server.backends.array.module.correlation import Layer, checked_layer
+from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, LOW_PRECISION, array_dtype
+from burn_remote_server.backends.array.kernels.module.correlation import Layer, checked_layer
 
 __all__ = ["Direction", "Task", "task_of"]
 

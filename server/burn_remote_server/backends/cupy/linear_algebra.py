@@ -5,9 +5,9 @@ from __future__ import annotations
 import cupy
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.dtypes import LOW_PRECISION
-from burn_remote_server.backends.array.kernels import Parameters, Run, Seen
-from burn_remote_server.backends.array.linear_algebra import FloatLinearAlgebra
+from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
+from burn_remote_server.backends.array.core.kernel_forms import Parameters, Run, Seen
+from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
 from burn_remote_server.backends.cupy.products import matmul
 
 __all__ = ["CudaLinearAlgebra"]

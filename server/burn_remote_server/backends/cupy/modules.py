@@ -14,21 +14,25 @@ import cupy
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.module.attention import Attention
-from burn_remote_server.backends.array.module.average_pooling import AveragePooling
-from burn_remote_server.backends.array.module.checks import (
+from burn_remote_server.backends.array.kernels.module.attention import Attention
+from burn_remote_server.backends.array.kernels.module.average_pooling import AveragePooling
+from burn_remote_server.backends.array.kernels.module.checks import (
     check_range,
     check_rank,
     check_shape,
 )
-from burn_remote_server.backends.array.module.columns import Block, WindowColumns
-from burn_remote_server.backends.array.module.convolution import Convolution
-from burn_remote_server.backends.array.module.correlation import AXES, Correlation, Layer
-from burn_remote_server.backends.array.module.deformable_convolution import DeformableConvolution
-from burn_remote_server.backends.array.module.max_pooling import MaxPooling
-from burn_remote_server.backends.array.module.subject import Array, Subject
-from burn_remote_server.backends.array.module.transposed_convolution import TransposedConvolution
-from burn_remote_server.backends.array.module.windows import Axis, Windows
+from burn_remote_server.backends.array.kernels.module.columns import Block, WindowColumns
+from burn_remote_server.backends.array.kernels.module.convolution_kernels import Convolution
+from burn_remote_server.backends.array.kernels.module.correlation import AXES, Correlation, Layer
+from burn_remote_server.backends.array.kernels.module.deformable_convolution import (
+    DeformableConvolution,
+)
+from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
+from burn_remote_server.backends.array.kernels.module.subject import Array, Subject
+from burn_remote_server.backends.array.kernels.module.transposed_convolution import (
+    TransposedConvolution,
+)
+from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
 

@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 from cupy.cuda import cublas
 
-from burn_remote_server.backends.array.dtypes import BFLOAT16
+from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 
 __all__ = ["matmul"]
 

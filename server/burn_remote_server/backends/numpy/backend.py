@@ -11,10 +11,10 @@ import numpy as np
 
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
-from burn_remote_server.backends.array.dtypes import wire_dtype
-from burn_remote_server.backends.array.recycling import Recycling, is_recycled
+from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
 from burn_remote_server.backends.interface import Memory, array_shape
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes, resident_bytes
+from burn_remote_server.backends.numpy.recycling import Recycling, is_recycled
 
 __all__ = ["NumpyBackend"]
 

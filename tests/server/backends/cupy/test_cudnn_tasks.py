@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.dtypes import array_dtype
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.cupy.cudnn_tasks import Direction, Task, task_of
 from support.kernels import signature
 

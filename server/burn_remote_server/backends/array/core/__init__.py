@@ -1,0 +1,1 @@
+"""What kernels are made of: array dtypes, forms of kernels, precision, scalars, rounding."""

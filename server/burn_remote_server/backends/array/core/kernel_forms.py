@@ -1,0 +1,192 @@
+"""Kernels and families of kernels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.array.core.scalars import is_exact, rounded, scalar_array
+from burn_remote_server.backends.interface import Kernel, Run
+
+__all__ = [
+    "Array",
+    "ByKind",
+    "Elementwise",
+    "Kernel",
+    "KernelFamily",
+    "Parameters",
+    "Prepared",
+    "PreparedKernel",
+    "Run",
+    "Seen",
+    "WithScalar",
+]
+
+# An array of whatever module: NumPy's types describe neither CuPy's nor both.
+Array = Any
+
+# Parameters of an operation by their IR names.
+Parameters = Mapping[str, Any]
+
+
+class Seen(NamedTuple):
+    """The shape and the array dtype of a kernel's input."""
+
+    shape: Shape
+    dtype: Any
+
+
+def _takes_out(function: Run) -> bool:
+    # Our own composed functions have no ``out`` argument.
+    return isinstance(function, np.ufunc)
+
+
+class KernelFamily(ABC):
+    """Kernels of one family of the IR, written against an array module ``xp``.
+
+    ``family`` is its IR name. ``low_precision`` names the variants that take ``float16`` and
+    ``bfloat16`` arrays, because they only move elements or round once themselves; all other kernels
+    get ``float32`` arrays, and their results are rounded once.
+    """
+
+    family: ClassVar[str]
+    low_precision: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    @abstractmethod
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+
+
+class PreparedKernel(ABC):
+    """A kernel that is prepared once per signature."""
+
+    @abstractmethod
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        """Return ``run(*tensors)`` for tensors of which the first is like ``first``."""
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.
+
+        ``out`` may be any one of the tensors that has the result's shape and dtype: every input
+        must be read before its elements are written. ``None`` where the kernel cannot do that.
+        """
+        return None
+
+    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+        """Return a function of tensors that are ``wide`` where those of the session are like
+        ``first``, of low precision."""
+        return self.prepare(wide, out, parameters)
+
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        """Whether the kernel takes a low-precision dtype as it is and rounds only once."""
+        return False
+
+    def __call__(self, *tensors: Any, out: Any, **parameters: Any) -> Any:
+        return self.prepare(Seen(tensors[0].shape, tensors[0].dtype), out, parameters)(*tensors)
+
+
+class Prepared(PreparedKernel):
+    """A kernel that is the result of a function; it gets low precision as ``float32``, unless its
+    family says otherwise. ``into`` prepares the function that takes ``out``."""
+
+    def __init__(
+        self,
+        prepare: Callable[[Seen, Any, Parameters], Run],
+        into: Callable[[Seen, Any, Parameters], Run | None] | None = None,
+    ) -> None:
+        self._prepare = prepare
+        self._into = into
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return None if self._into is None else self._into(first, out, parameters)
+
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        return self._prepare(first, out, parameters)
+
+
+class Elementwise(PreparedKernel):
+    """A function of the array module that agrees with Burn in every dtype it is given.
+
+    Array modules compute ``float16`` and ``bfloat16`` in ``float32`` inside such a function, which
+    takes less memory traffic than converting before and after.
+    """
+
+    def __init__(self, function: Run) -> None:
+        self._function = function
+
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        return self._function
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return self._function if _takes_out(self._function) else None
+
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        return True
+
+
+class ByKind(PreparedKernel):
+    """Two kernels under one name: one for floating-point tensors, one for integers."""
+
+    def __init__(self, floats: PreparedKernel, integers: PreparedKernel) -> None:
+        self._floats = floats
+        self._integers = integers
+
+    def _chosen(self, first: Seen) -> PreparedKernel:
+        return self._integers if first.dtype.kind in "iu" else self._floats
+
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        return self._chosen(first).prepare(first, out, parameters)
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        return self._chosen(first).prepare_into(first, out, parameters)
+
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        return self._chosen(first).keeps_precision(first, parameters)
+
+
+class WithScalar(PreparedKernel):
+    """A function of a tensor and a number ``rhs``, which becomes one of the tensor's dtype.
+
+    ``rounds_scalar`` says that a number of low precision is meant even where the one given is more
+    precise: a comparison with 0.1 must find a tensor's 0.1.
+    """
+
+    def __init__(self, xp: Any, function: Run, *, rounds_scalar: bool) -> None:
+        self._xp = xp
+        self._function = function
+        self._rounds_scalar = rounds_scalar
+
+    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+        function = self._function
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
+
+        def run(lhs: Array) -> Array:
+            return function(lhs, number)
+
+        return run
+
+    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+        function = self._function
+        if not _takes_out(function):
+            return None
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
+
+        def run(lhs: Array, *, out: Array) -> Array:
+            return function(lhs, number, out=out)
+
+        return run
+
+    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+        if self._rounds_scalar:
+            parameters = {**parameters, "rhs": rounded(parameters["rhs"], first.dtype)}
+        return self.prepare(wide, out, parameters)
+
+    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+        return self._rounds_scalar or is_exact(parameters["rhs"], first.dtype)

@@ -1,0 +1,1 @@
+"""The kernels of every operation, a module per subject."""

@@ -1,0 +1,43 @@
+"""Tensors of zeros, of ones and of one number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.core.scalars import scalar_array
+
+__all__ = ["BaseCreation", "NumericCreation"]
+
+
+class BaseCreation(KernelFamily):
+    """Tensors whose elements are all alike, or nobody's concern."""
+
+    family = "Base"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"Empty": self.zeros, "Ones": self.ones, "Zeros": self.zeros}
+
+    def zeros(self, *, out: TensorSpec) -> Array:
+        """Return zeros; also for ``Empty``, which must not show what memory held before."""
+        return self.xp.zeros(out.shape, array_dtype(out.dtype))
+
+    def ones(self, *, out: TensorSpec) -> Array:
+        """Return ones."""
+        return self.xp.ones(out.shape, array_dtype(out.dtype))
+
+
+class NumericCreation(KernelFamily):
+    """Tensors filled with a number."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"Full": self.full}
+
+    def full(self, *, value: float | int | bool, out: TensorSpec) -> Array:
+        """Return a tensor of one number, which becomes one of the tensor's dtype."""
+        dtype = array_dtype(out.dtype)
+        return self.xp.full(out.shape, scalar_array(self.xp, value, dtype), dtype)

@@ -1,0 +1,158 @@
+"""Custom operations of a server's operator: their binding and the checks of their results."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    DTypeMismatch,
+    OperationFailed,
+    ShapeMismatch,
+    Unsupported,
+    shown,
+)
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec, checked_shape
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.interface import Run
+from burn_remote_server.custom import CustomOperation, CustomOperations
+
+__all__ = ["bind_custom"]
+
+# More: a failure with a long list of names. Fewer: the one that was meant is not in it.
+NAMES_LISTED: Final = 20
+
+
+def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> Run:
+    """Return ``run(arrays)`` for an operation of the operator's, over the array module ``xp``.
+
+    Raises ``Unsupported`` for a name that is not known, ``ShapeMismatch`` and ``DTypeMismatch``
+    where the inputs or the declared outputs are not those of the operation.
+    """
+    name = signature.arguments[0]
+    operation = operations.find(name)
+    if operation is None:
+        raise Unsupported(_unknown(name, operations))
+    (inputs,) = signature.call.inputs
+    _check_inputs(operation, inputs)
+    _check_outputs(operation, inputs, signature.outputs)
+    expected = [(spec.shape, array_dtype(spec.dtype)) for spec in signature.outputs]
+
+    def run(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            made = operation(xp, *[_protected(array) for array in arrays])
+        except Exception:
+            raise
+        except BaseException as error:  # the server goes on
+            if _is_from_the_keyboard(error):
+                raise
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        return _checked(operation, made, expected, xp)
+
+    return run
+
+
+def _is_from_the_keyboard(error: BaseException) -> bool:
+    """Whether the user of this process may have interrupted it, as one of a ``LocalDevice`` may;
+    a server has a handler of its own for that."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def _unknown(name: str, operations: CustomOperations) -> str:
+    names = operations.names
+    if not names:
+        return (
+            f"this server has no custom operation {shown(name)}, nor any other; its operator adds "
+            "some with --custom-operations package.module"
+        )
+    listed = ", ".join(names[:NAMES_LISTED])
+    more = f" and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else ""
+    return f"this server has no custom operation {shown(name)}; it has {listed}{more}"
+
+
+def _check_inputs(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> None:
+    if len(inputs) != len(operation.inputs):
+        raise ShapeMismatch(
+            f"{operation.name} takes ({', '.join(operation.inputs)}), not {len(inputs)} tensors"
+        )
+    stated = zip(operation.inputs.items(), operation.accepted, inputs, strict=True)
+    for (argument, words), accepted, spec in stated:
+        if spec.dtype not in accepted:
+            expected = " or ".join(words.split())
+            raise DTypeMismatch(f"{argument} is {spec}, but its dtype must be {expected}")
+
+
+def _check_outputs(
+    operation: CustomOperation, inputs: tuple[TensorSpec, ...], declared: tuple[TensorSpec, ...]
+) -> None:
+    made = _ruled(operation, inputs)
+    if len(made) != len(operation.outputs):
+        raise OperationFailed(
+            f"the shape rule of {operation.name} returns {len(made)} outputs, but it declares "
+            f"{', '.join(operation.outputs)}"
+        )
+    if len(declared) != len(made):
+        raise ShapeMismatch(
+            f"{operation.name} makes {len(made)} tensors ({', '.join(operation.outputs)}), "
+            f"the call declares {len(declared)}"
+        )
+    for output, spec, asked in zip(operation.outputs, made, declared, strict=True):
+        if asked.shape != spec.shape:
+            raise ShapeMismatch(f"{output} is {spec}, the call declares {asked}")
+        if asked.dtype is not spec.dtype and not (asked.dtype.is_bool and spec.dtype.is_bool):
+            raise DTypeMismatch(f"{output} is {spec}, the call declares {asked}")
+
+
+def _ruled(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> list[TensorSpec]:
+    try:
+        made = operation.shapes(*inputs)
+        outputs = [made] if isinstance(made, TensorSpec) else [*made]
+        return [TensorSpec(checked_shape(tuple(shape)), dtype) for shape, dtype in outputs]
+    except BurnRemoteError:
+        raise
+    except BaseException as error:  # whatever the operator's own code raises
+        if _is_from_the_keyboard(error):
+            raise
+        raise OperationFailed(
+            f"the shape rule of {operation.name} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _protected(array: Any) -> Any:
+    """Return an array that the function cannot change: its elements may be others' too."""
+    if type(array) is not np.ndarray:
+        return array  # CuPy has no such protection
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(
+    operation: CustomOperation, made: Any, expected: list[tuple[Any, Any]], xp: Any
+) -> tuple[Any, ...]:
+    results = made if type(made) in (tuple, list) else (made,)
+    if len(results) != len(expected):
+        raise OperationFailed(f"it returned {len(results)} arrays, but declares {len(expected)}")
+    arrays = []
+    for output, result, (shape, dtype) in zip(operation.outputs, results, expected, strict=True):
+        # Array modules turn results without dimensions into numbers.
+        array = xp.asarray(result) if isinstance(result, np.generic) else result
+        if type(array) is not xp.ndarray:
+            raise OperationFailed(f"it returned {type(result).__name__} for {output}, not an array")
+        if array.shape != shape or array.dtype != dtype:
+            raise OperationFailed(
+                f"it returned {array.dtype}{list(array.shape)} for {output}, "
+                f"but declares {dtype}{list(shape)}"
+            )
+        arrays.append(array)
+    return tuple(arrays)

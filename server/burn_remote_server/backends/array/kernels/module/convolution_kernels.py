@@ -1,0 +1,203 @@
+"""Convolutions of one, two and three dimensions.
+
+``y[n, o] = bias[o] + sum over c, tap of weight[o, c, tap] * x[n, c, window + tap]`` for the input
+channels ``c`` of the group of ``o`` (Dumoulin & Visin, arXiv:1603.07285, chapter 2). As in Burn and
+PyTorch the kernel is not flipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape
+from burn_remote_server.backends.array.kernels.module.correlation import (
+    AXES,
+    Correlation,
+    Geometry,
+    checked_layer,
+)
+from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel
+
+__all__ = ["Convolution"]
+
+
+class Convolution(Correlation):
+    """``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[filters, channels / groups, *kernel]``,
+    ``bias`` ``[filters]``, the output and its gradient ``[batch, filters, *outputs]``."""
+
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+        return {
+            "Conv1d": self.conv1d,
+            "Conv1dXBackward": self.conv1d_x_backward,
+            "Conv1dWeightBackward": self.conv1d_weight_backward,
+            "Conv1dBiasBackward": self.conv1d_bias_backward,
+            "Conv2d": self.conv2d,
+            "Conv2dXBackward": self.conv2d_x_backward,
+            "Conv2dWeightBackward": self.conv2d_weight_backward,
+            "Conv2dBiasBackward": self.conv2d_bias_backward,
+            "Conv3d": self.conv3d,
+            "Conv3dXBackward": self.conv3d_x_backward,
+            "Conv3dWeightBackward": self.conv3d_weight_backward,
+            "Conv3dBiasBackward": self.conv3d_bias_backward,
+        }
+
+    def conv1d(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Convolve ``x`` ``[batch, channels, length]``."""
+        return self._forward("Conv1d", x, weight, bias, options)
+
+    def conv1d_x_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``x``."""
+        return self._x_backward("Conv1dXBackward", x, weight, output_grad, options)
+
+    def conv1d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``weight``."""
+        return self._weight_backward("Conv1dWeightBackward", x, weight, output_grad, options)
+
+    def conv1d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient of ``bias``."""
+        return self._bias_backward("Conv1dBiasBackward", 1, bias, output_grad)
+
+    def conv2d(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Convolve ``x`` ``[batch, channels, height, width]``."""
+        return self._forward("Conv2d", x, weight, bias, options)
+
+    def conv2d_x_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``x``."""
+        return self._x_backward("Conv2dXBackward", x, weight, output_grad, options)
+
+    def conv2d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``weight``."""
+        return self._weight_backward("Conv2dWeightBackward", x, weight, output_grad, options)
+
+    def conv2d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient of ``bias``."""
+        return self._bias_backward("Conv2dBiasBackward", 2, bias, output_grad)
+
+    def conv3d(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Convolve ``x`` ``[batch, channels, depth, height, width]``."""
+        return self._forward("Conv3d", x, weight, bias, options)
+
+    def conv3d_x_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``x``."""
+        return self._x_backward("Conv3dXBackward", x, weight, output_grad, options)
+
+    def conv3d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
+    ) -> Array:
+        """Return the gradient of ``weight``."""
+        return self._weight_backward("Conv3dWeightBackward", x, weight, output_grad, options)
+
+    def conv3d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient of ``bias``."""
+        return self._bias_backward("Conv3dBiasBackward", 3, bias, output_grad)
+
+    def _forward(
+        self, operation: str, x: Array, weight: Array, bias: Array | None, options: Geometry
+    ) -> Array:
+        layer = checked_layer(operation, x, weight, options)
+        if bias is not None:
+            check_shape(operation, "bias", bias, (layer.filters,))
+        out = self._correlate(x, weight, layer)
+        if bias is not None:
+            out += bias.reshape(-1, *(1,) * len(layer.windows))
+        return out
+
+    def _x_backward(
+        self, operation: str, x: Array, weight: Array, output_grad: Array, options: Geometry
+    ) -> Array:
+        layer = checked_layer(operation, x, weight, options)
+        expected = (x.shape[0], layer.filters, *layer.windows.outputs)
+        check_shape(operation, "output_grad", output_grad, expected)
+        return self._input_gradient(weight, output_grad, layer)
+
+    def _weight_backward(
+        self, operation: str, x: Array, weight: Array, output_grad: Array, options: Geometry
+    ) -> Array:
+        layer = checked_layer(operation, x, weight, options)
+        expected = (x.shape[0], layer.filters, *layer.windows.outputs)
+        check_shape(operation, "output_grad", output_grad, expected)
+        return self._weight_gradient(x, output_grad, layer, weight.shape)
+
+    def _bias_backward(self, operation: str, rank: int, bias: Array, output_grad: Array) -> Array:
+        check_rank(operation, "output_grad", output_grad, rank + 2, AXES[rank])
+        check_shape(operation, "bias", bias, (output_grad.shape[1],))
+        return output_grad.sum(axis=(0, *range(2, rank + 2)))

@@ -1,0 +1,112 @@
+"""Reductions over windows, axis by axis.
+
+The maximum and the sum over a box are those along one axis after the other: a window of ``h * w``
+taps costs ``h + w`` passes over strided views and no window is ever copied. A window may be far
+larger than the input, for padding costs nothing to ask for: where there are fewer windows than taps
+each window is a pass, so there are never more passes than outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from burn_remote_server.backends.array.kernels.module.subject import Array, Subject
+from burn_remote_server.backends.array.kernels.module.windows import Axis
+
+__all__ = ["AxisTap", "Folding", "along"]
+
+
+class AxisTap(NamedTuple):
+    """One tap of the windows along an axis: of the windows that have it inside the input, those
+    that no earlier tap reached (``fresh``) and the others (``seen``), each with the elements under
+    it."""
+
+    tap: int
+    fresh: tuple[slice, slice]
+    seen: tuple[slice, slice]
+
+
+def along(axis: int, part: slice) -> tuple[slice, ...]:
+    """Return the index that takes ``part`` of ``axis`` and all of the axes before it."""
+    return (*(slice(None),) * axis, part)
+
+
+def taps_of(window: Axis) -> Iterator[AxisTap]:
+    """Yield the taps that reach any window."""
+    # Later taps reach fewer windows at the end and more at the start, so what an earlier tap
+    # reached is exactly what lies behind the lowest start so far.
+    lowest = window.outputs
+    for index in range(window.kernel):
+        reached, _ = window.tap(index)
+        if reached.stop > reached.start:
+            border = min(max(lowest, reached.start), reached.stop)
+            fresh, seen = window.tap(index, 0, border), window.tap(index, border)
+            yield AxisTap(index, fresh, (_moved(seen[0], border), seen[1]))
+            lowest = min(lowest, reached.start)
+
+
+def windows_of(window: Axis, outputs: Array) -> Iterator[tuple[int, slice]]:
+    """Yield the windows that have elements under them, with these; none where ``outputs``, which
+    has an entry for each, is empty."""
+    if outputs.size:
+        for number in range(window.outputs):
+            elements = window.window(number)
+            if elements.stop > elements.start:
+                yield number, elements
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+class Folding(Subject):
+    """Folds and their adjoint."""
+
+    def _fold(
+        self,
+        x: Array,
+        axis: int,
+        window: Axis,
+        combine: Callable[..., Array],
+        reduce: Callable[..., Array],
+        empty: float,
+    ) -> Array:
+        """Return ``combine`` over the taps of each window along ``axis``; ``empty`` where a window
+        has none inside the input. ``reduce(array, axis=…)`` is the same over a whole axis."""
+        shape = (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :])
+        if not x.size or window.outputs < window.kernel:
+            out = self.xp.full(shape, empty, dtype=x.dtype)
+            for number, elements in windows_of(window, out):
+                out[along(axis, slice(number, number + 1))] = reduce(
+                    x[along(axis, elements)], axis=axis, keepdims=True
+                )
+            return out
+        if window.inside:
+            views = [x[along(axis, window.tap(tap)[1])] for tap in range(window.kernel)]
+            if len(views) == 1:
+                return views[0]
+            out = combine(views[0], views[1])
+            for view in views[2:]:
+                combine(out, view, out=out)
+            return out
+        out = self.xp.full(shape, empty, dtype=x.dtype)
+        for _, fresh, seen in taps_of(window):
+            out[along(axis, fresh[0])] = x[along(axis, fresh[1])]
+            part = out[along(axis, seen[0])]
+            combine(part, x[along(axis, seen[1])], out=part)
+        return out
+
+    def _unfold_sum(self, grad: Array, axis: int, window: Axis) -> Array:
+        """Return, for each element along ``axis``, the sum of ``grad`` over the windows that it is
+        in: the adjoint of folding with a sum."""
+        shape = (*grad.shape[:axis], window.size, *grad.shape[axis + 1 :])
+        out = self.xp.zeros(shape, grad.dtype)
+        if not grad.size or window.outputs < window.kernel:
+            for number, elements in windows_of(window, grad):
+                out[along(axis, elements)] += grad[along(axis, slice(number, number + 1))]
+            return out
+        for index in range(window.kernel):
+            reached, elements = window.tap(index)
+            out[along(axis, elements)] += grad[along(axis, reached)]
+        return out

@@ -1,0 +1,82 @@
+"""Linear layers and their gradients.
+
+``y = x W + b``, ``dx = dy W'``, ``dW = sum over the batch of x' dy``, ``db = sum of dy``. The
+weight is Burn's ``[d_input, d_output]``, the transpose of PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape, refuse
+from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject
+
+__all__ = ["Linear"]
+
+WEIGHT = "[d_input, d_output]"
+
+
+class Linear(Subject):
+    """``x`` is ``[..., d_input]``, ``bias`` ``[d_output]``, the output and its gradient ``[...,
+    d_output]``. The leading axes are one axis to the matrix product."""
+
+    def table(self) -> Mapping[str, Kernel]:
+        """Return the kernels by the names of their IR variants."""
+        return {
+            "Linear": self.linear,
+            "LinearXBackward": self.linear_x_backward,
+            "LinearWeightBackward": self.linear_weight_backward,
+            "LinearBiasBackward": self.linear_bias_backward,
+        }
+
+    def linear(self, x: Array, weight: Array, bias: Array | None, *, out: TensorSpec) -> Array:
+        """Return ``x W + b``."""
+        check_rank("Linear", "weight", weight, 2, WEIGHT)
+        d_input, d_output = weight.shape
+        _check_last("Linear", "x", x, d_input)
+        if bias is not None:
+            check_shape("Linear", "bias", bias, (d_output,))
+        rows = self.xp.matmul(_rows(x), weight)
+        if bias is not None:
+            rows += bias
+        return rows.reshape(*x.shape[:-1], d_output)
+
+    def linear_x_backward(self, weight: Array, output_grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient of ``x``."""
+        check_rank("LinearXBackward", "weight", weight, 2, WEIGHT)
+        d_input, d_output = weight.shape
+        _check_last("LinearXBackward", "output_grad", output_grad, d_output)
+        rows = self.xp.matmul(_rows(output_grad), weight.T)
+        return rows.reshape(*output_grad.shape[:-1], d_input)
+
+    def linear_weight_backward(self, x: Array, output_grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient of the weight."""
+        operation = "LinearWeightBackward"
+        if x.ndim < 1:
+            raise refuse(operation, "shape of x", x.shape, "[..., d_input]")
+        check_shape(operation, "output_grad", output_grad, (*x.shape[:-1], *output_grad.shape[-1:]))
+        return self.xp.matmul(_rows(x).T, _rows(output_grad))
+
+    def linear_bias_backward(self, output_grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient of the bias."""
+        if output_grad.ndim < 1:
+            raise refuse(
+                "LinearBiasBackward", "shape of output_grad", output_grad.shape, "[..., d_output]"
+            )
+        return _rows(output_grad).sum(axis=0)
+
+
+def _check_last(operation: str, argument: str, array: Array, size: int) -> None:
+    if array.ndim < 1 or array.shape[-1] != size:
+        expected = f"[..., {size}] to go with the weight"
+        raise refuse(operation, f"shape of {argument}", array.shape, expected)
+
+
+def _rows(array: Array) -> Array:
+    size = array.shape[-1]
+    # Not -1: it cannot be inferred where the size is 0.
+    count = 1
+    for length in array.shape[:-1]:
+        count *= length
+    return array.reshape(count, size)

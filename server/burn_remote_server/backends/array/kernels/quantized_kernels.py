@@ -1,0 +1,254 @@
+"""The storage of quantized tensors, and operations on them.
+
+One is held as its bytes: the values, several to a byte where the scheme says so, then the scales.
+Uploads, reads and moves pass them on as they are; kernels see numbers. Rounding, limits and scales
+are those of burn-flex 0.21, Burn's CPU backend (``ops/qtensor.rs``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote_protocol.dtypes import F32, I8, DType, QuantScheme
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families.floats import DEQUANTIZE, QUANTIZE
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.quantized_storage import (
+    SCALE_BYTES,
+    VALUE_BITS,
+    VALUE_RANGES,
+    block_sizes,
+    byte_lengths,
+    check_blocks,
+    check_computable,
+    is_packed,
+    scales_shape,
+)
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import Array, Run
+from burn_remote_server.backends.quantized_moves import moves_integers
+
+__all__ = ["bind_quantized", "is_quantized", "stored"]
+
+FLOAT32: Final = np.dtype("<f4")
+SMALLEST_SCALE: Final = np.finfo(np.float32).smallest_normal
+
+
+def is_quantized(signature: Signature) -> bool:
+    """Whether an operation has a quantized tensor, or is there for them."""
+    if signature.row in (QUANTIZE, DEQUANTIZE):
+        return True
+    specs = (*(use.spec for use in signature.input_uses), *signature.outputs)
+    return any(spec.dtype.scheme is not None for spec in specs)
+
+
+def bind_quantized(xp: Any, signature: Signature, bind: Callable[[Signature], Run]) -> Run:
+    """Return the implementation of an operation that has quantized tensors.
+
+    What only moves the values of one scale (Base operations) moves integers and keeps the scale.
+    Everything else computes with ``float32``, and a quantized result gets new scales.
+
+    Raises ``Unsupported`` for values that Burn 0.21 computes with nowhere.
+    """
+    inputs, outputs = signature.call.inputs, signature.outputs
+    for spec in _listed((*inputs, *outputs)):
+        _check(spec)
+    if signature.row is QUANTIZE:
+        return lambda tensor, scales: _quantized(xp, tensor, scales, outputs[0])
+    if signature.row is DEQUANTIZE:
+        dtype = array_dtype(outputs[0].dtype)
+        return lambda held: _numbers(xp, held, inputs[0]).astype(dtype, copy=False)
+    if moves_integers(signature):
+        run = bind(_with_dtype(signature, I8))
+
+        def move(held: Array, *others: Any) -> Array:
+            values, scales = _unpacked(xp, held, inputs[0])
+            return _packed(xp, run(values, *others), scales, outputs[0].dtype.scheme)
+
+        return move
+    compute = bind(_with_dtype(signature, F32))
+
+    def run_on_numbers(*tensors: Any) -> Any:
+        results = compute(
+            *[_seen(xp, one, spec) for one, spec in zip(tensors, inputs, strict=True)]
+        )
+        if type(results) is not tuple:
+            return _kept(xp, results, outputs[0])
+        return tuple(_kept(xp, one, spec) for one, spec in zip(results, outputs, strict=True))
+
+    return run_on_numbers
+
+
+def stored(elements: np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, Any]:
+    """Return the bytes of a quantized tensor in the one form that tensors are held in.
+
+    Burn writes values one to a byte or packed, whatever the scheme's store says, and fills whole
+    words. Where both take the same bytes (four values) they are packed, as Burn reads them
+    (``QuantizedBytes::into_vec_i8``). Raises ``ShapeMismatch`` where the bytes are in neither form.
+    """
+    scheme = _scheme(spec)
+    if elements.size not in byte_lengths(spec.shape, scheme):
+        raise ShapeMismatch(f"{elements.size:,} bytes are not those of {spec}")
+    if elements.size == spec.nbytes:
+        return elements
+    end = elements.size - _scales_count(spec) * SCALE_BYTES
+    body, scales = elements[:end], elements[end:]
+    if not is_packed(scheme):
+        return np.concatenate([body[: spec.size], scales])
+    packed: np.ndarray[Any, Any] = _packed(
+        np, body.view(np.int8), scales.copy().view(FLOAT32), scheme
+    )
+    return packed
+
+
+def _with_dtype(signature: Signature, dtype: DType) -> Signature:
+    """Return an operation with another dtype in place of the quantized ones."""
+
+    def changed(argument: Any) -> Any:
+        if type(argument) is tuple:
+            return tuple(map(changed, argument))
+        if isinstance(argument, TensorUse) and argument.spec.dtype.scheme is not None:
+            return argument._replace(spec=argument.spec._replace(dtype=dtype))
+        return argument
+
+    return replace(signature, arguments=changed(signature.arguments))
+
+
+def _listed(specs: Any) -> list[TensorSpec]:
+    """Return the specs of present inputs, lists counted one by one."""
+    found: list[TensorSpec] = []
+    for spec in specs:
+        if type(spec) is TensorSpec:
+            found.append(spec)
+        elif spec is not None:
+            found += spec
+    return found
+
+
+def _check(spec: TensorSpec) -> None:
+    scheme = spec.dtype.scheme
+    if scheme is None:
+        return
+    check_computable(scheme)
+    check_blocks(spec.shape, scheme)
+
+
+def _scales_count(spec: TensorSpec) -> int:
+    return math.prod(scales_shape(spec.shape, _scheme(spec)))
+
+
+def _scheme(spec: TensorSpec) -> QuantScheme:
+    assert spec.dtype.scheme is not None
+    return spec.dtype.scheme
+
+
+# -- between bytes, integers and numbers ------------------------------------------------------
+
+
+def _unpacked(xp: Any, held: Array, spec: TensorSpec) -> tuple[Array, Array]:
+    """Return the values (``int8``, of the tensor's shape) and the scales (``float32``, flat)."""
+    scheme, count = _scheme(spec), _scales_count(spec) * SCALE_BYTES
+    body = held[: held.size - count]
+    scales = held[held.size - count :].copy().view(FLOAT32)
+    if not is_packed(scheme):
+        return body.view(np.int8).reshape(spec.shape), scales
+    bits = VALUE_BITS[scheme.value]
+    lanes = 8 // bits
+    values = xp.empty((body.size, lanes), np.int8)
+    for lane in range(lanes):
+        # Up and down again: the shift of a signed number brings its sign along.
+        values[:, lane] = (body << (8 - bits * (lane + 1))).view(np.int8) >> (8 - bits)
+    return values.reshape(-1)[: spec.size].reshape(spec.shape), scales
+
+
+def _packed(xp: Any, values: Array, scales: Array, scheme: QuantScheme | None) -> Array:
+    """Return values (``int8``) and scales as the bytes that hold them."""
+    assert scheme is not None
+    body = xp.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    if is_packed(scheme):
+        bits = VALUE_BITS[scheme.value]
+        lanes = 8 // bits
+        padded = xp.zeros((-(-body.size * bits // 32) * 4, lanes), np.uint8)
+        padded.reshape(-1)[: body.size] = body
+        # Words are little-endian, as what runs this is: the lanes of a byte follow one another.
+        padded &= (1 << bits) - 1
+        body = padded[:, 0]
+        for lane in range(1, lanes):
+            body = body | padded[:, lane] << lane * bits
+    return xp.concatenate([body, xp.ascontiguousarray(scales).reshape(-1).view(np.uint8)])
+
+
+def _in_blocks(array: Array, blocks: tuple[int, ...]) -> Array:
+    """Return an array with two axes for each: which block, and where in it."""
+    split = [
+        part
+        for size, block in zip(array.shape, blocks, strict=True)
+        for part in (size // block if block else 0, block)
+    ]
+    return array.reshape(split)
+
+
+def _beside_blocks(scales: Array, spec: TensorSpec) -> Array:
+    """Return scales so that they broadcast against ``_in_blocks``."""
+    if _scheme(spec).level is None:
+        return scales.reshape((1,) * (2 * len(spec.shape)))
+    return scales.reshape(
+        [n for size in scales_shape(spec.shape, _scheme(spec)) for n in (size, 1)]
+    )
+
+
+def _numbers(xp: Any, held: Array, spec: TensorSpec) -> Array:
+    """Return what a quantized tensor stands for: values times scales, ``float32``."""
+    values, scales = _unpacked(xp, held, spec)
+    blocks = _in_blocks(values, block_sizes(spec.shape, _scheme(spec)))
+    return (blocks * _beside_blocks(scales, spec)).reshape(spec.shape)
+
+
+def _quantized(xp: Any, tensor: Array, scales: Array, spec: TensorSpec) -> Array:
+    """Return numbers as the nearest multiples of their scales, halves away from zero."""
+    least, most = VALUE_RANGES[_scheme(spec).value]
+    scales = scales.astype(FLOAT32, copy=False).reshape(-1)
+    normal = xp.isfinite(scales) & (xp.abs(scales) >= SMALLEST_SCALE)
+    scales = xp.where(normal, scales, SMALLEST_SCALE).astype(FLOAT32, copy=False)
+    blocks = _in_blocks(tensor.astype(FLOAT32, copy=False), block_sizes(spec.shape, _scheme(spec)))
+    halves = blocks * (FLOAT32.type(1) / _beside_blocks(scales, spec)) * FLOAT32.type(2)
+    halves = xp.where(xp.isnan(halves), FLOAT32.type(0), xp.clip(halves, 2 * least, 2 * most))
+    # Whole halves, and from each the nearest integer away from zero: nothing is rounded on the way.
+    counted = halves.astype(np.int16)
+    values = ((counted + (counted > 0)) >> 1).astype(np.int8).reshape(spec.shape)
+    return _packed(xp, values, scales, _scheme(spec))
+
+
+def _scales_of(xp: Any, tensor: Array, spec: TensorSpec) -> Array:
+    """Return the scales with which the largest number of each block is the largest value."""
+    least, most = VALUE_RANGES[_scheme(spec).value]
+    blocks = _in_blocks(xp.abs(tensor), block_sizes(spec.shape, _scheme(spec)))
+    inner = tuple(range(1, blocks.ndim, 2))
+    by_tensor = _scheme(spec).level is None
+    # NaN is no size; where there is nothing else, the scale becomes the smallest.
+    sizes = xp.where(xp.isnan(blocks), 0, blocks)
+    largest = sizes.max(axis=None if by_tensor else inner, initial=0)
+    # Half a range is exact. burn-flex divides twice the largest by all of it: the same bits, but
+    # where that overflows.
+    return xp.asarray(largest, dtype=FLOAT32).reshape(-1) / FLOAT32.type((most - least) / 2)
+
+
+def _seen(xp: Any, tensor: Any, spec: Any) -> Any:
+    """Return an input as a kernel sees it: numbers for a quantized tensor."""
+    if type(spec) is tuple:
+        return [_seen(xp, one, part) for one, part in zip(tensor, spec, strict=True)]
+    return tensor if spec is None or spec.dtype.scheme is None else _numbers(xp, tensor, spec)
+
+
+def _kept(xp: Any, result: Any, spec: TensorSpec) -> Any:
+    """Return a result as it is held."""
+    if result is None or spec.dtype.scheme is None:
+        return result
+    return _quantized(xp, result, _scales_of(xp, result, spec), spec)

@@ -1,0 +1,136 @@
+"""Random tensors; the same seed gives the same tensors on every server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels.casting import conversion
+
+__all__ = ["FloatRandom", "IntRandom", "RandomSource", "RandomStream"]
+
+Distribution = tuple[Any, ...]
+
+
+class RandomSource(Protocol):
+    """Random numbers of one session."""
+
+    def seed(self, seed: int) -> None:
+        """Start anew."""
+        ...
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Draw ``float64`` numbers of [0, 1)."""
+        ...
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        ...
+
+    def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Draw integers of [low, above)."""
+        ...
+
+
+class RandomStream:
+    """A Philox generator of the array module: counter-based, alike on every machine."""
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+        self._generator = self._new(None)
+
+    def _new(self, seed: int | None) -> Any:
+        return self._xp.random.Generator(self._xp.random.Philox(seed))
+
+    def seed(self, seed: int) -> None:
+        """Start anew."""
+        self._generator = self._new(seed)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Draw ``float64`` numbers of [0, 1)."""
+        return self._generator.random(shape)
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        return self._generator.standard_normal(shape)
+
+    def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Draw integers of [low, above)."""
+        return self._generator.integers(low, above, shape, dtype=dtype)
+
+
+class _Random(KernelFamily):
+    def __init__(self, xp: Any, source: RandomSource) -> None:
+        super().__init__(xp)
+        self._source = source
+
+    def _bernoulli(self, out: TensorSpec, probability: float) -> Array:
+        if not 0.0 <= probability <= 1.0:
+            raise UsageError(f"a probability is between 0 and 1, not {probability}")
+        drawn = self._source.uniform(out.shape) < probability
+        return drawn.astype(array_dtype(out.dtype))
+
+    def _normal(self, out: TensorSpec, mean: float, deviation: float) -> Array:
+        if not deviation >= 0.0:
+            raise UsageError(f"a standard deviation is 0 or more, not {deviation}")
+        drawn = self._source.normal(out.shape) * deviation + mean
+        return conversion(self.xp, drawn.dtype, array_dtype(out.dtype))(drawn)
+
+
+class FloatRandom(_Random):
+    """Floating-point numbers, drawn in ``float64`` and rounded once; by default of [0, 1)."""
+
+    family = "Float"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"Random": self.random}
+
+    def random(self, *, distribution: Distribution, out: TensorSpec) -> Array:
+        """Draw a tensor."""
+        kind, *numbers = distribution
+        if kind == "Bernoulli":
+            return self._bernoulli(out, *numbers)
+        if kind == "Normal":
+            return self._normal(out, *numbers)
+        low, above = numbers or (0.0, 1.0)
+        return self._uniform(low, above, out)
+
+    def _uniform(self, low: float, above: float, out: TensorSpec) -> Array:
+        if not low <= above:
+            raise UsageError(f"a range starts at or below its end; this is {low} to {above}")
+        xp, dtype = self.xp, array_dtype(out.dtype)
+        drawn = (self._source.uniform(out.shape) * (above - low) + low).astype(dtype)
+        # Rounding may reach the end of the range, which does not belong to it.
+        below = np.nextafter(dtype.type(above), dtype.type(low))
+        return xp.minimum(drawn, xp.asarray(below, dtype=dtype)) if low < above else drawn
+
+
+class IntRandom(_Random):
+    """Integers; by default any that the dtype has."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"IntRandom": self.random}
+
+    def random(self, *, distribution: Distribution, out: TensorSpec) -> Array:
+        """Draw a tensor."""
+        kind, *numbers = distribution
+        if kind == "Bernoulli":
+            return self._bernoulli(out, *numbers)
+        if kind == "Normal":
+            return self._normal(out, *numbers)
+        dtype = array_dtype(out.dtype)
+        limits = np.iinfo(dtype)
+        low, above = limits.min, limits.max + 1
+        if numbers:
+            low, above = (min(max(int(number), limits.min), above) for number in numbers)
+        if not low < above:
+            raise UsageError(f"no integer is in the range {low} to {above}, whose end is not in it")
+        return self._source.integers(low, above, out.shape, dtype)

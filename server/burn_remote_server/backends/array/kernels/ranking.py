@@ -1,0 +1,80 @@
+"""The largest and smallest elements along an axis, their positions, and sorting.
+
+Among equals the first one counts. NaN is the largest and the smallest, the first NaN before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
+
+__all__ = ["NumericRanking"]
+
+Pair = tuple[Array, Array]
+
+
+class NumericRanking(KernelFamily):
+    """Positions of extremes; the k largest elements, in ``accumulator_len``, largest first."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "ArgMax": self.arg_max,
+            "ArgMin": self.arg_min,
+            "MaxDimWithIndices": self.max_dim_with_indices,
+            "MinDimWithIndices": self.min_dim_with_indices,
+            "TopK": self.top_k,
+            "ArgTopK": self.arg_top_k,
+        }
+
+    def arg_max(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return where the largest elements along an axis stand."""
+        positions = self.xp.argmax(input, axis=axis, keepdims=True)
+        return positions.astype(array_dtype(out.dtype), copy=False)
+
+    def arg_min(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return where the smallest elements along an axis stand."""
+        positions = self.xp.argmin(input, axis=axis, keepdims=True)
+        return positions.astype(array_dtype(out.dtype), copy=False)
+
+    def max_dim_with_indices(
+        self, tensor: Array, *, dim: int, out: tuple[TensorSpec, TensorSpec]
+    ) -> Pair:
+        """Return the largest elements along an axis and where they stand."""
+        return self._with_values(tensor, self.xp.argmax(tensor, axis=dim, keepdims=True), dim, out)
+
+    def min_dim_with_indices(
+        self, tensor: Array, *, dim: int, out: tuple[TensorSpec, TensorSpec]
+    ) -> Pair:
+        """Return the smallest elements along an axis and where they stand."""
+        return self._with_values(tensor, self.xp.argmin(tensor, axis=dim, keepdims=True), dim, out)
+
+    def _with_values(
+        self, tensor: Array, positions: Array, dim: int, out: tuple[TensorSpec, TensorSpec]
+    ) -> Pair:
+        values = self.xp.take_along_axis(tensor, positions, axis=dim)
+        return values, positions.astype(array_dtype(out[1].dtype), copy=False)
+
+    def top_k(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the k largest elements along an axis."""
+        xp, size = self.xp, input.shape[axis]
+        rows = xp.moveaxis(input, axis, -1)
+        if 0 < accumulator_len < size:
+            # Only the elements that are kept need sorting.
+            rows = xp.partition(rows, size - accumulator_len, axis=-1)
+        largest = xp.sort(rows[..., size - accumulator_len :], axis=-1)[..., ::-1]
+        return xp.moveaxis(largest, -1, axis)
+
+    def arg_top_k(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return where the k largest elements along an axis stand."""
+        xp, size = self.xp, input.shape[axis]
+        # A stable sort puts the last of equals last; seen from behind, in a row that was turned
+        # around, that is the first of equals first.
+        reversed_rows = xp.moveaxis(input, axis, -1)[..., ::-1]
+        order = xp.argsort(reversed_rows, axis=-1, kind="stable")[..., ::-1]
+        positions = size - 1 - order[..., :accumulator_len]
+        return xp.moveaxis(positions, -1, axis).astype(array_dtype(out.dtype), copy=False)

@@ -1,0 +1,124 @@
+"""Reductions of all elements, or of those along an axis.
+
+A full reduction has the shape ``[1]``; along an axis, that axis stays with size 1. NaN is the
+largest and the smallest of whatever it is among.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily, Run
+from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
+
+__all__ = ["NumericReduction"]
+
+
+class NumericReduction(KernelFamily):
+    """Sums, products, means and extremes of floating-point numbers and integers.
+
+    Sums and products of integers keep the dtype and wrap around; means are rounded toward zero.
+    ``accumulator_len`` is Burn's hint to kernels that reduce in parts; nothing here needs it.
+    """
+
+    family = "Numeric"
+
+    def __init__(self, xp: Any) -> None:
+        super().__init__(xp)
+        # NumPy's functions of these names spend a microsecond before they call these.
+        self._sum: Run = xp.add.reduce
+        self._prod: Run = xp.multiply.reduce
+        self._max: Run = xp.maximum.reduce
+        self._min: Run = xp.minimum.reduce
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "Sum": self.sum,
+            "SumDim": self.sum_dim,
+            "Prod": self.prod,
+            "ProdDim": self.prod_dim,
+            "Mean": self.mean,
+            "MeanDim": self.mean_dim,
+            "Max": self.max,
+            "MaxDim": self.max_dim,
+            "Min": self.min,
+            "MinDim": self.min_dim,
+            "MaxAbs": self.max_abs,
+            "MaxAbsDim": self.max_abs_dim,
+        }
+
+    def sum(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the sum of all elements."""
+        return self._sum(input, axis=None, dtype=input.dtype).reshape(1)
+
+    def sum_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the sums along an axis."""
+        return self._sum(input, axis=axis, dtype=input.dtype, keepdims=True)
+
+    def prod(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the product of all elements."""
+        return self._prod(input, axis=None, dtype=input.dtype).reshape(1)
+
+    def prod_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the products along an axis."""
+        return self._prod(input, axis=axis, dtype=input.dtype, keepdims=True)
+
+    def mean(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the mean of all elements; of none, NaN."""
+        return self._mean(input, None).reshape(1)
+
+    def mean_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the means along an axis; of an empty one, NaN."""
+        return self._mean(input, axis)
+
+    def _mean(self, tensor: Array, axis: int | None) -> Array:
+        xp, dtype = self.xp, tensor.dtype
+        count = tensor.size if axis is None else tensor.shape[axis]
+        if dtype.kind not in "iu":
+            # Not the array module's own mean: NumPy's warns where there is no element.
+            sums = self._sum(tensor, axis=axis, dtype=dtype, keepdims=True)
+            return xp.true_divide(sums, xp.asarray(count, dtype=dtype))
+        if count == 0:
+            raise UsageError("no integers have no mean")
+        # Summed in 64 bits, so that the mean of small integers is not that of a wrapped sum.
+        wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+        sums = self._sum(tensor, axis=axis, dtype=wide, keepdims=True)
+        return truncated_quotient(xp, sums, xp.asarray(count, dtype=wide)).astype(dtype)
+
+    def max(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the largest element."""
+        return self._extreme(self._max, input, None).reshape(1)
+
+    def max_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the largest elements along an axis."""
+        return self._extreme(self._max, input, axis)
+
+    def min(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the smallest element."""
+        return self._extreme(self._min, input, None).reshape(1)
+
+    def min_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return the smallest elements along an axis."""
+        return self._extreme(self._min, input, axis)
+
+    def max_abs(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the largest absolute value."""
+        return self._extreme(self._max, self.xp.absolute(input), None).reshape(1)
+
+    def max_abs_dim(
+        self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec
+    ) -> Array:
+        """Return the largest absolute values along an axis."""
+        return self._extreme(self._max, self.xp.absolute(input), axis)
+
+    def _extreme(self, reduce: Any, tensor: Array, axis: int | None) -> Array:
+        if (tensor.size if axis is None else tensor.shape[axis]) == 0:
+            shape = list(tensor.shape)
+            place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
+            raise ShapeMismatch(f"{place} is empty, so no element is its extreme")
+        return reduce(tensor, axis=axis, keepdims=True)

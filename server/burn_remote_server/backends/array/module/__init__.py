@@ -1,5 +1,0 @@
-"""Kernels of neural-network modules, one class per subject."""
-
-from burn_remote_server.backends.array.module.subjects import SUBJECTS, module_families
-
-__all__ = ["SUBJECTS", "module_families"]

@@ -1,0 +1,183 @@
+"""Tests of adding, subtracting, multiplying, dividing and clamping."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_server.backends.array.kernels.arithmetic import NumericArithmetic
+from support.elements import FLOATS, INTEGERS, arrays, assert_same, pairs, wrapped
+from support.kernels import compute, spec_of
+
+EXACT: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+}
+
+
+def truncated(lhs: int, rhs: int) -> int:
+    quotient = abs(lhs) // abs(rhs)
+    return quotient if (lhs < 0) == (rhs < 0) else -quotient
+
+
+def each(function: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
+    """Apply a function of Python's integers to arrays that broadcast."""
+    shape = np.broadcast_shapes(np.shape(lhs), np.shape(rhs))
+    result = np.empty(shape, dtype=object)
+    left, right = np.broadcast_to(lhs, shape), np.broadcast_to(rhs, shape)
+    for index in np.ndindex(shape):
+        result[index] = function(int(left[index]), int(right[index]))
+    return result
+
+
+@given(st.data(), st.sampled_from(INTEGERS), st.sampled_from(sorted(EXACT)))
+def test_integers_wrap_around(data: st.DataObject, dtype: Any, name: str) -> None:
+    lhs, rhs = data.draw(pairs(dtype))
+
+    expected = wrapped(each(EXACT[name], lhs, rhs), dtype)
+    assert_same(compute(f"Numeric.{name}", lhs, rhs), expected)
+
+
+@given(st.data(), st.sampled_from(FLOATS), st.sampled_from([*sorted(EXACT), "Div"]))
+def test_floating_point_results_are_rounded_once(
+    data: st.DataObject, dtype: Any, name: str
+) -> None:
+    lhs, rhs = data.draw(pairs(dtype))
+    functions = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+
+    # Rounding twice is rounding once where the first time leaves more than twice the digits.
+    with np.errstate(all="ignore"):
+        wide = dtype if dtype.itemsize == 8 else np.float64
+        expected = functions[name](lhs.astype(wide), rhs.astype(wide)).astype(dtype)
+    assert_same(compute(f"Numeric.{name}", lhs, rhs), expected)
+
+
+@given(st.data(), st.sampled_from(INTEGERS), st.integers(-(2**63), 2**63 - 1))
+def test_a_scalar_wraps_around_to_the_integers_of_the_tensor(
+    data: st.DataObject, dtype: Any, scalar: int
+) -> None:
+    lhs = data.draw(arrays(dtype))
+
+    for name, function in EXACT.items():
+        expected = wrapped(each(function, lhs, np.asarray(scalar, dtype=object)), dtype)
+        seen = compute(f"Numeric.{name}Scalar", lhs, rhs=scalar)
+        assert_same(seen, expected)
+
+
+def test_a_scalar_beyond_low_precision_is_not_rounded_before_it_is_used() -> None:
+    lhs = np.array([60_000, 1], dtype=np.float16)
+
+    seen = compute("Numeric.MulScalar", lhs, rhs=1e-8)
+
+    assert_same(seen, np.array([6e-4, 0], dtype=np.float16))
+
+
+@given(st.data(), st.sampled_from(INTEGERS))
+def test_quotients_are_rounded_toward_zero_and_remainders_have_the_divisors_sign(
+    data: st.DataObject, dtype: Any
+) -> None:
+    lhs, rhs = data.draw(pairs(dtype))
+    rhs = np.where(rhs == 0, np.ones((), dtype), rhs)
+
+    quotients = wrapped(each(truncated, lhs, rhs), dtype)
+    assert_same(compute("Numeric.Div", lhs, rhs), quotients)
+    remainders = wrapped(each(operator.mod, lhs, rhs), dtype)
+    assert_same(compute("Numeric.Rem", lhs, rhs), remainders)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_dividing_an_integer_by_zero_raises(dtype: Any) -> None:
+    lhs, rhs = np.array([1, 2], dtype), np.array([1, 0], dtype)
+
+    for name in ("Div", "Rem"):
+        with pytest.raises(UsageError, match="divided by 0"):
+            compute(f"Numeric.{name}", lhs, rhs)
+        with pytest.raises(UsageError, match="divided by 0"):
+            compute(f"Numeric.{name}Scalar", lhs, rhs=0)
+
+
+def test_floating_point_remainders_have_the_divisors_sign() -> None:
+    lhs = np.array([-7.5, 7.5, -7.5, 7.5], dtype=np.float32)
+    rhs = np.array([2, -2, -2, 2], dtype=np.float32)
+
+    seen = compute("Numeric.Rem", lhs, rhs)
+
+    assert_same(seen, np.array([0.5, -0.5, -1.5, 1.5], dtype=np.float32))
+
+
+@given(
+    st.data(),
+    st.sampled_from(INTEGERS),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**63),
+)
+def test_integers_are_clamped_to_limits_of_any_size(
+    data: st.DataObject, dtype: Any, low: int, width: int
+) -> None:
+    tensor = data.draw(arrays(dtype))
+    limits, high = np.iinfo(dtype), min(low + width, 2**63 - 1)
+
+    seen = compute("Numeric.Clamp", tensor, min=low, max=high)
+
+    # A limit beyond what the dtype has is that of the dtype.
+    low, high = (min(max(limit, limits.min), limits.max) for limit in (low, high))
+    expected = [min(max(int(value), low), high) for value in tensor.reshape(-1)]
+    assert_same(seen, np.array(expected, dtype).reshape(tensor.shape))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_clamping_keeps_nan(dtype: Any) -> None:
+    tensor = np.array([np.nan, -np.inf, -1, 0.5, np.inf], dtype)
+
+    seen = compute("Numeric.Clamp", tensor, min=-0.5, max=np.inf)
+
+    assert_same(seen, np.array([np.nan, -0.5, -0.5, 0.5, np.inf], dtype))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "passes"),
+    [(0, np.inf, 1), (-np.inf, 6, 1), (0, 6, 2), (-np.inf, np.inf, 1)],
+)
+def test_a_limit_that_limits_nothing_costs_no_pass(low: float, high: float, passes: int) -> None:
+    tensor = np.array([np.nan, -np.inf, -1, 0.5, 7, np.inf], np.float32)
+    counting = Counting()
+    kernel = NumericArithmetic(counting).table()["Clamp"]
+
+    seen = kernel(tensor, out=spec_of(tensor), min=low, max=high)
+
+    assert_same(seen, np.clip(tensor, low, high))
+    assert counting.passes == passes
+
+
+class Counting:
+    """NumPy, which counts how often limits are applied."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def maximum(self, *tensors: Any, **options: Any) -> Any:
+        self.passes += 1
+        return np.maximum(*tensors, **options)
+
+    def minimum(self, *tensors: Any, **options: Any) -> Any:
+        self.passes += 1
+        return np.minimum(*tensors, **options)
+
+
+@given(st.data(), st.sampled_from(INTEGERS))
+def test_the_smallest_integer_is_its_own_absolute_value(data: st.DataObject, dtype: Any) -> None:
+    tensor = data.draw(arrays(dtype))
+
+    expected = wrapped(np.abs(tensor.astype(object)), dtype)
+    assert_same(compute("Numeric.Abs", tensor), expected)
