@@ -13,7 +13,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote_server.backends.array.core.scalars import scalar_array
-from burn_remote_server.backends.array.kernels.masking import BaseMasking
+from burn_remote_server.backends.array.kernels.indexing import BaseMasking
 from burn_remote_server.hosting import local as local_sessions
 from differential.drawing import ANY, BOOLS
 from differential.operations import ROWS

@@ -14,8 +14,8 @@ from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.core.precision import in_float32
-from burn_remote_server.backends.array.kernels.module import module_families
-from burn_remote_server.backends.array.kernels.module.subject import Subject
+from burn_remote_server.backends.array.kernels.kernel_families import module_families
+from burn_remote_server.backends.array.kernels.module.module_kernels import ModuleKernels
 from support.kernels import BACKEND_NAME, new_session, received, sent
 
 __all__ = ["BFLOAT16", "Array", "call_kernel", "normal", "run", "spec_of"]
@@ -49,9 +49,9 @@ def _families() -> list[Any]:
     return [*cuda_families(), *module_families(CUPY)]
 
 
-def _family(name: str, **settings: Any) -> Subject:
+def _family(name: str, **settings: Any) -> ModuleKernels:
     # The first of several: a device's own kernels take precedence over the shared ones.
-    family: Subject = next(
+    family: ModuleKernels = next(
         family for family in _families() if family.family == "Module" and name in family.table()
     )
     for attribute, value in settings.items():

@@ -153,7 +153,8 @@ def _float32_rounded_to_odd(array: Array) -> Array:
     """Round numbers to float32 "to odd", so that rounding the result to bfloat16 is exact.
 
     Rounding to odd truncates and sets the last bit of an inexact number, so the result is never a
-    midpoint of two bfloat16 numbers. The server does the same (``backends/array/core/rounding.py``).
+    midpoint of two bfloat16 numbers. The server does the same
+    (``backends/array/core/rounding.py``).
     """
     if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
         # float64 is inexact beyond 53 bits: fold the twelve lowest bits into bit 11.

@@ -13,8 +13,7 @@ from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.array.core.kernel_forms import KernelFamily, Parameters, Run, Seen
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
-from burn_remote_server.backends.array.kernels.indexing import BaseIndexing
-from burn_remote_server.backends.array.kernels.masking import BaseMasking
+from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra

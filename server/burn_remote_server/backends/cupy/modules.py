@@ -21,17 +21,22 @@ from burn_remote_server.backends.array.kernels.module.checks import (
     check_rank,
     check_shape,
 )
-from burn_remote_server.backends.array.kernels.module.columns import Block, WindowColumns
-from burn_remote_server.backends.array.kernels.module.convolution_kernels import Convolution
-from burn_remote_server.backends.array.kernels.module.correlation import AXES, Correlation, Layer
+from burn_remote_server.backends.array.kernels.module.convolution_kernels import (
+    Convolution,
+    TransposedConvolution,
+)
+from burn_remote_server.backends.array.kernels.module.correlation import (
+    AXES,
+    Block,
+    Correlation,
+    Layer,
+    WindowColumns,
+)
 from burn_remote_server.backends.array.kernels.module.deformable_convolution import (
     DeformableConvolution,
 )
 from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
-from burn_remote_server.backends.array.kernels.module.subject import Array, Subject
-from burn_remote_server.backends.array.kernels.module.transposed_convolution import (
-    TransposedConvolution,
-)
+from burn_remote_server.backends.array.kernels.module.module_kernels import Array, ModuleKernels
 from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
@@ -227,7 +232,7 @@ def _largest(x: Array, windows: Windows, where: Array | None) -> Array:
     return best
 
 
-def cuda_module_families() -> list[Subject]:
+def cuda_module_families() -> list[ModuleKernels]:
     """Return the subjects that replace those of ``module_families``."""
     return [
         subject(CUPY)

@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from burn_remote_server.backends.array.core.kernel_forms import KernelFamily
-from burn_remote_server.backends.array.kernels.accumulation import NumericAccumulation
-from burn_remote_server.backends.array.kernels.arithmetic import NumericArithmetic
-from burn_remote_server.backends.array.kernels.bitwise import IntBitwise
+from burn_remote_server.backends.array.kernels.arithmetic import (
+    FloatPowers,
+    NumericArithmetic,
+    NumericPowers,
+)
 from burn_remote_server.backends.array.kernels.casting import (
     BaseCasting,
     BoolCasting,
     FloatCasting,
     IntCasting,
 )
-from burn_remote_server.backends.array.kernels.comparison import (
-    BaseComparison,
-    FloatComparison,
-    NumericComparison,
-)
 from burn_remote_server.backends.array.kernels.creation import BaseCreation, NumericCreation
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.grid_sampling import FloatGridSampling
-from burn_remote_server.backends.array.kernels.indexing import BaseIndexing
+from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.linear_algebra import (
     FloatLinearAlgebra,
     IntLinearAlgebra,
 )
-from burn_remote_server.backends.array.kernels.logic import BoolLogic
-from burn_remote_server.backends.array.kernels.masking import BaseMasking
-from burn_remote_server.backends.array.kernels.module import module_families
-from burn_remote_server.backends.array.kernels.movement import BaseMovement
-from burn_remote_server.backends.array.kernels.powers import FloatPowers, NumericPowers
+from burn_remote_server.backends.array.kernels.logic import (
+    BaseComparison,
+    BoolLogic,
+    FloatComparison,
+    IntBitwise,
+    NumericComparison,
+)
+from burn_remote_server.backends.array.kernels.module.adaptive_pooling import AdaptivePooling
+from burn_remote_server.backends.array.kernels.module.attention import Attention
+from burn_remote_server.backends.array.kernels.module.average_pooling import AveragePooling
+from burn_remote_server.backends.array.kernels.module.convolution_kernels import (
+    Convolution,
+    TransposedConvolution,
+)
+from burn_remote_server.backends.array.kernels.module.ctc import Ctc
+from burn_remote_server.backends.array.kernels.module.deformable_convolution import (
+    DeformableConvolution,
+)
+from burn_remote_server.backends.array.kernels.module.embedding import Embedding
+from burn_remote_server.backends.array.kernels.module.fourier import Fourier
+from burn_remote_server.backends.array.kernels.module.interpolation import Interpolation
+from burn_remote_server.backends.array.kernels.module.linear import Linear
+from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
+from burn_remote_server.backends.array.kernels.module.module_kernels import ModuleKernels
+from burn_remote_server.backends.array.kernels.movement import BaseMovement, BaseSlicing
 from burn_remote_server.backends.array.kernels.random_numbers import (
     FloatRandom,
     IntRandom,
     RandomSource,
 )
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
-from burn_remote_server.backends.array.kernels.reduction import NumericReduction
-from burn_remote_server.backends.array.kernels.slicing import BaseSlicing
+from burn_remote_server.backends.array.kernels.reduction import (
+    NumericAccumulation,
+    NumericReduction,
+)
 
-__all__ = ["random_families", "shared_families"]
+__all__ = ["MODULE_FAMILIES", "module_families", "random_families", "shared_families"]
 
 
 def shared_families(xp: Any) -> list[KernelFamily]:
@@ -79,3 +98,25 @@ def shared_families(xp: Any) -> list[KernelFamily]:
 def random_families(xp: Any, source: RandomSource) -> list[KernelFamily]:
     """Return the families that draw from the random numbers of one session."""
     return [FloatRandom(xp, source), IntRandom(xp, source)]
+
+
+MODULE_FAMILIES: Final[tuple[type[ModuleKernels], ...]] = (
+    Embedding,
+    Linear,
+    Convolution,
+    TransposedConvolution,
+    DeformableConvolution,
+    AveragePooling,
+    MaxPooling,
+    AdaptivePooling,
+    Interpolation,
+    Fourier,
+    Attention,
+    Ctc,
+)
+
+
+def module_families(xp: Any) -> list[ModuleKernels]:
+    """Return the kernels of every subject over the array module ``xp``; together they have each
+    variant of ``ModuleOperationIr`` once."""
+    return [subject(xp) for subject in MODULE_FAMILIES]

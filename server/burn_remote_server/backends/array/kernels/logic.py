@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from burn_remote_server.backends.array.core.kernel_forms import Elementwise, Kernel, KernelFamily
+from burn_remote_server.backends.array.core.kernel_forms import (
+    Array,
+    Elementwise,
+    Kernel,
+    KernelFamily,
+    WithScalar,
+)
+from burn_remote_server.backends.array.core.scalars import scalar_array
 
-__all__ = ["BoolLogic"]
+__all__ = ["BaseComparison", "BoolLogic", "FloatComparison", "IntBitwise", "NumericComparison"]
 
 
 class BoolLogic(KernelFamily):
@@ -21,3 +28,77 @@ class BoolLogic(KernelFamily):
             "And": Elementwise(xp.logical_and),
             "Or": Elementwise(xp.logical_or),
         }
+
+
+class BaseComparison(KernelFamily):
+    """Equality, for tensors of any dtype. NaN equals nothing."""
+
+    family = "Base"
+
+    def table(self) -> Mapping[str, Kernel]:
+        xp = self.xp
+        return {
+            "Equal": Elementwise(xp.equal),
+            "EqualElem": WithScalar(xp, xp.equal, rounds_scalar=True),
+        }
+
+
+class NumericComparison(KernelFamily):
+    """Order. NaN is neither above nor below anything."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        xp = self.xp
+        return {
+            "Greater": Elementwise(xp.greater),
+            "GreaterElem": WithScalar(xp, xp.greater, rounds_scalar=True),
+            "GreaterEqual": Elementwise(xp.greater_equal),
+            "GreaterEqualElem": WithScalar(xp, xp.greater_equal, rounds_scalar=True),
+            "Lower": Elementwise(xp.less),
+            "LowerElem": WithScalar(xp, xp.less, rounds_scalar=True),
+            "LowerEqual": Elementwise(xp.less_equal),
+            "LowerEqualElem": WithScalar(xp, xp.less_equal, rounds_scalar=True),
+        }
+
+
+class FloatComparison(KernelFamily):
+    """Which elements are no finite numbers?"""
+
+    family = "Float"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"IsNan": Elementwise(self.xp.isnan), "IsInf": Elementwise(self.xp.isinf)}
+
+
+class IntBitwise(KernelFamily):
+    """Two integers, or an integer and a number, with broadcasting."""
+
+    family = "Int"
+
+    def table(self) -> Mapping[str, Kernel]:
+        xp = self.xp
+        return {
+            "BitwiseAnd": Elementwise(xp.bitwise_and),
+            "BitwiseAndScalar": WithScalar(xp, xp.bitwise_and, rounds_scalar=False),
+            "BitwiseOr": Elementwise(xp.bitwise_or),
+            "BitwiseOrScalar": WithScalar(xp, xp.bitwise_or, rounds_scalar=False),
+            "BitwiseXor": Elementwise(xp.bitwise_xor),
+            "BitwiseXorScalar": WithScalar(xp, xp.bitwise_xor, rounds_scalar=False),
+            "BitwiseNot": Elementwise(xp.invert),
+            "BitwiseLeftShift": Elementwise(self.left_shift),
+            "BitwiseLeftShiftScalar": WithScalar(xp, self.left_shift, rounds_scalar=False),
+            "BitwiseRightShift": Elementwise(self.right_shift),
+            "BitwiseRightShiftScalar": WithScalar(xp, self.right_shift, rounds_scalar=False),
+        }
+
+    def left_shift(self, lhs: Array, rhs: Array) -> Array:
+        """Return the bits moved toward the most significant one."""
+        return self.xp.left_shift(lhs, self._bounded(rhs))
+
+    def right_shift(self, lhs: Array, rhs: Array) -> Array:
+        """Return the bits moved toward the least significant one; those that come are the sign."""
+        return self.xp.right_shift(lhs, self._bounded(rhs))
+
+    def _bounded(self, shift: Array) -> Array:
+        return self.xp.bitwise_and(shift, scalar_array(self.xp, 63, shift.dtype))

@@ -6,8 +6,10 @@ What can be a view of the input is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
+from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
     Kernel,
@@ -17,9 +19,8 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
     Seen,
 )
-from burn_remote_server.backends.array.kernels.views import without_much_more
 
-__all__ = ["BaseMovement"]
+__all__ = ["BaseMovement", "BaseSlicing", "without_much_more"]
 
 
 class BaseMovement(KernelFamily):
@@ -89,3 +90,65 @@ class BaseMovement(KernelFamily):
     def cat(self, tensors: list[Array], *, dim: int, out: TensorSpec) -> Array:
         """Put tensors one after the other along an axis."""
         return self.xp.concatenate(tensors, axis=dim)
+
+
+class BaseSlicing(KernelFamily):
+    """Ranges of the leading axes, of tensors of any dtype."""
+
+    family = "Base"
+    low_precision = frozenset({"Slice", "SliceAssign"})
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "Slice": Prepared(self.prepare_slice),
+            "SliceAssign": Prepared(self.prepare_slice_assign),
+        }
+
+    def prepare_slice(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return the elements that the ranges take, each in its order."""
+        index = _index(first.shape, parameters["ranges"])
+
+        def run(tensor: Array) -> Array:
+            return without_much_more(tensor[index])
+
+        return run
+
+    def prepare_slice_assign(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return the tensor with the value in the place of what the ranges take."""
+        index = _index(first.shape, parameters["ranges"])
+        copied = self.xp.array
+
+        def run(tensor: Array, value: Array) -> Array:
+            result = copied(tensor, order="C")
+            result[index] = value
+            return result
+
+        return run
+
+
+def _index(shape: Shape, ranges: tuple[Slice, ...]) -> tuple[Any, ...]:
+    return tuple([_as_slice(taken) for taken in slice_ranges(shape, ranges)])
+
+
+def _as_slice(taken: range) -> slice:
+    if not taken:
+        return slice(0, 0)
+    # What stops before the first element has no stop: -1 would be the last one.
+    return slice(taken.start, None if taken.stop < 0 else taken.stop, taken.step)
+
+
+# A view keeps all of its tensor's memory alive, and the session's quota counts that once the tensor
+# is dropped. Larger: programs that keep small parts of large tensors need more memory. Smaller:
+# more parts are copied; the thirds of a joint projection in attention should not be.
+MAX_MEMORY_PER_VIEW: Final = 4
+
+
+def without_much_more(part: Array) -> Array:
+    """Return a part of a tensor as a view, or a copy where the view would keep too much alive."""
+    shown = kept = part.nbytes
+    base = part.base
+    while base is not None:
+        # The last of the bases holds the memory; those between, and bytes, may not know their size.
+        kept = getattr(base, "nbytes", kept)
+        base = getattr(base, "base", None)
+    return part.copy() if kept > MAX_MEMORY_PER_VIEW * shown else part

@@ -16,6 +16,7 @@ import numpy as np
 
 from burn_remote_protocol.dtypes import F32, I8, DType, QuantScheme
 from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families.base import MASK_FILL
 from burn_remote_protocol.operations.families.floats import DEQUANTIZE, QUANTIZE
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
@@ -33,9 +34,9 @@ from burn_remote_protocol.quantized_storage import (
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.core.kernel_forms import Array, Run
-from burn_remote_server.backends.quantized_moves import moves_integers
 
-__all__ = ["bind_quantized", "is_quantized", "stored"]
+__all__ = ["bind_quantized", "is_quantized", "moves_integers", "stored"]
+
 
 FLOAT32: Final = np.dtype("<f4")
 SMALLEST_SCALE: Final = np.finfo(np.float32).smallest_normal
@@ -252,3 +253,16 @@ def _kept(xp: Any, result: Any, spec: TensorSpec) -> Any:
     if result is None or spec.dtype.scheme is None:
         return result
     return _quantized(xp, result, _scales_of(xp, result, spec), spec)
+
+
+def moves_integers(signature: Signature) -> bool:
+    """Return whether an operation only moves the values of one tensor with a single scale."""
+    (first, *_) = signature.call.inputs or (None,)
+    if type(first) is not TensorSpec or signature.output_count != 1:
+        return False
+    scheme = first.dtype.scheme
+    if scheme is None or scheme.level is not None or signature.row is MASK_FILL:
+        return False  # the fill value is a number, which would need quantizing
+    same = signature.outputs[0].dtype is first.dtype
+    alone = all(use.spec.dtype.scheme is None for use in signature.input_uses[1:])
+    return signature.row.family == "Base" and same and alone

@@ -16,7 +16,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily, Run
 from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
 
-__all__ = ["NumericReduction"]
+__all__ = ["NumericAccumulation", "NumericReduction"]
 
 
 class NumericReduction(KernelFamily):
@@ -122,3 +122,36 @@ class NumericReduction(KernelFamily):
             place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
             raise ShapeMismatch(f"{place} is empty, so no element is its extreme")
         return reduce(tensor, axis=axis, keepdims=True)
+
+
+class NumericAccumulation(KernelFamily):
+    """Running sums, products and extremes. Integers wrap around; after a NaN all is NaN."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "CumSum": self.cum_sum,
+            "CumProd": self.cum_prod,
+            "CumMin": self.cum_min,
+            "CumMax": self.cum_max,
+        }
+
+    def cum_sum(self, input: Array, *, axis: int, out: TensorSpec) -> Array:
+        """Return the running sums along an axis."""
+        return self.xp.cumsum(input, axis=axis, dtype=input.dtype)
+
+    def cum_prod(self, input: Array, *, axis: int, out: TensorSpec) -> Array:
+        """Return the running products along an axis."""
+        return self.xp.cumprod(input, axis=axis, dtype=input.dtype)
+
+    def cum_min(self, input: Array, *, axis: int, out: TensorSpec) -> Array:
+        """Return the running minima along an axis."""
+        return self._running(self.xp.minimum, input, axis)
+
+    def cum_max(self, input: Array, *, axis: int, out: TensorSpec) -> Array:
+        """Return the running maxima along an axis."""
+        return self._running(self.xp.maximum, input, axis)
+
+    def _running(self, function: Any, tensor: Array, axis: int) -> Array:
+        return function.accumulate(tensor, axis=axis)

@@ -20,7 +20,12 @@ from burn_remote_server.backends.array.kernels.module.checks import (
 )
 from burn_remote_server.backends.array.kernels.module.correlation import AXES
 from burn_remote_server.backends.array.kernels.module.folding import along
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Shape, Table
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    Shape,
+    Table,
+)
 
 __all__ = ["AdaptivePooling"]
 

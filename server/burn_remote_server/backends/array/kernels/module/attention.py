@@ -15,7 +15,12 @@ from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape, refuse
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject, blocks
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    ModuleKernels,
+    blocks,
+)
 
 __all__ = ["Attention"]
 
@@ -32,7 +37,7 @@ class _Options(NamedTuple):
     causal_offset: int | None
 
 
-class Attention(Subject):
+class Attention(ModuleKernels):
     """``query`` is ``[batch, heads, queries, dim]``, ``key`` ``[batch, heads, keys, dim]``,
     ``value`` ``[batch, heads, keys, values]``; ``mask`` and ``attn_bias`` broadcast to ``[batch,
     heads, queries, keys]``; the output is ``[batch, heads, queries, values]``."""

@@ -14,7 +14,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape
 from burn_remote_server.backends.array.kernels.module.correlation import AXES
 from burn_remote_server.backends.array.kernels.module.folding import Folding
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Shape
+from burn_remote_server.backends.array.kernels.module.module_kernels import Array, Kernel, Shape
 from burn_remote_server.backends.array.kernels.module.windows import Windows
 
 __all__ = ["AveragePooling"]

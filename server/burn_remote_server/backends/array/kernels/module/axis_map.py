@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from burn_remote_server.backends.array.kernels.module.subject import (
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
     Array,
+    ModuleKernels,
     Shape,
-    Subject,
     Table,
     blocks,
 )
@@ -103,7 +103,7 @@ def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
     return kept_or_made
 
 
-class AxisMapping(Subject):
+class AxisMapping(ModuleKernels):
     """Applies maps to arrays."""
 
     def _resampled(self, make: MakeMap, taps: int, x: Array, axis: int, outputs: int) -> Array:

@@ -17,11 +17,16 @@ from burn_remote_server.backends.array.kernels.module.checks import (
     check_rank,
     check_shape,
 )
-from burn_remote_server.backends.array.kernels.module.columns import WindowColumns
-from burn_remote_server.backends.array.kernels.module.subject import Array, Shape, blocks
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    ModuleKernels,
+    Shape,
+    blocks,
+)
 from burn_remote_server.backends.array.kernels.module.windows import Windows
 
-__all__ = ["AXES", "Correlation", "Geometry", "Layer", "checked_layer"]
+__all__ = ["AXES", "Block", "Correlation", "Geometry", "Layer", "WindowColumns", "checked_layer"]
+
 
 AXES: Final = {
     1: "[batch, channels, length]",
@@ -33,6 +38,88 @@ AXES: Final = {
 # over the whole output, and a matrix product of so many rows is faster. Smaller: the product would
 # have one or two rows, far from full speed.
 DEPTHWISE_FILTERS: Final = 4
+
+
+class Block(NamedTuple):
+    """Images ``first_image..last_image`` and, of their windows, rows ``first_row..last_row`` of the
+    outermost axis, which are elements ``first..last`` of the flattened windows."""
+
+    first_image: int
+    last_image: int
+    first_row: int
+    last_row: int
+    first: int
+    last: int
+
+    @property
+    def images(self) -> int:
+        """The number of images."""
+        return self.last_image - self.first_image
+
+
+class WindowColumns(ModuleKernels):
+    """The two halves of convolution by matrix product, within ``workspace_bytes``."""
+
+    def _blocks(self, images: int, rows: int, windows: Windows, itemsize: int) -> Iterator[Block]:
+        """Yield blocks whose columns, ``rows`` high, fit into the workspace: whole images where one
+        fits, otherwise some rows of windows of one image."""
+        inner = math.prod(windows.outputs[1:])
+        height = windows.outputs[0]
+        row_bytes = max(1, rows * inner * itemsize)
+        images_at_once = self.workspace_bytes // (row_bytes * height)
+        rows_at_once = height if images_at_once else self.workspace_bytes // row_bytes
+        for first_image, last_image in blocks(images, images_at_once):
+            for first, last in blocks(height, rows_at_once):
+                yield Block(first_image, last_image, first, last, first * inner, last * inner)
+
+    def _columns(self, x: Array, windows: Windows, groups: int) -> Iterator[tuple[Block, Array]]:
+        """Yield the columns of ``x`` ``[images, channels, *sizes]``, block by block.
+
+        The columns are ``[images, groups, channels / groups * taps, windows]``, zero where a window
+        reaches into the padding; they are overwritten by the next block.
+        """
+        images, channels = x.shape[:2]
+        rows = channels * windows.taps
+        scratch = None
+        seen = None
+        for block in self._blocks(images, rows, windows, x.dtype.itemsize):
+            shape = (
+                block.images,
+                channels,
+                *windows.kernel,
+                block.last_row - block.first_row,
+                *windows.outputs[1:],
+            )
+            if scratch is None:
+                scratch = self.xp.empty(math.prod(shape), x.dtype)
+            columns = scratch[: math.prod(shape)].reshape(shape)
+            # Whole images leave the padding of the block before them as it was: zero.
+            kept = (shape, block.first_row, block.last_row)
+            if not windows.inside and seen != kept:
+                columns[...] = 0
+            seen = kept
+            part = x[block.first_image : block.last_image]
+            for index, outputs, elements in windows.positions(block.first_row, block.last_row):
+                columns[(slice(None), slice(None), *index, *outputs)] = part[(..., *elements)]
+            yield (
+                block,
+                columns.reshape(block.images, groups, rows // groups, block.last - block.first),
+            )
+
+    def _add_back(self, columns: Array, out: Array, windows: Windows, block: Block) -> None:
+        """Add ``columns``, laid out as ``_columns`` yields them, to the elements of ``out``
+        ``[images, channels, *sizes]`` under their windows: the adjoint of ``_columns``."""
+        shape = (
+            block.images,
+            out.shape[1],
+            *windows.kernel,
+            block.last_row - block.first_row,
+            *windows.outputs[1:],
+        )
+        columns = columns.reshape(shape)
+        part = out[block.first_image : block.last_image]
+        for index, outputs, elements in windows.positions(block.first_row, block.last_row):
+            part[(..., *elements)] += columns[(slice(None), slice(None), *index, *outputs)]
 
 
 class Geometry(TypedDict):

@@ -22,7 +22,11 @@ from burn_remote_server.backends.array.kernels.module.checks import (
     check_shape,
     refuse,
 )
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    ModuleKernels,
+)
 
 __all__ = ["Ctc"]
 
@@ -71,7 +75,7 @@ class _Problem(NamedTuple):
     steps: Array
 
 
-class Ctc(Subject):
+class Ctc(ModuleKernels):
     """``log_probs`` is ``[steps, batch, classes]``, ``targets`` ``[batch, length]``, the lengths
     ``[batch]``, losses and their gradient ``[batch]``."""
 

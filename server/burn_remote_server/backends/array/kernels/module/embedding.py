@@ -11,12 +11,16 @@ from burn_remote_server.backends.array.kernels.module.checks import (
     check_rank,
     check_shape,
 )
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    ModuleKernels,
+)
 
 __all__ = ["Embedding"]
 
 
-class Embedding(Subject):
+class Embedding(ModuleKernels):
     """``weights`` is ``[rows, dim]``, ``indices`` has any shape, usually ``[batch, length]``, the
     output and its gradient are ``[*indices, dim]``."""
 

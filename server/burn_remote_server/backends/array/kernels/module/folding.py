@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from burn_remote_server.backends.array.kernels.module.subject import Array, Subject
+from burn_remote_server.backends.array.kernels.module.module_kernels import Array, ModuleKernels
 from burn_remote_server.backends.array.kernels.module.windows import Axis
 
 __all__ = ["AxisTap", "Folding", "along"]
@@ -60,7 +60,7 @@ def _moved(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
 
-class Folding(Subject):
+class Folding(ModuleKernels):
     """Folds and their adjoint."""
 
     def _fold(

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels.module.checks import check_axis, check_shape, refuse
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    ModuleKernels,
+)
 
 __all__ = ["Fourier"]
 
 
-class Fourier(Subject):
+class Fourier(ModuleKernels):
     """A spectrum is two tensors, real and imaginary parts, with ``n / 2 + 1`` entries along
     ``dim``."""
 

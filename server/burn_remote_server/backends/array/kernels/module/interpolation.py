@@ -29,7 +29,12 @@ from burn_remote_server.backends.array.kernels.module.checks import (
     check_shape,
 )
 from burn_remote_server.backends.array.kernels.module.correlation import AXES
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Shape, Table
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    Shape,
+    Table,
+)
 
 __all__ = ["Interpolation"]
 

@@ -10,14 +10,18 @@ from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape, refuse
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Subject
+from burn_remote_server.backends.array.kernels.module.module_kernels import (
+    Array,
+    Kernel,
+    ModuleKernels,
+)
 
 __all__ = ["Linear"]
 
 WEIGHT = "[d_input, d_output]"
 
 
-class Linear(Subject):
+class Linear(ModuleKernels):
     """``x`` is ``[..., d_input]``, ``bias`` ``[d_output]``, the output and its gradient ``[...,
     d_output]``. The leading axes are one axis to the matrix product."""
 

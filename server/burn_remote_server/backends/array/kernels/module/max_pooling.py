@@ -27,7 +27,7 @@ from burn_remote_server.backends.array.kernels.module.folding import (
     taps_of,
     windows_of,
 )
-from burn_remote_server.backends.array.kernels.module.subject import Array, Kernel, Shape
+from burn_remote_server.backends.array.kernels.module.module_kernels import Array, Kernel, Shape
 from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
 
 __all__ = ["MaxPooling"]

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from burn_remote_server.backends.array.kernels.module.checks import check_positive, refuse
-from burn_remote_server.backends.array.kernels.module.subject import Table
+from burn_remote_server.backends.array.kernels.module.module_kernels import Table
 
 __all__ = ["Axis", "Position", "Windows"]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_server.backends.array.kernels.module.subject import WORKSPACE_BYTES
+from burn_remote_server.backends.array.kernels.module.module_kernels import WORKSPACE_BYTES
 from support.module_kernels import BFLOAT16, Array, call_kernel, normal, run
 
 PLAIN: dict[str, Any] = {"scale": None, "softcap": None, "is_causal": False}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_server.backends.array.kernels.module.subject import WORKSPACE_BYTES
+from burn_remote_server.backends.array.kernels.module.module_kernels import WORKSPACE_BYTES
 from support.gradients import numeric_gradient
 from support.layers import Convolution, convolutions, convolve
 from support.module_kernels import BFLOAT16, call_kernel, normal, run

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_server.backends.array.kernels.module.subject import WORKSPACE_BYTES
+from burn_remote_server.backends.array.kernels.module.module_kernels import WORKSPACE_BYTES
 from support.gradients import numeric_gradient
 from support.module_kernels import Array, call_kernel, normal, run
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_server.backends.array.kernels.module.subject import WORKSPACE_BYTES
+from burn_remote_server.backends.array.kernels.module.module_kernels import WORKSPACE_BYTES
 from support.layers import Convolution, convolutions, spread
 from support.module_kernels import call_kernel, normal, run
 

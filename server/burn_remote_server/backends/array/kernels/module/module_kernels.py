@@ -9,7 +9,7 @@ import numpy as np
 
 from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
 
-__all__ = ["WORKSPACE_BYTES", "Array", "Kernel", "Shape", "Subject", "Table", "blocks"]
+__all__ = ["WORKSPACE_BYTES", "Array", "Kernel", "ModuleKernels", "Shape", "Table", "blocks"]
 
 Shape = tuple[int, ...]
 
@@ -24,7 +24,7 @@ Table = np.ndarray[Any, Any]
 WORKSPACE_BYTES: Final = 8 * 2**20
 
 
-class Subject(KernelFamily):
+class ModuleKernels(KernelFamily):
     """Kernels of one subject of neural-network modules.
 
     ``workspace_bytes`` may be larger on a device that wants few large launches; methods named

@@ -7,7 +7,10 @@ from collections import Counter
 import numpy as np
 
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_server.backends.array.kernels.module import SUBJECTS, module_families
+from burn_remote_server.backends.array.kernels.kernel_families import (
+    MODULE_FAMILIES,
+    module_families,
+)
 
 
 def test_every_module_row_of_the_table_has_exactly_one_kernel() -> None:
@@ -23,4 +26,4 @@ def test_variants_that_take_low_precision_as_it_is_exist() -> None:
 
 
 def test_there_is_one_family_per_subject() -> None:
-    assert [type(family) for family in module_families(np)] == list(SUBJECTS)
+    assert [type(family) for family in module_families(np)] == list(MODULE_FAMILIES)
