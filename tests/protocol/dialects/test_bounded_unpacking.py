@@ -1,0 +1,51 @@
+"""Bounded unpacking: the two forms, and what is refused."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    MAX_LIST_LENGTH,
+    unpack_frozen,
+    unpack_lists,
+)
+from burn_remote_protocol.errors import ProtocolViolation
+
+VALUE = {"a": [1, {"b": [2.5, None]}]}
+
+
+def test_the_frozen_form_is_hashable() -> None:
+    frozen = unpack_frozen(msgpack.packb(VALUE))
+    assert frozen == (("a", (1, (("b", (2.5, None)),))),)
+    hash(frozen)
+
+
+def test_the_other_form_has_lists_and_dictionaries() -> None:
+    assert unpack_lists(memoryview(msgpack.packb(VALUE))) == VALUE
+    assert unpack_lists(msgpack.packb({1: 2})) == {1: 2}
+
+
+@pytest.mark.parametrize("unpack", [unpack_frozen, unpack_lists])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",  # a byte that MessagePack never uses
+        b"\x01\x02",  # two values
+        b"\x92\x01",  # an array that ends early
+        b"\xdc" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # an array that claims too much
+        b"\xde" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # a map that does
+        b"\x91" * 2000 + b"\x01",  # nested too deeply
+        b"\xa1\xff",  # text that is not UTF-8
+    ],
+    ids=["nothing", "unused", "two", "short", "array", "map", "deep", "text"],
+)  # fmt: skip
+def test_anything_but_one_bounded_value_is_a_violation(unpack: object, body: bytes) -> None:
+    assert callable(unpack)
+    with pytest.raises(ProtocolViolation, match="not MessagePack"):
+        unpack(body)
+
+
+def test_an_array_of_the_greatest_length_is_unpacked() -> None:
+    assert len(unpack_lists(msgpack.packb([0] * MAX_LIST_LENGTH))) == MAX_LIST_LENGTH
