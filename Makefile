@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test lint types fuzz endurance bench bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test lint types fuzz endurance attack costs bench bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -50,6 +50,12 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 
 endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min
 	@for run in kills faults load memory soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
+
+attack: $(READY) ## Attack the event loop of a server and print the worst latency of /healthz
+	@PYTHONPATH=tests $(BIN)/python -m endurance attack
+
+costs: $(READY)  ## Compare the estimates of every operation's time and memory with measurements
+	@PYTHONPATH=tests $(BIN)/python benchmarks/costs.py
 
 bench: $(READY)  ## Measure the engine and compare it with a bare socket, NumPy and Burn
 	@$(BIN)/python benchmarks/engine.py

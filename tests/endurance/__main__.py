@@ -1,5 +1,5 @@
-"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load``, ``memory`` or
-``soak``."""
+"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load``, ``memory``, ``soak``
+or ``attack``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
+from endurance.attacks import LOOP_ATTACKS, attacked
 from endurance.chart import Line, Panel, chart
 from endurance.faults import Faults, sessions_through_faults
 from endurance.kills import Kills, kill_rounds
@@ -105,6 +106,19 @@ def run_soak(given: argparse.Namespace) -> None:
                 say(f"  {name} {metrics[name]:.0f}")
 
 
+def run_attack(given: argparse.Namespace) -> None:
+    """Run all attacks on the event loop, or those whose description contains a text."""
+    say("| attack | worst ms | median ms | probes | peak MiB |")
+    for each in LOOP_ATTACKS:
+        described = each.__doc__ or ""
+        if given.only in described:
+            seen = attacked(each)
+            say(
+                f"| {described} | {seen.worst:.0f} | {seen.median:.1f} | {seen.probes} | "
+                f"{seen.peak_mebibytes:.0f} |"
+            )
+
+
 def _picture(seen: Soak) -> str:
     def panel(title: str, values: list[list[float]]) -> Panel:
         return Panel(title, [Line(f"server {n + 1}", line) for n, line in enumerate(values)])
@@ -161,6 +175,9 @@ def main() -> None:
     memory.add_argument("attacks", nargs="*", choices=[[], *ATTACKS])
     memory.add_argument("--limit-mib", type=int, default=160)
     memory.set_defaults(run=run_memory)
+    attack = commands.add_parser("attack")
+    attack.add_argument("--only", default="")
+    attack.set_defaults(run=run_attack)
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     given.run(given)

@@ -1,0 +1,277 @@
+"""Attacks on the event loop: what one client can send that takes a server long.
+
+Each attack runs against a server of its own while a process of its own asks ``/healthz`` on fresh
+connections, every 10 ms; the worst latency is the time for which the server answered nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+
+from burn_remote_protocol.dialects.native import (
+    VERSIONS,
+    chunk_head,
+    decode_frame,
+    encode_batch,
+    encode_frame,
+    encode_task,
+)
+from burn_remote_protocol.dtypes import BOOL, F32, I32
+from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    BeginUpload,
+    Define,
+    Drop,
+    Expose,
+    Fetch,
+    Hello,
+    Reply,
+    Sync,
+    Task,
+    Welcome,
+)
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec
+from endurance.processes import TESTS
+from support.kernels import signature
+from support.servers import RunningServer, server
+
+__all__ = ["LOOP_ATTACKS", "Latency", "attacked"]
+
+WAIT_SECONDS: Final = 60.0
+LIMITS: Final = (
+    "--max-operation-seconds", "1",
+    "--max-session-bytes", "256MiB", "--fetch-timeout-seconds", "2",
+)  # fmt: skip
+SPEC: Final = TensorSpec((1,), F32)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long ``/healthz`` took during an attack, in milliseconds."""
+
+    worst: float
+    median: float
+    probes: int
+    peak_mebibytes: float
+
+
+class Client:
+    """A native session that says what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self.link: BlockingLink = blocking_link.connect(parse_address(address + "/session"))
+        self.link.send(encode_frame(Hello(VERSIONS)))
+        welcome = decode_frame(self.link.receive(WAIT_SECONDS) or b"")
+        assert isinstance(welcome, Welcome)
+        self.peer_address = welcome.peer_address
+        self._received = 0
+        self._requests = 0
+
+    def send(self, *tasks: Task | list[int], encoded: tuple[bytes, ...] = ()) -> None:
+        """Send a batch of tasks; a list invokes a signature by its number."""
+        wire = [
+            msgpack.packb(task) if isinstance(task, list) else encode_task(task) for task in tasks
+        ]
+        self.link.send(encode_batch(self._received, [*wire, *encoded]))
+
+    def sync(self) -> None:
+        """Wait until everything has been executed, or the session has ended."""
+        self._requests += 1
+        try:
+            self.send(Sync(self._requests))
+            while True:
+                frame = self.link.receive(WAIT_SECONDS)
+                assert frame is not None, "the server does not answer"
+                message = decode_frame(frame)
+                if not isinstance(message, Acknowledged):
+                    self._received += 1
+                if isinstance(message, Reply) and message.request == self._requests:
+                    return
+        except BurnRemoteError:
+            pass  # the server ended the session for what it was sent
+
+    def run(self, made: Signature, times: int = 1) -> None:
+        """Run an operation on zeros."""
+        for number, use in enumerate(made.input_uses):
+            self.send(Define(0, signature("Base.Zeros", out=use.spec)), [0, number])
+        self.send(Define(1, made))
+        tensors = [1, *range(len(made.input_uses) + made.output_count)]
+        self.send(*[tensors] * times)
+
+
+Attack = Callable[[Client], Iterator[None]]
+
+
+def _ctc(client: Client) -> Iterator[None]:
+    """CtcLoss of 6,000 steps and labels"""
+    yield
+    lengths = TensorSpec((1,), I32)
+    client.run(
+        signature(
+            "Module.CtcLoss", TensorSpec((6000, 1, 2), F32), TensorSpec((1, 6000), I32), lengths,
+            lengths, blank=1,
+        )
+    )  # fmt: skip
+
+
+def _transposed(client: Client) -> Iterator[None]:
+    """five transposed convolutions of 30,000 taps"""
+    yield
+    client.run(
+        signature(
+            "Module.ConvTranspose1d", TensorSpec((1, 1, 1), F32), TensorSpec((1, 1, 30_000), F32),
+            None, stride=(1,), padding=(0,), padding_out=(0,), dilation=(1,), groups=1,
+        ),
+        5,
+    )  # fmt: skip
+
+
+def _adaptive(client: Client) -> Iterator[None]:
+    """five adaptive poolings of 3 to 90,000 elements"""
+    yield
+    client.run(
+        signature("Module.AdaptiveAvgPool1d", TensorSpec((1, 1, 3), F32), output_size=90_000), 5
+    )
+
+
+def _bicubic(client: Client) -> Iterator[None]:
+    """a bicubic interpolation to 8 MB"""
+    yield
+    client.run(
+        signature(
+            "Module.Interpolate", TensorSpec((1, 1, 2, 2), F32), output_size=(1, 2_000_000),
+            mode="Bicubic", align_corners=False,
+        )
+    )  # fmt: skip
+
+
+def _many_tensors(client: Client, count: int = 900_000) -> None:
+    client.send(Define(0, signature("Base.Zeros", out=SPEC)))
+    for first in range(0, count, 4000):
+        client.send(*[[0, tensor] for tensor in range(first, first + 4000)])
+    client.sync()
+
+
+def _close(client: Client) -> Iterator[None]:
+    """closing a session of 900,000 tensors"""
+    _many_tensors(client)
+    yield
+    client.link.close()
+
+
+def _drop(client: Client) -> Iterator[None]:
+    """dropping 900,000 tensors in frames of 0.4 MiB"""
+    _many_tensors(client)
+    yield
+    for first in range(0, 900_000, 40_000):
+        client.send(*[Drop(tuple(range(n, n + 4000))) for n in range(first, first + 40_000, 4000)])
+
+
+def _frames(client: Client) -> Iterator[None]:
+    """64 frames of 0.5 MiB, lists of one element"""
+    yield
+    task = b"\xdd" + (4000).to_bytes(4, "big") + b"\x91\xc0" * 4000
+    for _ in range(64):
+        client.link.send(encode_batch(0, [encode_task(Drop(())), *[task] * 60]))
+
+
+def _defines(client: Client) -> Iterator[None]:
+    """40,000 definitions"""
+    yield
+    made = [encode_task(Define(n, signature("Base.Zeros", out=SPEC))) for n in range(2000)]
+    for _ in range(20):
+        client.send(encoded=tuple(made))
+
+
+def _fetches(client: Client) -> Iterator[None]:
+    """16,000 fetches of one id that time out together"""
+    yield
+    wanted = secrets.token_bytes(32)
+    for first in range(0, 16_000, 2000):
+        client.send(
+            *[Fetch(wanted, client.peer_address, n, SPEC) for n in range(first, first + 2000)]
+        )
+
+
+def _fetches_closed(client: Client) -> Iterator[None]:
+    """closing a session with 16,000 fetches under way"""
+    yield from _fetches(client)
+    client.send(Drop(()))
+    time.sleep(1.0)  # the attack's own timing: fetches are under way, and have not timed out
+    client.link.close()
+
+
+def _exposes(client: Client) -> Iterator[None]:
+    """closing a session with 16,000 exposed tensors"""
+    client.send(Define(0, signature("Base.Zeros", out=SPEC)), [0, 1])
+    for _ in range(8):
+        client.send(*[Expose(1, SPEC, 1, secrets.token_bytes(32), 300.0) for _ in range(2000)])
+    client.sync()
+    yield
+    client.link.close()
+
+
+def _bools(client: Client) -> Iterator[None]:
+    """uploading 200 MiB of truth values"""
+    yield
+    size = 200 * 2**20
+    client.send(BeginUpload(1, TensorSpec((size,), BOOL), size))
+    piece = memoryview(bytes(512 * 1024))
+    for offset in range(0, size, len(piece)):
+        client.link.send_parts(chunk_head(1, offset), piece)
+
+
+def _nothing(client: Client) -> Iterator[None]:
+    """nothing"""
+    yield
+    time.sleep(2.0)
+
+
+LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
+    _nothing, _ctc, _transposed, _adaptive, _bicubic, _close, _drop, _frames, _defines, _fetches,
+    _fetches_closed, _exposes, _bools,
+)  # fmt: skip
+
+
+def attacked(attack: Attack) -> Latency:
+    """Run one attack against a server of its own."""
+    with server(*LIMITS) as running:
+        client = Client(running.address)
+        steps = attack(client)
+        next(steps)
+        with _probe(running) as probing:
+            assert probing.stdout is not None  # started with pipes
+            assert probing.stdout.readline() == "ready\n"
+            for _ in steps:
+                pass
+            client.sync()
+            time.sleep(2.5)  # what was left to do after the answer, and fetches that time out
+            found, _ = probing.communicate(timeout=WAIT_SECONDS)
+        client.link.close()
+        times = sorted(json.loads(found))
+        peak = running.peak_bytes / 2**20
+    return Latency(times[-1], times[len(times) // 2], len(times), peak)
+
+
+def _probe(running: RunningServer) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "endurance.probe", str(running.port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=TESTS,
+    )

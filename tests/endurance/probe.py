@@ -1,0 +1,37 @@
+"""Ask ``/healthz`` of a port every 10 ms on fresh connections, until the standard input is closed.
+
+Imports nothing of the project: it must start quickly and compute little. Prints ``ready`` after the
+first answer, and at the end the milliseconds of all answers as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+import time
+
+
+def ask(port: int) -> float:
+    """Return how many milliseconds an answer took."""
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), 60.0) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"200" in connection.recv(100)
+    return 1000 * (time.monotonic() - started)
+
+
+def main() -> None:
+    """Probe the port that the first argument names."""
+    port = int(sys.argv[1])
+    times = [ask(port)]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while not select.select([sys.stdin], [], [], 0.01)[0]:
+        times.append(ask(port))
+    sys.stdout.write(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main()
