@@ -1,7 +1,7 @@
-"""How does an operator add operations of their own to a server?
+"""Definition and loading of custom operations.
 
-A module of the operator's says what they are; a server that is started with
-``--custom-operations`` and its name runs them::
+The operator of a server defines them in a module of their own and passes its name to the server
+with ``--custom-operations``::
 
     from burn_remote_server.custom import custom_operation
 
@@ -31,14 +31,14 @@ __all__ = [
     "load_operations",
 ]
 
-# Returns the outputs for the specs of the inputs. Raises ShapeMismatch or DTypeMismatch.
+# Returns the spec or specs of the outputs for the specs of the inputs. Raises ShapeMismatch or
+# DTypeMismatch to refuse a call.
 ShapeRule = Callable[..., TensorSpec | Sequence[TensorSpec]]
 
-# Longer: a failure that repeats a name gets hard to read. Shorter: names with a package's in front
-# no longer fit.
+# Long enough for a package name as a prefix, short enough to be repeated in an error message.
 MAX_NAME_CHARACTERS: Final = 100
 
-# What may be said of an input's dtype: a category, or a dtype by its name.
+# The words that describe an input's dtypes: "any", a category, or the name of a dtype.
 ANY: Final = "any"
 _DTYPES: Final[Mapping[str, frozenset[DType]]] = MappingProxyType(
     {ANY: frozenset(ALL_DTYPES)}
@@ -53,7 +53,7 @@ _DTYPES: Final[Mapping[str, frozenset[DType]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class CustomOperation:
-    """One operation of an operator's: a name, what goes in, what comes out, and a function.
+    """A custom operation: its name, inputs, outputs, shape rule and function.
 
     Calling it calls the function, so that a test can: ``swish(numpy, x)``.
     """
@@ -77,8 +77,9 @@ class CustomOperation:
             for word in words.split():
                 if word not in _DTYPES:
                     raise UsageError(
-                        f"the input {argument!r} of the custom operation {self.name!r} is "
-                        f"{word!r}; expected {', '.join(_DTYPES)}, or several with spaces between"
+                        f"the input {argument!r} of the custom operation {self.name!r} has the "
+                        f"dtype {word!r}; expected one or more of {', '.join(_DTYPES)}, "
+                        "separated by spaces"
                     )
         accepted = tuple(
             frozenset[DType]().union(*(_DTYPES[word] for word in words.split()))
@@ -99,19 +100,19 @@ def custom_operation(
 ) -> Callable[[Callable[..., Any]], CustomOperation]:
     """Make a function an operation that clients call by ``name``.
 
-    ``inputs`` maps the name of each input to the dtypes that it may have: ``"any"``, a category
-    (``"float"``, ``"int"``, ``"uint"``, ``"bool"``), names such as ``"float32"``, or several with
-    spaces between. ``outputs`` names the outputs. ``shapes(*inputs)`` gets the ``TensorSpec`` of
-    each input and returns that of the output, or a sequence of several; what it raises refuses the
-    call. It runs before the function, once per combination of inputs, and decides what the session
-    must have room for.
+    ``inputs`` maps the name of each input to the dtypes that it accepts: ``"any"``, a category
+    (``"float"``, ``"int"``, ``"uint"``, ``"bool"``), the name of a dtype such as ``"float32"``, or
+    several of these separated by spaces. ``outputs`` names the outputs. ``shapes(*inputs)`` takes
+    the ``TensorSpec`` of each input and returns that of the output, or a sequence of several. It
+    runs before the function, once per combination of input specs; the session reserves memory
+    according to its result. An exception that it raises refuses the call.
 
-    The function gets the array module, NumPy or CuPy, and one array of it per input; it returns an
-    array, or one for each output, with exactly the shapes and dtypes of the rule. It runs in
-    several threads at once, must not change its inputs, and must not change later what it
-    returned. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.
+    The function takes the array module (NumPy or CuPy) and one array of that module per input. It
+    returns an array, or a sequence with one array per output, with exactly the shapes and dtypes
+    that ``shapes`` returned. It runs in several threads at once. It must not change its inputs, nor
+    change an array after returning it. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.
 
-    Raises ``UsageError`` for a name or dtype that cannot be.
+    Raises ``UsageError`` for an invalid name or an unknown dtype.
     """
 
     def register(function: Callable[..., Any]) -> CustomOperation:
@@ -125,7 +126,7 @@ def custom_operation(
 class CustomOperations:
     """The custom operations that a session can call, by name.
 
-    Raises ``UsageError`` for two of one name, and for anything else than custom operations.
+    Raises ``UsageError`` for two operations of one name, and for an object of another type.
     """
 
     def __init__(self, operations: Iterable[object] = ()) -> None:
@@ -133,7 +134,7 @@ class CustomOperations:
         for operation in operations:
             if not isinstance(operation, CustomOperation):
                 raise UsageError(
-                    f"{operation!r} is no custom operation; decorate a function with "
+                    f"{operation!r} is not a custom operation; decorate a function with "
                     "burn_remote_server.custom.custom_operation"
                 )
             known = self._by_name.setdefault(operation.name, operation)
@@ -144,7 +145,7 @@ class CustomOperations:
         return iter(self._by_name.values())
 
     def find(self, name: str) -> CustomOperation | None:
-        """Return the operation of a name."""
+        """Return the operation of a name, or ``None``."""
         return self._by_name.get(name)
 
     @property
@@ -159,7 +160,7 @@ NO_OPERATIONS: Final = CustomOperations()
 def load_operations(modules: Iterable[str]) -> CustomOperations:
     """Import modules and return the custom operations in them.
 
-    Raises ``UsageError``, in one sentence, for a module that cannot be imported or has none.
+    Raises ``UsageError`` for a module that cannot be imported or that defines no operation.
     """
     return CustomOperations(operation for module in modules for operation in _operations_of(module))
 
@@ -181,7 +182,7 @@ def _operations_of(module: str) -> list[CustomOperation]:
     operations = [item for item in found if isinstance(item, CustomOperation)]
     if not operations:
         raise UsageError(
-            f"custom operations: {module!r} has none; decorate a function of it with "
+            f"custom operations: {module!r} defines none; decorate a function in it with "
             "burn_remote_server.custom.custom_operation"
         )
     return operations

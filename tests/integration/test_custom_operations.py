@@ -111,7 +111,12 @@ def test_a_custom_operation_runs_on_the_device(device: br.Device) -> None:
         ("broken", (3,), br.OperationFailed, "LookupError: no such row"),
         ("leave", (3,), br.OperationFailed, "SystemExit"),
         ("swish_gate", (3,), br.OperationFailed, r"takes \(x, gate\), not 1"),
-        ("broken", (4,), br.OperationFailed, r"out is float64\[3\], the call declares float64\[4"),
+        (
+            "broken",
+            (4,),
+            br.OperationFailed,
+            r"out is float64\[3\], but the call declares float64\[4",
+        ),
         ("huge", (2**40,), br.QuotaExceeded, "tensor bytes: 8,796,093,022,208 would be held"),
     ],
 )
@@ -170,7 +175,7 @@ def test_a_call_with_the_maximum_of_tensors_succeeds(
 
 
 def test_a_session_without_custom_operations_says_so() -> None:
-    with br.LocalDevice() as device, pytest.raises(br.Unsupported, match="nor any other"):
+    with br.LocalDevice() as device, pytest.raises(br.Unsupported, match="and no others"):
         br.custom("mine", device.tensor([1.0]), outputs=br.TensorSpec((1,), br.float32)).numpy()
 
 

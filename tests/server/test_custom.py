@@ -70,7 +70,7 @@ def test_the_operations_of_a_module_are_those_it_decorates(
         ("1 / 0", "importing 'operators_bad' raised ZeroDivisionError: division by zero"),
         ("raise SystemExit('no licence')", "raised SystemExit: no licence"),
         ("def", r"raised SyntaxError: .*operators_bad.py, line 1"),
-        ("x = 1", "'operators_bad' has none; decorate a function"),
+        ("x = 1", "'operators_bad' defines none; decorate a function"),
     ],
 )
 def test_a_module_that_cannot_be_used_is_named_with_the_reason(
@@ -92,7 +92,7 @@ def test_two_operations_of_one_name_are_refused() -> None:
 
 
 def test_what_is_no_operation_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no custom operation; decorate a function"):
+    with pytest.raises(UsageError, match="is not a custom operation; decorate a function"):
         CustomOperations([len])
 
 
@@ -105,7 +105,7 @@ def test_what_is_no_operation_is_refused() -> None:
         ({"outputs": ()}, "'double' has no outputs"),
         (
             {"inputs": {"x": "float33"}},
-            "input 'x' of the custom operation 'double' is 'float33'",
+            "input 'x' of the custom operation 'double' has the dtype 'float33'",
         ),
     ],
 )

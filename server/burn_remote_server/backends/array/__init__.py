@@ -1,4 +1,4 @@
-"""One implementation of every operation, written against an array module such as NumPy."""
+"""A backend over any array module such as NumPy: one implementation of every operation."""
 
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.session import ArraySession

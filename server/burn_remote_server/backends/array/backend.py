@@ -1,4 +1,4 @@
-"""A backend over an array module such as NumPy: tensors in, tensors out."""
+"""The backend over an array module such as NumPy: devices' tensors, uploads and reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ArrayBackend(Backend):
 
     @property
     def array_module(self) -> Any:
-        """The array module as it is, for operations that are not ours."""
+        """The unwrapped array module, which custom operations receive."""
         return self.xp
 
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> ArraySession:
@@ -51,8 +51,8 @@ class ArrayBackend(Backend):
         if data.dtype.scheme is not None:
             elements = stored(elements, data.spec)
         elif elements.size != data.spec.size:
-            raise ShapeMismatch(f"{elements.nbytes:,} bytes are not those of {data.spec}")
-        # Bytes never change and nothing else uses those of a message, so the array may keep them.
+            raise ShapeMismatch(f"{data.spec} does not have {elements.nbytes:,} bytes")
+        # The bytes object is immutable and belongs to this message alone: no copy is needed.
         owned = elements if type(data.bytes) is bytes else elements.copy()
         return self.finished(owned.reshape(array_shape(data.spec)), data.dtype)
 
@@ -66,14 +66,14 @@ class ArrayBackend(Backend):
         array = upload
         if not dtype.is_bool:
             return array
-        # A truth value that is neither 0 nor 1 would be a different one to each kernel.
+        # Kernels disagree about bools whose byte is neither 0 nor 1.
         if array.dtype == _BYTE and (not array.size or int(array.max()) <= 1):
             return array.view(_TRUTH)
         return array != 0
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
-        # Truth values are bytes in memory already; anything else may have been asked for as another
-        # dtype than it has.
+        # Bools are stored as bytes already. The client may ask for another dtype than the array's,
+        # for example for bools of 32 bits.
         wanted = wire_dtype(dtype)
         if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
             array = array.astype(wanted)
@@ -91,8 +91,8 @@ class ArrayBackend(Backend):
             return base
         root = array
         while base is not None:
-            # Others are in between: NumPy's ``as_strided`` puts an object of its own there. What
-            # ends the chain may be bytes or memory that is recycled: then the last array counts.
+            # Bases of other types occur in between (NumPy's ``as_strided`` inserts one). The chain
+            # may end in bytes or pooled memory; the root is the last array before that.
             if type(base) is kind:
                 root = base
             base = getattr(base, "base", None)
@@ -101,8 +101,8 @@ class ArrayBackend(Backend):
     # -- what it can do -----------------------------------------------------------------------
 
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
-        # The answers of Burn's own CPU server: its client chooses by them how truth values are
-        # stored, and asks for Bool(U32) before Bool(U8).
+        # The same answers as those of Burn's CPU server. Burn's client uses them to choose how
+        # bools are stored, and asks for Bool(U32) before Bool(U8).
         if dtype.scheme is not None:
-            return DTypeUsage.STORAGE  # the table's arithmetic takes none; see ``DTypeUsage``
+            return DTypeUsage.STORAGE  # arithmetic goes through float32; see ``DTypeUsage``
         return DTypeUsage(0) if dtype is BOOL_U32 or dtype is FLEX32 else _GENERAL

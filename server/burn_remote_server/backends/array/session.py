@@ -1,4 +1,4 @@
-"""Binding of operations to kernels, once per signature."""
+"""A session of the array backend: binds each signature to its kernel once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KernelTable = Mapping[tuple[str, str], tuple[Kernel, bool]]
 
 
 def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
-    """Return the kernels of several families under their IR names; no name may come twice."""
+    """Return the kernels of several families by (family, variant); each pair occurs once."""
     table: dict[tuple[str, str], tuple[Kernel, bool]] = {}
     for family in families:
         for name, kernel in family.table().items():
@@ -50,7 +50,7 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
 class ArraySession(BackendSession):
     """The kernels of one session of a backend.
 
-    ``seed`` restarts its random numbers; ``custom`` has the operations that an operator added.
+    ``seed`` reseeds the session's random numbers; ``custom`` holds the custom operations.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ArraySession(BackendSession):
             run = partial(kernel, **parameters, out=out)
         if widens:
             run = in_float32(run, results)
-        # No operation of several outputs has one without dimensions.
+        # Only single outputs have no dimensions: no operation declares several such outputs.
         return self._as_array(run) if type(out) is TensorSpec and not out.shape else run
 
     def bind_into(self, signature: Signature) -> Run | None:
@@ -132,7 +132,7 @@ class ArraySession(BackendSession):
         return found
 
     def _as_array(self, run: Run) -> Run:
-        # Array modules turn zero-dimensional results into numbers.
+        # Array modules return NumPy scalars in place of zero-dimensional arrays.
         as_array = self._xp.asarray
 
         def run_to_array(*tensors: Any) -> Any:
@@ -142,7 +142,7 @@ class ArraySession(BackendSession):
 
 
 def _declared_outputs(signature: Signature) -> Any:
-    """Return what a kernel gets as ``out``: one spec, or a tuple with None for absent outputs."""
+    """Return a kernel's ``out`` argument: one spec, or a tuple with None for absent outputs."""
     outputs: list[Any] = []
     several = False
     for field, argument in zip(signature.row.fields, signature.arguments, strict=True):

@@ -159,7 +159,7 @@ class CupyBackend(ArrayBackend):
         if data.dtype.scheme is not None:
             given = stored(np.frombuffer(given, np.uint8), data.spec).data
         if len(given) != upload.array.nbytes:
-            raise ShapeMismatch(f"{len(given):,} bytes are not those of {data.spec}")
+            raise ShapeMismatch(f"{data.spec} does not have {len(given):,} bytes")
         self.write(upload, 0, given)
         return self.finished(upload, data.dtype)
 

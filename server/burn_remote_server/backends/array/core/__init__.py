@@ -1,1 +1,1 @@
-"""What kernels are made of: array dtypes, forms of kernels, precision, scalars, rounding."""
+"""The foundations of kernels: array dtypes, forms of kernels, precision, scalars and rounding."""

@@ -1,4 +1,4 @@
-"""The array dtypes in which tensors are held and in which they cross the wire."""
+"""The array dtypes of stored tensors and of tensors on the wire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["BFLOAT16", "LOW_PRECISION", "array_dtype", "wire_dtype"]
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 
-# Stored as such, computed in float32.
+# Stored in 16 bits, computed in float32.
 LOW_PRECISION: Final = frozenset({np.dtype(np.float16), BFLOAT16})
 
 _ARRAY_DTYPES: Final[dict[DType, Any]] = {
@@ -57,12 +57,12 @@ def _found(table: dict[DType, Any], dtype: DType) -> Any:
         return _BYTES
     found = table.get(dtype)
     if found is None:
-        raise Unsupported(f"tensors of dtype {dtype} cannot be held by this server")
+        raise Unsupported(f"this server cannot store tensors of dtype {dtype}")
     return found
 
 
 def array_dtype(dtype: DType) -> Any:
-    """Return the dtype of the arrays that hold such tensors: of quantized ones, their bytes.
+    """Return the dtype of the arrays that store tensors of ``dtype``; quantized tensors are bytes.
 
     Raises ``Unsupported``.
     """

@@ -1,4 +1,4 @@
-"""Kernels and families of kernels."""
+"""Kernel families, and the forms that a kernel may have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "WithScalar",
 ]
 
-# An array of whatever module: NumPy's types describe neither CuPy's nor both.
+# An array of any module: NumPy's types do not describe CuPy's arrays.
 Array = Any
 
 # Parameters of an operation by their IR names.
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 def _takes_out(function: Run) -> bool:
-    # Our own composed functions have no ``out`` argument.
+    # Functions of this package that are composed of ufuncs have no ``out`` argument.
     return isinstance(function, np.ufunc)
 
 
@@ -49,8 +49,8 @@ class KernelFamily(ABC):
     """Kernels of one family of the IR, written against an array module ``xp``.
 
     ``family`` is its IR name. ``low_precision`` names the variants that take ``float16`` and
-    ``bfloat16`` arrays, because they only move elements or round once themselves; all other kernels
-    get ``float32`` arrays, and their results are rounded once.
+    ``bfloat16`` arrays directly, because they only move elements or round once themselves. All
+    other kernels receive ``float32`` copies, and their results are rounded once.
     """
 
     family: ClassVar[str]
@@ -61,7 +61,7 @@ class KernelFamily(ABC):
 
     @abstractmethod
     def table(self) -> Mapping[str, Kernel]:
-        """Return the kernels by the names of their IR variants."""
+        """Return the kernels by the IR names of their variants."""
 
 
 class PreparedKernel(ABC):
@@ -69,23 +69,26 @@ class PreparedKernel(ABC):
 
     @abstractmethod
     def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
-        """Return ``run(*tensors)`` for tensors of which the first is like ``first``."""
+        """Return ``run(*tensors)`` for a first tensor of the shape and dtype ``first``."""
 
     def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
         """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.
 
-        ``out`` may be any one of the tensors that has the result's shape and dtype: every input
-        must be read before its elements are written. ``None`` where the kernel cannot do that.
+        ``out`` may be one of the tensors, if it has the result's shape and dtype. The kernel must
+        therefore read every input element before it overwrites it. ``None`` if it cannot.
         """
         return None
 
     def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
-        """Return a function of tensors that are ``wide`` where those of the session are like
-        ``first``, of low precision."""
+        """Return ``run(*tensors)`` for widened tensors.
+
+        ``first`` is the first tensor of the session, of low precision; ``wide`` its ``float32``
+        copy, which ``run`` receives.
+        """
         return self.prepare(wide, out, parameters)
 
     def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
-        """Whether the kernel takes a low-precision dtype as it is and rounds only once."""
+        """Whether the kernel takes low-precision tensors directly and rounds only once."""
         return False
 
     def __call__(self, *tensors: Any, out: Any, **parameters: Any) -> Any:
@@ -93,8 +96,11 @@ class PreparedKernel(ABC):
 
 
 class Prepared(PreparedKernel):
-    """A kernel that is the result of a function; it gets low precision as ``float32``, unless its
-    family says otherwise. ``into`` prepares the function that takes ``out``."""
+    """A kernel made by a function that takes the first input, the outputs and the parameters.
+
+    ``into`` makes the variant with an ``out`` argument. Low-precision inputs arrive as ``float32``
+    unless the family lists the kernel in ``low_precision``.
+    """
 
     def __init__(
         self,
@@ -112,7 +118,7 @@ class Prepared(PreparedKernel):
 
 
 class Elementwise(PreparedKernel):
-    """A function of the array module that agrees with Burn in every dtype it is given.
+    """A function of the array module whose results equal Burn's in every dtype.
 
     Array modules compute ``float16`` and ``bfloat16`` in ``float32`` inside such a function, which
     takes less memory traffic than converting before and after.
@@ -152,10 +158,10 @@ class ByKind(PreparedKernel):
 
 
 class WithScalar(PreparedKernel):
-    """A function of a tensor and a number ``rhs``, which becomes one of the tensor's dtype.
+    """A function of a tensor and a number ``rhs``, which is converted to the tensor's dtype.
 
-    ``rounds_scalar`` says that a number of low precision is meant even where the one given is more
-    precise: a comparison with 0.1 must find a tensor's 0.1.
+    ``rounds_scalar`` rounds the number to a low-precision dtype before it is widened: a comparison
+    with 0.1 must match a tensor element that was stored as 0.1.
     """
 
     def __init__(self, xp: Any, function: Run, *, rounds_scalar: bool) -> None:

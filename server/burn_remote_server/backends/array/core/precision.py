@@ -1,7 +1,8 @@
 """Computation on ``float16`` and ``bfloat16`` tensors in ``float32``.
 
-Their matrix products are 180 times slower than those of ``float32`` on a CPU, their sums overflow
-at 65,504 or stop growing at 256; so kernels see ``float32`` and only the result is rounded.
+On a CPU, matrix products of these dtypes are 180 times slower than those of ``float32``, and their
+sums overflow at 65,504 or stop growing at 256. Kernels receive ``float32`` copies, and only the
+result is rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FLOAT32: Final = np.dtype(np.float32)
 
 
 def widened(seen: Seen) -> Seen:
-    """Return the input that a wrapped kernel gets for this one."""
+    """Return the shape and dtype that a wrapped kernel receives for this input."""
     return Seen(seen.shape, FLOAT32) if seen.dtype in LOW_PRECISION else seen
 
 
@@ -30,11 +31,10 @@ def _widened(tensor: Any) -> Any:
 
 
 def in_float32(run: Run, out: Any) -> Run:
-    """Wrap a kernel: low-precision inputs become ``float32``, results the array dtypes of ``out``.
+    """Wrap a kernel: widen low-precision inputs to ``float32`` and round the results.
 
-    Kernels that take lists of tensors only move elements; lists are passed on unchanged.
-
-    ``out`` is the array dtype of the only output, or a tuple with ``None`` for absent ones.
+    ``out`` is the array dtype of the only output, or a tuple with ``None`` for absent outputs.
+    Lists of tensors are passed on unchanged: kernels that take lists only move elements.
     """
     if type(out) is tuple:
 

@@ -1,4 +1,4 @@
-"""Conversion of the IR's numbers to a tensor's dtype."""
+"""Conversion of scalar parameters to a tensor's dtype."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["is_exact", "rounded", "scalar_array", "wrapped"]
 
 
 def wrapped(value: float | int | bool, dtype: Any) -> int:
-    """Return an integer as Rust's ``as`` makes it: fractions go, what is too large wraps around."""
+    """Convert a number to an integer as Rust's ``as`` does: truncate fractions, wrap around."""
     high = 2**64 - 1 if dtype.kind == "u" else 2**63 - 1
     if isinstance(value, float):
-        # Beyond 64 bits it saturates, as in Rust.
+        # Floats beyond 64 bits saturate, as in Rust.
         value = 0 if math.isnan(value) else max(min(value, high), -(2**63))
     bits: int = dtype.itemsize * 8
     number: int = int(value) & (2**bits - 1)
@@ -25,28 +25,28 @@ def wrapped(value: float | int | bool, dtype: Any) -> int:
 
 
 def scalar_array(xp: Any, value: float | int | bool, dtype: Any) -> Any:
-    """Return a zero-dimensional array, so that a function need not convert the number each time."""
+    """Return a number as a zero-dimensional array, so that kernels need not convert it per call."""
     if dtype.kind in "iu":
         return xp.asarray(wrapped(value, dtype), dtype=dtype)
     if dtype.kind == "b":
         return xp.asarray(value != 0, dtype=dtype)
-    # A number too large for the dtype becomes infinite, as a tensor's would.
+    # A number beyond the dtype's range becomes infinite, like a tensor element.
     with np.errstate(all="ignore"):
         return xp.asarray(_nearest(value, dtype))
 
 
 def is_exact(value: float | int | bool, dtype: Any) -> bool:
-    """Whether a floating-point dtype has exactly this number."""
+    """Whether a floating-point dtype represents this number exactly."""
     held = rounded(value, dtype)
     return held == value or held != held
 
 
 def rounded(value: float | int | bool, dtype: Any) -> float:
-    """Return the number that a floating-point dtype has in place of this one."""
+    """Return a number rounded to a floating-point dtype."""
     with np.errstate(all="ignore"):
         return float(_nearest(value, dtype))
 
 
 def _nearest(value: float | int | bool, dtype: Any) -> Any:
-    # An integer of 64 bits would be rounded for the first time on its way to float64.
+    # Not by way of float64, which would round 64-bit integers first.
     return astype(np, np.asarray(value), dtype)

@@ -1,7 +1,7 @@
-"""Addition, subtraction, multiplication, division and clamping of numbers.
+"""Addition, subtraction, multiplication, division, clamping and powers of numbers.
 
-Integers wrap around. Their quotient is rounded toward zero, as in Rust; a remainder has the sign of
-its divisor, as in Python.
+Integers wrap around. Integer quotients are rounded toward zero, as in Rust; a remainder has the
+sign of its divisor, as in Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FloatPowers", "NumericArithmetic", "NumericPowers", "truncated_quoti
 
 
 class NumericArithmetic(KernelFamily):
-    """Floating-point numbers and integers, with broadcasting."""
+    """Arithmetic of floating-point numbers and integers, with broadcasting."""
 
     family = "Numeric"
 
@@ -65,21 +65,21 @@ class NumericArithmetic(KernelFamily):
         return truncated_quotient(self.xp, lhs, rhs)
 
     def integer_remainder(self, lhs: Array, rhs: Array) -> Array:
-        """Return the remainder, of the divisor's sign. Raises ``UsageError`` for a divisor of 0."""
+        """Return the remainder (sign of the divisor). Raises ``UsageError`` for a divisor of 0."""
         self._check_divisor(rhs)
         return self.xp.remainder(lhs, rhs)
 
     def _check_divisor(self, divisor: Array) -> None:
         if not bool(self.xp.all(divisor)):
-            raise UsageError("an integer is divided by 0")
+            raise UsageError("integer division by 0")
 
     def prepare_clamp(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return each element, or the limit it exceeds; NaN stays. Takes ``out`` for the result."""
+        """Return a kernel that limits each element; NaN is kept. It also takes ``out``."""
         minimum, maximum = parameters["min"], parameters["max"]
         limits = []
         if minimum != -math.inf or maximum == math.inf:
             limits.append((self.xp.maximum, self._limit(minimum, first.dtype)))
-        # A rectified linear unit has no upper limit: a second pass over the memory would show.
+        # Skip an infinite upper limit (ReLU has none): it would cost a second pass over memory.
         if maximum != math.inf:
             limits.append((self.xp.minimum, self._limit(maximum, first.dtype)))
 
@@ -92,7 +92,7 @@ class NumericArithmetic(KernelFamily):
 
     def _limit(self, limit: float | int | bool, dtype: Any) -> Array:
         if dtype.kind in "iu":
-            # A limit beyond the dtype limits nothing; wrapped around it would limit everything.
+            # A limit outside the dtype's range has no effect; do not wrap it around.
             limits = np.iinfo(dtype)
             limit = limits.min if limit < limits.min else limit
             limit = limits.max if limit > limits.max else limit
@@ -100,22 +100,22 @@ class NumericArithmetic(KernelFamily):
 
 
 def truncated_quotient(xp: Any, lhs: Array, rhs: Array) -> Array:
-    """Return the quotient of integers, none of them divided by 0, rounded toward zero."""
+    """Return the quotient of integers, rounded toward zero; no divisor may be 0."""
     if lhs.dtype.kind == "u":
         return xp.floor_divide(lhs, rhs)
-    # What is left after taking away C's remainder divides evenly, so that there is no rounding.
+    # Subtracting the truncated remainder first makes the division exact.
     return xp.floor_divide(lhs - xp.fmod(lhs, rhs), rhs)
 
 
 _FLOAT64: Any = np.dtype(np.float64)
 _UNSIGNED: Any = np.dtype(np.uint64)
 
-# Integers up to this size are exact in each dtype of floating-point numbers that kernels get.
+# Bits of the largest integers that each floating-point dtype represents exactly.
 _EXACT_EXPONENT_BITS = {np.dtype(np.float32): 24, _FLOAT64: 53}
 
 
 class NumericPowers(KernelFamily):
-    """Whole exponents. Integers wrap around and have no negative powers."""
+    """Powers with integer exponents. Integers wrap around and have no negative powers."""
 
     family = "Numeric"
 
@@ -123,13 +123,13 @@ class NumericPowers(KernelFamily):
         return {"Powi": self.powi, "PowiScalar": self.powi_scalar}
 
     def powi(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
-        """Return each element to the power of an integer of any dtype."""
+        """Return each element of ``lhs`` to the power of the integer in ``rhs``, of any dtype."""
         if lhs.dtype.kind not in "iu":
             if rhs.dtype.itemsize * 8 <= _EXACT_EXPONENT_BITS[lhs.dtype]:
                 return self.xp.power(lhs, rhs.astype(lhs.dtype))
             return self._power_of_any_exponent(lhs, rhs)
         if rhs.dtype.kind == "i" and bool(self.xp.any(rhs < 0)):
-            raise UsageError("an integer has no negative power")
+            raise UsageError("integers have no negative powers; an exponent is below 0")
         return self._wrapping_power(lhs, rhs.astype(_UNSIGNED))
 
     def powi_scalar(self, lhs: Array, *, rhs: float | int | bool, out: TensorSpec) -> Array:
@@ -141,17 +141,17 @@ class NumericPowers(KernelFamily):
             dtype = _UNSIGNED if exponent >= 2**63 else np.int64
             return self._power_of_any_exponent(lhs, self.xp.asarray(exponent, dtype))
         if exponent < 0:
-            raise UsageError(f"an integer has no negative power; the exponent is {exponent}")
+            raise UsageError(f"integers have no negative powers; the exponent is {exponent}")
         if exponent == 2:
             return self.xp.multiply(lhs, lhs)
         return self._wrapping_power(lhs, self.xp.asarray(exponent, dtype=_UNSIGNED))
 
     def _power_of_any_exponent(self, lhs: Array, rhs: Array) -> Array:
-        """Return floating-point numbers to the power of integers that the dtype may not hold.
+        """Return floating-point powers for integer exponents that ``lhs.dtype`` may not represent.
 
-        A rounded exponent would be even where it is odd, and give the wrong sign. The size comes
-        from float64, in which an exponent that is still rounded changes no power but of numbers
-        next to 1; the sign comes from the integer.
+        Rounding an odd exponent may make it even and so change the sign. The magnitude comes from
+        float64, where rounding an exponent matters only for bases next to 1; the sign comes from
+        the integer.
         """
         xp = self.xp
         size = xp.power(xp.absolute(lhs.astype(_FLOAT64)), rhs.astype(_FLOAT64))
@@ -159,13 +159,13 @@ class NumericPowers(KernelFamily):
         return xp.where(is_negative, -size, size).astype(lhs.dtype)
 
     def _wrapping_power(self, lhs: Array, exponents: Array) -> Array:
-        # All in 64 bits without sign: what wraps around there wraps the same in fewer bits, and
-        # no mixture of signs makes NumPy turn to floating-point numbers.
+        # In uint64: wrapping there and truncating equals wrapping in fewer bits, and NumPy would
+        # promote mixed signed and unsigned integers to float64.
         return self.xp.power(lhs.astype(_UNSIGNED), exponents).astype(lhs.dtype)
 
 
 class FloatPowers(KernelFamily):
-    """Exponents with a fraction."""
+    """Powers with floating-point exponents."""
 
     family = "Float"
 
@@ -178,7 +178,7 @@ class FloatPowers(KernelFamily):
 
 
 def _float_power(xp: Any, base: Array, exponent: float) -> Array:
-    # A multiplication costs a twentieth of a power.
+    # A multiplication costs a twentieth of a call of ``power``.
     if exponent == 2.0:
         return xp.multiply(base, base)
     if exponent == 3.0:

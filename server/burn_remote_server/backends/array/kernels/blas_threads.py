@@ -1,8 +1,8 @@
-"""The number of threads on which NumPy multiplies matrices.
+"""Limits on the number of threads that multiply matrices on a CPU.
 
-Its BLAS shares all but the smallest products among all cores, and its threads spin while they wait
-for each other. On a machine whose cores are busy (with a client, another session, the event loop)
-a product of a quarter of a millisecond then takes many times as long as it would alone.
+NumPy's BLAS divides all but the smallest products among all cores, and its threads spin while they
+wait for each other. On a machine whose cores are busy (with a client, another session or the event
+loop) a product of a quarter of a millisecond then takes many times as long as on one thread.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from burn_remote_server.backends.interface import Run
 
 __all__ = ["on_one_thread", "pays_for_threads"]
 
-# Multiplications of one product from which on it is shared among cores, about half a millisecond's
-# work for one. Larger: a product on an idle machine takes up to as many times longer as there are
-# cores. Smaller: on a busy one, small products wait for cores.
+# Number of multiplications from which a product may use all cores: half a millisecond on one core.
+# A higher limit slows large products on idle machines, a lower one small products on busy machines.
 SHARED_MULTIPLICATIONS: Final = 2**24
-# Products that the BLAS shares with nobody by itself; setting its threads takes 2 µs.
+# The BLAS computes smaller products on one thread anyway; setting its threads takes 2 µs.
 SMALL_MULTIPLICATIONS: Final = 2**17
 
 
 def pays_for_threads(multiplications: int) -> bool:
-    """Whether a product should be left to the BLAS, which shares it or is quick anyway."""
+    """Whether to leave the number of threads to the BLAS: for large and for very small products."""
     return not SMALL_MULTIPLICATIONS <= multiplications < SHARED_MULTIPLICATIONS
 
 
 def on_one_thread(run: Run) -> Run:
-    """Return a kernel that multiplies on the calling thread alone.
+    """Wrap a kernel so that it multiplies on the calling thread alone.
 
-    How many threads there are belongs to the process: a large product of another session that
-    starts meanwhile is on one thread as well, and no result depends on it.
+    The number of BLAS threads is a setting of the process: a large product that another session
+    starts meanwhile also runs on one thread. No result depends on it.
     """
     libraries = _libraries()
     if not libraries:
@@ -53,6 +52,6 @@ def on_one_thread(run: Run) -> Run:
 
 @cache
 def _libraries() -> tuple[tuple[Any, int], ...]:
-    """Return the BLAS libraries of this process that share work, and their numbers of threads."""
+    """Return the multi-threaded BLAS libraries of this process and their numbers of threads."""
     found = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
     return tuple((library, library.num_threads) for library in found if library.num_threads > 1)

@@ -1,7 +1,8 @@
 """Conversions between dtypes.
 
-They follow Rust's ``as``: integers wrap around; floating-point numbers lose their fraction and
-saturate at the bounds of the integer dtype; NaN becomes 0. Floating-point results are rounded once.
+The rules are those of Rust's ``as``: integers wrap around; floating-point numbers lose their
+fraction and saturate at the bounds of the integer dtype; NaN becomes 0. Floating-point results are
+rounded once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["BaseCasting", "BoolCasting", "FloatCasting", "IntCasting", "conversi
 
 
 def conversion(xp: Any, source: Any, target: Any) -> Run:
-    """Return a function that turns arrays of one dtype into numbers of another."""
+    """Return a function that converts arrays from one dtype to another."""
     if source == target:
         return _unchanged
     if needs_odd_rounding(source, target):
@@ -58,7 +59,7 @@ def _rounded_once(xp: Any, target: Any, tensor: Array) -> Array:
 
 
 def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
-    # The largest integer may be no floating-point number; the one after it always is.
+    # A floating-point dtype may not represent the largest integer, but it does the next power of 2.
     low, above = float(limits.min), float(limits.max + 1)
     if tensor.size and bool(low <= xp.min(tensor)) and bool(xp.max(tensor) < above):
         return tensor.astype(target)
@@ -71,12 +72,12 @@ def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
 
 class _Casting(KernelFamily):
     def prepare(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the elements in the dtype of the output."""
+        """Return a kernel that converts elements to the output's dtype."""
         return conversion(self.xp, first.dtype, array_dtype(out.dtype))
 
 
 class BaseCasting(_Casting):
-    """Casts within a kind of number."""
+    """Casts within a kind: float to float, integer to integer."""
 
     family = "Base"
     low_precision = frozenset({"Cast"})
@@ -86,7 +87,7 @@ class BaseCasting(_Casting):
 
 
 class FloatCasting(_Casting):
-    """Floating-point numbers to others."""
+    """Casts of floating-point numbers to integers."""
 
     family = "Float"
     low_precision = frozenset({"IntoInt"})
@@ -96,7 +97,7 @@ class FloatCasting(_Casting):
 
 
 class IntCasting(_Casting):
-    """Integers to others."""
+    """Casts of integers to floating-point numbers."""
 
     family = "Int"
 
@@ -105,7 +106,7 @@ class IntCasting(_Casting):
 
 
 class BoolCasting(_Casting):
-    """Truth values to 0 and 1."""
+    """Casts of bools to the numbers 0 and 1."""
 
     family = "Bool"
 

@@ -1,4 +1,4 @@
-"""Tensors of zeros, of ones and of one number."""
+"""Tensors of zeros, of ones and of a given number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BaseCreation", "NumericCreation"]
 
 
 class BaseCreation(KernelFamily):
-    """Tensors whose elements are all alike, or nobody's concern."""
+    """Tensors of zeros or ones, of any dtype."""
 
     family = "Base"
 
@@ -21,7 +21,7 @@ class BaseCreation(KernelFamily):
         return {"Empty": self.zeros, "Ones": self.ones, "Zeros": self.zeros}
 
     def zeros(self, *, out: TensorSpec) -> Array:
-        """Return zeros; also for ``Empty``, which must not show what memory held before."""
+        """Return zeros; also for ``Empty``, which must not reveal the memory's previous content."""
         return self.xp.zeros(out.shape, array_dtype(out.dtype))
 
     def ones(self, *, out: TensorSpec) -> Array:
@@ -38,6 +38,6 @@ class NumericCreation(KernelFamily):
         return {"Full": self.full}
 
     def full(self, *, value: float | int | bool, out: TensorSpec) -> Array:
-        """Return a tensor of one number, which becomes one of the tensor's dtype."""
+        """Return a tensor filled with ``value``, converted to the tensor's dtype."""
         dtype = array_dtype(out.dtype)
         return self.xp.full(out.shape, scalar_array(self.xp, value, dtype), dtype)

@@ -1,4 +1,4 @@
-"""Custom operations of a server's operator: their binding and the checks of their results."""
+"""Binding of custom operations, and checks of what their functions return."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from burn_remote_server.custom import CustomOperation, CustomOperations
 
 __all__ = ["bind_custom"]
 
-# More: a failure with a long list of names. Fewer: the one that was meant is not in it.
+# Keeps the error short; enough to find a misspelled name in a typical set of operations.
 NAMES_LISTED: Final = 20
 
 
 def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> Run:
-    """Return ``run(arrays)`` for an operation of the operator's, over the array module ``xp``.
+    """Return ``run(arrays)`` for a custom operation over the array module ``xp``.
 
-    Raises ``Unsupported`` for a name that is not known, ``ShapeMismatch`` and ``DTypeMismatch``
-    where the inputs or the declared outputs are not those of the operation.
+    Raises ``Unsupported`` for an unknown name; ``ShapeMismatch`` or ``DTypeMismatch`` if the inputs
+    or the declared outputs do not match the operation.
     """
     name = signature.arguments[0]
     operation = operations.find(name)
@@ -49,7 +49,7 @@ def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> 
             made = operation(xp, *[_protected(array) for array in arrays])
         except Exception:
             raise
-        except BaseException as error:  # the server goes on
+        except BaseException as error:  # for example SystemExit: it must not end the server
             if _is_from_the_keyboard(error):
                 raise
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
@@ -59,8 +59,10 @@ def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> 
 
 
 def _is_from_the_keyboard(error: BaseException) -> bool:
-    """Whether the user of this process may have interrupted it, as one of a ``LocalDevice`` may;
-    a server has a handler of its own for that."""
+    """Whether Ctrl-C interrupted the main thread of a program with a ``LocalDevice``.
+
+    A server installs a handler of its own for SIGINT.
+    """
     return (
         isinstance(error, KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
@@ -72,8 +74,8 @@ def _unknown(name: str, operations: CustomOperations) -> str:
     names = operations.names
     if not names:
         return (
-            f"this server has no custom operation {shown(name)}, nor any other; its operator adds "
-            "some with --custom-operations package.module"
+            f"this server has no custom operation {shown(name)}, and no others; its operator adds "
+            "them with --custom-operations package.module"
         )
     listed = ", ".join(names[:NAMES_LISTED])
     more = f" and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else ""
@@ -103,14 +105,14 @@ def _check_outputs(
         )
     if len(declared) != len(made):
         raise ShapeMismatch(
-            f"{operation.name} makes {len(made)} tensors ({', '.join(operation.outputs)}), "
-            f"the call declares {len(declared)}"
+            f"{operation.name} returns {len(made)} tensors ({', '.join(operation.outputs)}), "
+            f"but the call declares {len(declared)}"
         )
     for output, spec, asked in zip(operation.outputs, made, declared, strict=True):
         if asked.shape != spec.shape:
-            raise ShapeMismatch(f"{output} is {spec}, the call declares {asked}")
+            raise ShapeMismatch(f"{output} is {spec}, but the call declares {asked}")
         if asked.dtype is not spec.dtype and not (asked.dtype.is_bool and spec.dtype.is_bool):
-            raise DTypeMismatch(f"{output} is {spec}, the call declares {asked}")
+            raise DTypeMismatch(f"{output} is {spec}, but the call declares {asked}")
 
 
 def _ruled(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> list[TensorSpec]:
@@ -120,7 +122,7 @@ def _ruled(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> list[T
         return [TensorSpec(checked_shape(tuple(shape)), dtype) for shape, dtype in outputs]
     except BurnRemoteError:
         raise
-    except BaseException as error:  # whatever the operator's own code raises
+    except BaseException as error:  # the operator's code may raise anything
         if _is_from_the_keyboard(error):
             raise
         raise OperationFailed(
@@ -129,9 +131,9 @@ def _ruled(operation: CustomOperation, inputs: tuple[TensorSpec, ...]) -> list[T
 
 
 def _protected(array: Any) -> Any:
-    """Return an array that the function cannot change: its elements may be others' too."""
+    """Return a read-only view: other tensors may share the array's memory."""
     if type(array) is not np.ndarray:
-        return array  # CuPy has no such protection
+        return array  # CuPy has no read-only arrays
     view = array.view()
     view.flags.writeable = False
     return view
@@ -142,10 +144,10 @@ def _checked(
 ) -> tuple[Any, ...]:
     results = made if type(made) in (tuple, list) else (made,)
     if len(results) != len(expected):
-        raise OperationFailed(f"it returned {len(results)} arrays, but declares {len(expected)}")
+        raise OperationFailed(f"it returned {len(results)} arrays but declares {len(expected)}")
     arrays = []
     for output, result, (shape, dtype) in zip(operation.outputs, results, expected, strict=True):
-        # Array modules turn results without dimensions into numbers.
+        # Array modules return NumPy scalars in place of zero-dimensional arrays.
         array = xp.asarray(result) if isinstance(result, np.generic) else result
         if type(array) is not xp.ndarray:
             raise OperationFailed(f"it returned {type(result).__name__} for {output}, not an array")

@@ -1,4 +1,4 @@
-"""The error function over arrays."""
+"""The error function of arrays."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from burn_remote_server.backends.array.core.kernel_forms import Array
 
 __all__ = ["erf"]
 
-# erf(x) is x P(x^2) / Q(x^2) for |x| <= LIMIT_32, beyond which it is 1 in float32. Minimax in the
-# relative error (2.1e-8, found by Lawson's iteration of weighted least squares); the rest of the
-# error is rounding: all coefficients are positive, so that nothing cancels. From the highest power
-# down.
+# erf(x) = x P(x^2) / Q(x^2) for |x| <= _LIMIT_32, beyond which it is 1 in float32. P and Q minimize
+# the maximal relative error (2.1e-8, by Lawson's iteratively reweighted least squares). All
+# coefficients are positive, so nothing cancels. Coefficients start at the highest power.
 _NUMERATOR_32: Final = (
     2.02589558e-06, 2.84686888e-04, 3.80816404e-03, 5.28754517e-02, 1.91550493e-01, 1.12837911e+00,
 )  # fmt: skip
@@ -22,8 +21,8 @@ _DENOMINATOR_32: Final = (
 )  # fmt: skip
 _LIMIT_32: Final = 3.95
 
-# The four rational functions of Sun's fdlibm (s_erf.c), each for one range of |x|; coefficients
-# from the highest power down.
+# The four rational functions of Sun's fdlibm (s_erf.c), one per range of |x|. Coefficients start at
+# the highest power.
 _SMALL_P: Final = (
     -2.37630166566501626084e-05, -5.77027029648944159157e-03, -2.84817495755985104766e-02,
     -3.25042107247001499370e-01, 1.28379167095512558561e-01,
@@ -67,17 +66,18 @@ _MIDDLE: Final = 1.25
 _LARGE: Final = 1 / 0.35
 _TAIL: Final = 6.0
 
-# Elements per block: what a block needs (four arrays of float32) stays in the processor's cache.
-# Larger: each step goes to memory. Smaller: the steps' fixed cost, half a microsecond each, shows.
+# Elements per block. The four float32 arrays of a block fit into the processor's cache; in smaller
+# blocks the fixed cost of each step, half a microsecond, dominates.
 BLOCK: Final = 32_768
 BLOCK_64: Final = 16_384
 
 
 def erf(xp: Any, tensor: Array, *, out: Array | None = None) -> Array:
-    """Return the error function of ``float32`` or ``float64`` numbers, never beyond 1.
+    """Return the error function of ``float32`` or ``float64`` numbers, within [-1, 1].
 
-    ``float64``: within 2 units in the last place; ``float32``: within 7 (4e-7; below 0.25 within
-    4). ``out``, an array like the tensor or the tensor itself, takes the result.
+    Errors are at most 2 units in the last place in ``float64``, and 7 in ``float32`` (4e-7; 4 units
+    for results below 0.25). ``out`` receives the result; it may be the tensor itself or an array of
+    its shape and dtype.
     """
     function = _erf_32 if tensor.dtype == np.float32 else _erf_64
     if out is None or not out.flags.c_contiguous:
@@ -108,7 +108,7 @@ def _erf_32(xp: Any, x: Array, out: Array) -> None:
             add(sum_, coefficients[-1], out=sum_)
         multiply(above, bounded, out=above)
         xp.divide(above, below, out=above)
-        # Rounding must not take it above 1: programs take the logarithm of what is left.
+        # Rounding must not exceed 1: programs take the logarithm of 1 - erf(x).
         xp.clip(above, -1.0, 1.0, out=out[start : start + BLOCK])
 
 
@@ -158,7 +158,7 @@ def _tail(xp: Any, size: Array) -> Array:
 def _from_1(xp: Any, size: Array, p: tuple[float, ...], q: tuple[float, ...]) -> Array:
     inverse_square = 1.0 / (size * size)
     ratio = _polynomial(p, inverse_square) / _polynomial(q, inverse_square)
-    # The square of a number cut to float32 is exact, so the exponent's large part is.
+    # The square of a number truncated to float32 is exact, so is the larger part of the exponent.
     cut = size.astype(np.float32).astype(np.float64)
     exponential = xp.exp(-cut * cut - 0.5625) * xp.exp((cut - size) * (cut + size) + ratio)
     return 1.0 - exponential / size

@@ -1,4 +1,4 @@
-"""Functions of one or two floating-point numbers."""
+"""Elementwise functions of floating-point numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FloatFunctions"]
 
 
 class FloatFunctions(KernelFamily):
-    """Element by element. Outside its domain a function is NaN; halves are rounded to even."""
+    """Elementwise functions: NaN outside their domain; ``Round`` rounds halves to even."""
 
     family = "Float"
 
@@ -54,9 +54,9 @@ class FloatFunctions(KernelFamily):
         }
 
     def prepare_erf(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the error function."""
+        """Return a kernel for the error function."""
         return partial(erf, self.xp)
 
     def prepare_erf_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run | None:
-        """Return the same with an argument for the result."""
+        """Return a kernel for the error function that takes ``out``."""
         return partial(erf, self.xp)

@@ -1,8 +1,9 @@
 """Sampling of an image at the points of a grid.
 
-A grid point is ``(x, y)`` from -1 to 1 over the image: over the centres of its outer pixels with
-``align_corners``, over their outer edges without. Points outside are 0 (``Zeros``), those of the
-edge (``Border``) or mirrored into the image (``Reflection``).
+A grid point is ``(x, y)``, each from -1 to 1. With ``align_corners`` these are the centres of the
+outermost pixels, otherwise their outer edges. Points outside the image are 0 (``Zeros``), take the
+nearest edge pixel (``Border``) or are reflected into the image (``Reflection``). The definition is
+that of PyTorch's ``grid_sample``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ __all__ = ["FloatGridSampling"]
 
 
 class FloatGridSampling(KernelFamily):
-    """``tensor`` is ``[batch, channels, height, width]``, ``grid`` ``[batch, rows, columns, 2]``,
-    the output ``[batch, channels, rows, columns]``. All is computed in ``float64``, as in Burn."""
+    """Grid sampling, computed in ``float64`` as in Burn.
+
+    ``tensor`` is ``[batch, channels, height, width]``, ``grid`` ``[batch, rows, columns, 2]``, the
+    output ``[batch, channels, rows, columns]``.
+    """
 
     family = "Float"
     low_precision = frozenset({"GridSample2d"})
@@ -40,16 +44,16 @@ class FloatGridSampling(KernelFamily):
         align_corners: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return the image at the grid's points, by the nearest pixel or bilinearly."""
+        """Return the image at the grid's points, from the nearest pixel or bilinear."""
         xp = self.xp
         dtype = array_dtype(out.dtype)
         if mode not in ("Nearest", "Bilinear"):
-            raise Unsupported(f"mode {mode} of GridSample2d; Nearest and Bilinear are implemented")
+            raise Unsupported(f"GridSample2d has the modes Nearest and Bilinear, not {mode}")
         if 0 in out.shape:
             return xp.zeros(out.shape, dtype)
         height, width = tensor.shape[2:]
         if height * width == 0:
-            raise ShapeMismatch(f"an image of {height}x{width} pixels cannot be sampled")
+            raise ShapeMismatch(f"GridSample2d cannot sample an image of {height}x{width} pixels")
         image = tensor.astype(np.float64)
         points = grid.astype(np.float64)
         x = self._placed(points[..., 0], width, padding_mode, align_corners)
@@ -68,14 +72,14 @@ class FloatGridSampling(KernelFamily):
     def _placed(
         self, coordinates: Array, size: int, padding_mode: str, align_corners: bool
     ) -> Array:
-        """Return positions in pixels along an axis of ``size``."""
+        """Convert grid coordinates to positions in pixels along an axis of ``size``."""
         xp = self.xp
         if align_corners:
             position = (coordinates + 1.0) * ((size - 1) / 2.0)
         else:
             position = (coordinates + 1.0) * (size / 2.0) - 0.5
         if padding_mode == "Border":
-            # What is no finite number is in the middle, as in Burn.
+            # Infinities and NaN sample the middle, as in Burn.
             finite = xp.where(xp.isfinite(position), position, (size - 1) / 2.0)
             return xp.clip(finite, 0.0, size - 1.0)
         if padding_mode == "Reflection":
@@ -93,11 +97,11 @@ class FloatGridSampling(KernelFamily):
         return span - xp.absolute(distance - span) + low
 
     def _read(self, image: Array, column: Array, row: Array, padding_mode: str) -> Array:
-        """Return the pixels ``[batch, channels, rows, columns]`` at whole positions."""
+        """Return the pixels ``[batch, channels, rows, columns]`` at integral positions."""
         xp = self.xp
         batch, channels, height, width = image.shape
         inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        # NaN is outside, and must be a number to become a position.
+        # Positions outside, also NaN, are clipped to valid indices and masked below.
         columns = xp.clip(xp.nan_to_num(column), 0, width - 1).astype(np.intp)
         rows = xp.clip(xp.nan_to_num(row), 0, height - 1).astype(np.intp)
         positions = (rows * width + columns).reshape(batch, 1, -1)
@@ -107,5 +111,5 @@ class FloatGridSampling(KernelFamily):
 
 
 def _rounded(xp: Any, position: Array) -> Array:
-    # Halves away from zero, as Rust rounds; the array module's own rounding is to even.
+    # Halves round away from zero, as in Rust; the array module rounds halves to even.
     return xp.copysign(xp.floor(xp.absolute(position) + 0.5), position)

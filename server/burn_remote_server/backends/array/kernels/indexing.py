@@ -1,7 +1,7 @@
-"""Selection and replacement of elements by indices.
+"""Selection and replacement of elements by indices or by a mask.
 
-Indices may have any integer dtype. None may be negative or beyond its axis. Several updates of one
-element happen in the order of the indices.
+Indices have any integer dtype; negative indices and indices beyond the axis are refused. Several
+updates of one element take effect in the order of the indices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POSITION: Any = np.dtype(np.intp)
 
 
 class BaseIndexing(KernelFamily):
-    """Tensors of any dtype. Truth values are added by "or" and multiplied by "and"."""
+    """Indexing of tensors of any dtype. Bools are added with "or" and multiplied with "and"."""
 
     family = "Base"
     low_precision = frozenset({"Select", "Gather", "GatherNd"})
@@ -48,11 +48,11 @@ class BaseIndexing(KernelFamily):
         }
 
     def select(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
-        """Return the parts of an axis that the indices name."""
+        """Return the slices along axis ``dim`` that the indices name."""
         chosen = self._checked(indices, tensor.shape, dim)
         if tensor.flags.c_contiguous:
             return self.xp.take(tensor, chosen, axis=dim)
-        # ``take`` copies the whole of a strided tensor first.
+        # ``take`` would first copy a whole strided tensor.
         return tensor[(*(slice(None),) * dim, chosen)]
 
     def select_assign(
@@ -65,14 +65,14 @@ class BaseIndexing(KernelFamily):
         update: str,
         out: TensorSpec,
     ) -> Array:
-        """Return the tensor with the parts of an axis that the indices name updated by others."""
+        """Return the tensor with the indexed slices along axis ``dim`` updated by ``value``."""
         chosen = self._checked(indices, tensor.shape, dim)
         along = chosen.reshape((-1,) + (1,) * (tensor.ndim - dim - 1))
         positions = self._positions_along(tensor.shape, value.shape, dim, along)
         return self._updated(tensor, positions, value, update)
 
     def gather(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
-        """Return for each index the element of its line along an axis."""
+        """Return ``tensor`` at ``indices`` along axis ``dim``, other coordinates unchanged."""
         chosen = self._checked(indices, tensor.shape, dim)
         lines = tensor[
             tuple(
@@ -92,13 +92,13 @@ class BaseIndexing(KernelFamily):
         update: str,
         out: TensorSpec,
     ) -> Array:
-        """Return the tensor with the element that each index names in its line updated."""
+        """Return the tensor with its elements at ``indices`` along an axis updated."""
         chosen = self._checked(indices, tensor.shape, dim)
         positions = self._positions_along(tensor.shape, indices.shape, dim, chosen)
         return self._updated(tensor, positions, value, update)
 
     def gather_nd(self, data: Array, indices: Array, *, out: TensorSpec) -> Array:
-        """Return for each row of coordinates the element or part that they lead to."""
+        """Return the element or slice at each row of coordinates."""
         depth = indices.shape[-1]
         parts = data.reshape((math.prod(data.shape[:depth]), *data.shape[depth:]))
         return self.xp.take(parts, self._rows(data.shape, indices), axis=0)
@@ -106,7 +106,7 @@ class BaseIndexing(KernelFamily):
     def scatter_nd(
         self, data: Array, indices: Array, values: Array, *, reduction: str, out: TensorSpec
     ) -> Array:
-        """Return the data with what each row of coordinates leads to updated."""
+        """Return the data with the element or slice at each row of coordinates updated."""
         depth = indices.shape[-1]
         size = math.prod(data.shape[depth:])
         rows = self._rows(data.shape, indices).reshape(-1, 1)
@@ -116,10 +116,10 @@ class BaseIndexing(KernelFamily):
     # -- positions ----------------------------------------------------------------------------
 
     def _checked(self, indices: Array, shape: Shape, axis: int) -> Array:
-        """Return indices as positions in an axis. Raises ``ShapeMismatch`` for one beyond it."""
+        """Return indices as positions along an axis. Raises ``ShapeMismatch`` if out of range."""
         xp, size = self.xp, shape[axis]
         if indices.size:
-            # Without a sign, a negative index is one far too large: one look finds both.
+            # Viewed as unsigned, a negative index is too large: one comparison finds both errors.
             unsigned = indices.view(np.dtype(f"u{indices.dtype.itemsize}"))
             if int(xp.maximum.reduce(unsigned, axis=None)) >= size:
                 low, high = int(xp.min(indices)), int(xp.max(indices))
@@ -127,16 +127,16 @@ class BaseIndexing(KernelFamily):
         return indices.astype(_POSITION, copy=False)
 
     def _rows(self, shape: Shape, indices: Array) -> Array:
-        """Return the positions to which coordinates lead in the leading axes of a shape."""
+        """Return the flat positions of coordinates in the leading axes of a shape."""
         rows = self.xp.zeros(indices.shape[:-1], _POSITION)
         for axis in range(indices.shape[-1]):
             rows = rows * shape[axis] + self._checked(indices[..., axis], shape, axis)
         return rows
 
     def _positions_along(self, shape: Shape, taken: Shape, dim: int, chosen: Array) -> Array:
-        """Return where elements stand in a C-ordered array, given their indices in one axis.
+        """Return the flat positions, in a C-ordered array, of elements indexed along one axis.
 
-        ``taken`` is the shape of the elements; in the other axes they count from 0.
+        ``taken`` is the shape of the indices; in all other axes, positions count from 0.
         """
         positions: Array = 0
         stride = 1
@@ -159,7 +159,7 @@ class BaseIndexing(KernelFamily):
         return result
 
     def _update(self, target: Array, positions: Array, values: Array, update: str) -> None:
-        """Update elements of a one-dimensional array that is the kernel's own, in order."""
+        """Update elements of a one-dimensional array in order; the kernel owns the array."""
         if update == "Assign":
             target[positions] = values
             return
@@ -174,12 +174,12 @@ class BaseIndexing(KernelFamily):
 
 
 def _beyond(index: int, shape: Shape, axis: int) -> ShapeMismatch:
-    extent = f"goes from 0 to {shape[axis] - 1}" if shape[axis] else "is empty"
-    return ShapeMismatch(f"index {index} is not in axis {axis} of {list(shape)}, which {extent}")
+    extent = f"has the indices 0 to {shape[axis] - 1}" if shape[axis] else "is empty"
+    return ShapeMismatch(f"index {index} is out of range: axis {axis} of {list(shape)} {extent}")
 
 
 class BaseMasking(KernelFamily):
-    """Tensors of any dtype, with broadcasting."""
+    """Masking of tensors of any dtype, with broadcasting."""
 
     family = "Base"
     low_precision = frozenset({"MaskWhere", "MaskFill"})
@@ -195,7 +195,7 @@ class BaseMasking(KernelFamily):
         return self.xp.where(mask, value, tensor)
 
     def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return ``run(tensor, mask)``: a number where the mask is true, the tensor elsewhere."""
+        """Return ``run(tensor, mask)``: the value where the mask is true, else the tensor."""
         where = self.xp.where
         number = scalar_array(self.xp, parameters["value"], first.dtype)
 
@@ -209,8 +209,8 @@ class BaseMasking(KernelFamily):
     ) -> Run | None:
         """Return ``run(tensor, mask, out=…)``; ``out`` may be the tensor or the mask."""
         if first.dtype.kind == "b":
-            # Only a tensor of bools can take the memory of its mask. One function of both inputs
-            # reads the mask before it writes over it; copying the tensor there first would not.
+            # Only bool tensors can be written over their mask. A single function of both inputs
+            # reads the mask first; copying the tensor into ``out`` first would destroy it.
             function: Run = self.xp.logical_or if parameters["value"] else self.xp.greater
             return function
         if first.shape != out.shape:

@@ -1,4 +1,4 @@
-"""The families of kernels that make up a backend."""
+"""The kernel families of a backend."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ MODULE_FAMILIES: Final[tuple[type[ModuleKernels], ...]] = (
 
 
 def module_families(xp: Any) -> list[ModuleKernels]:
-    """Return the kernels of every subject over the array module ``xp``; together they have each
-    variant of ``ModuleOperationIr`` once."""
+    """Return the kernels of neural-network modules; each variant of ``ModuleOperationIr`` occurs
+    once."""
     return [subject(xp) for subject in MODULE_FAMILIES]

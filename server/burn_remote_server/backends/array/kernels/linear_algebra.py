@@ -22,12 +22,11 @@ from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread
 
 __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
 
-# Above this many multiplications it pays to look whether integers are small enough to be multiplied
-# as floating-point numbers. Larger: matrices of 64x64 take 200 microseconds instead of 40. Smaller:
-# looking takes longer than what it saves.
+# Above this number of multiplications, checking whether integers are small enough for float64 is
+# worth its time: products of 64x64 matrices take 40 microseconds then, not 200.
 MULTIPLICATIONS_WORTH_LOOKING: Final = 32_768
 
-# Integers up to this size, and all sums of them up to it, are float64 numbers.
+# float64 represents integers up to this size exactly, and their sums up to it.
 EXACT_IN_FLOAT64: Final = 2**53
 
 
@@ -40,15 +39,15 @@ class FloatLinearAlgebra(KernelFamily):
         return {"Matmul": Prepared(self.prepare_matmul), "Cross": self.cross}
 
     def prepare_matmul(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the matrix products over the last two axes."""
-        # The array module's own function: transposed views are multiplied where they are.
+        """Return a kernel for matrix products over the last two axes."""
+        # ``matmul`` multiplies transposed views without copying them.
         function: Run = self.xp.matmul
         if pays_for_threads(math.prod(first.shape[-1:] + out.shape[-2:])):
             return function
         return on_one_thread(function)
 
     def cross(self, lhs: Array, rhs: Array, *, dim: int, out: TensorSpec) -> Array:
-        """Return the cross products of the vectors of 3 along an axis of the result."""
+        """Return the cross products of vectors of 3 elements along axis ``dim`` of the result."""
         xp = self.xp
         from_end = dim - len(out.shape)
         a, b = (xp.moveaxis(tensor, from_end, 0) for tensor in (lhs, rhs))
@@ -57,7 +56,7 @@ class FloatLinearAlgebra(KernelFamily):
 
 
 class IntLinearAlgebra(KernelFamily):
-    """Matrix products of integers, which wrap around."""
+    """Matrix products of integers. Products and sums wrap around."""
 
     family = "Int"
 
@@ -70,8 +69,8 @@ class IntLinearAlgebra(KernelFamily):
         if out.size * inner > MULTIPLICATIONS_WORTH_LOOKING:
             largest = [max(int(xp.max(item)), -int(xp.min(item))) for item in (lhs, rhs)]
             if largest[0] * largest[1] * inner <= EXACT_IN_FLOAT64:
-                # Array modules multiply integers one by one, float64 with the processor's best.
+                # float64 uses the BLAS; array modules multiply integers element by element.
                 product = xp.matmul(lhs.astype(np.float64), rhs.astype(np.float64))
-                # By way of 64 bits: a sum too large for the dtype must wrap around.
+                # By way of int64, so that sums beyond a smaller dtype wrap around.
                 return product.astype(np.int64).astype(lhs.dtype, copy=False)
         return xp.matmul(lhs, rhs)

@@ -1,4 +1,4 @@
-"""Logical operations on bools."""
+"""Comparisons, and logical and bitwise operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BaseComparison", "BoolLogic", "FloatComparison", "IntBitwise", "Nume
 
 
 class BoolLogic(KernelFamily):
-    """Element by element, with broadcasting."""
+    """Logical operations on bools, with broadcasting."""
 
     family = "Bool"
 
@@ -31,7 +31,7 @@ class BoolLogic(KernelFamily):
 
 
 class BaseComparison(KernelFamily):
-    """Equality, for tensors of any dtype. NaN equals nothing."""
+    """Equality of tensors of any dtype, with broadcasting. NaN equals nothing."""
 
     family = "Base"
 
@@ -44,7 +44,7 @@ class BaseComparison(KernelFamily):
 
 
 class NumericComparison(KernelFamily):
-    """Order. NaN is neither above nor below anything."""
+    """Order of numbers, with broadcasting. Every comparison with NaN is false."""
 
     family = "Numeric"
 
@@ -63,7 +63,7 @@ class NumericComparison(KernelFamily):
 
 
 class FloatComparison(KernelFamily):
-    """Which elements are no finite numbers?"""
+    """Tests for NaN and infinity."""
 
     family = "Float"
 
@@ -72,7 +72,11 @@ class FloatComparison(KernelFamily):
 
 
 class IntBitwise(KernelFamily):
-    """Two integers, or an integer and a number, with broadcasting."""
+    """Bitwise operations on integers, with broadcasting.
+
+    Burn shifts in 64 bits and takes the shift modulo 64: a shift by at least the width of a
+    narrower dtype gives 0, or for right shifts of signed integers only copies of the sign.
+    """
 
     family = "Int"
 
@@ -93,11 +97,11 @@ class IntBitwise(KernelFamily):
         }
 
     def left_shift(self, lhs: Array, rhs: Array) -> Array:
-        """Return the bits moved toward the most significant one."""
+        """Return the bits shifted toward the most significant one."""
         return self.xp.left_shift(lhs, self._bounded(rhs))
 
     def right_shift(self, lhs: Array, rhs: Array) -> Array:
-        """Return the bits moved toward the least significant one; those that come are the sign."""
+        """Return the bits shifted toward the least significant one, filled with the sign."""
         return self.xp.right_shift(lhs, self._bounded(rhs))
 
     def _bounded(self, shift: Array) -> Array:

@@ -1,6 +1,6 @@
-"""Operations that move elements without looking at them.
+"""Operations that rearrange, repeat and slice elements of tensors of any dtype.
 
-What can be a view of the input is one.
+Results are views of the input where possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BaseMovement", "BaseSlicing", "without_much_more"]
 
 
 class BaseMovement(KernelFamily):
-    """Tensors of any dtype."""
+    """Reshapes, permutations, repetitions and concatenations."""
 
     family = "Base"
     low_precision = frozenset(
@@ -44,7 +44,7 @@ class BaseMovement(KernelFamily):
         }
 
     def prepare_reshape(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Give the elements another shape."""
+        """Return a kernel that gives the elements the output's shape."""
         shape = out.shape
 
         def run(input: Array) -> Array:
@@ -57,11 +57,11 @@ class BaseMovement(KernelFamily):
         return input.swapaxes(dim1, dim2)
 
     def permute(self, input: Array, *, axes: tuple[int, ...], out: TensorSpec) -> Array:
-        """Put the axes in another order."""
+        """Permute the axes."""
         return input.transpose(axes)
 
     def flip(self, input: Array, *, axes: tuple[int, ...], out: TensorSpec) -> Array:
-        """Turn axes around."""
+        """Reverse the order of elements along axes."""
         return input[
             tuple(
                 slice(None, None, -1) if axis in axes else slice(None) for axis in range(input.ndim)
@@ -69,11 +69,11 @@ class BaseMovement(KernelFamily):
         ]
 
     def expand(self, input: Array, *, out: TensorSpec) -> Array:
-        """Repeat axes of size 1, and new ones in front, as often as the shape says."""
+        """Broadcast to the output's shape: repeat axes of size 1 and add leading axes."""
         return self.xp.broadcast_to(input, out.shape)
 
     def unfold(self, input: Array, *, dim: int, size: int, step: int, out: TensorSpec) -> Array:
-        """Return all windows of an axis: ``[…, windows, …, size]``; they share their elements."""
+        """Return all windows of an axis, ``[…, windows, …, size]``, as overlapping views."""
         strides = list(input.strides)
         strides.append(strides[dim])
         strides[dim] *= step
@@ -81,19 +81,19 @@ class BaseMovement(KernelFamily):
         return without_much_more(windows)
 
     def repeat_dim(self, tensor: Array, *, dim: int, times: int, out: TensorSpec) -> Array:
-        """Put an axis one after the other so many times."""
+        """Repeat the tensor ``times`` times along an axis."""
         shape = tensor.shape
         apart = (*shape[:dim], times, *shape[dim:])
         repeated = self.xp.broadcast_to(self.xp.expand_dims(tensor, dim), apart)
         return repeated.reshape(out.shape)
 
     def cat(self, tensors: list[Array], *, dim: int, out: TensorSpec) -> Array:
-        """Put tensors one after the other along an axis."""
+        """Concatenate tensors along an axis."""
         return self.xp.concatenate(tensors, axis=dim)
 
 
 class BaseSlicing(KernelFamily):
-    """Ranges of the leading axes, of tensors of any dtype."""
+    """Slices over ranges of the leading axes."""
 
     family = "Base"
     low_precision = frozenset({"Slice", "SliceAssign"})
@@ -105,7 +105,7 @@ class BaseSlicing(KernelFamily):
         }
 
     def prepare_slice(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the elements that the ranges take, each in its order."""
+        """Return a kernel for the elements in the ranges; steps may be negative."""
         index = _index(first.shape, parameters["ranges"])
 
         def run(tensor: Array) -> Array:
@@ -114,7 +114,7 @@ class BaseSlicing(KernelFamily):
         return run
 
     def prepare_slice_assign(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
-        """Return the tensor with the value in the place of what the ranges take."""
+        """Return a kernel for the tensor with the elements in the ranges replaced by ``value``."""
         index = _index(first.shape, parameters["ranges"])
         copied = self.xp.array
 
@@ -133,22 +133,21 @@ def _index(shape: Shape, ranges: tuple[Slice, ...]) -> tuple[Any, ...]:
 def _as_slice(taken: range) -> slice:
     if not taken:
         return slice(0, 0)
-    # What stops before the first element has no stop: -1 would be the last one.
+        # A stop of -1 would mean the last element: a range down to element 0 has none.
     return slice(taken.start, None if taken.stop < 0 else taken.stop, taken.step)
 
 
-# A view keeps all of its tensor's memory alive, and the session's quota counts that once the tensor
-# is dropped. Larger: programs that keep small parts of large tensors need more memory. Smaller:
-# more parts are copied; the thirds of a joint projection in attention should not be.
+# A view keeps its tensor's whole memory alive, and the session's quota still counts that memory
+# after the tensor is dropped. At 4, the thirds of a joint projection in attention remain views.
 MAX_MEMORY_PER_VIEW: Final = 4
 
 
 def without_much_more(part: Array) -> Array:
-    """Return a part of a tensor as a view, or a copy where the view would keep too much alive."""
+    """Return a slice of a tensor, copied if as a view it would keep too much memory alive."""
     shown = kept = part.nbytes
     base = part.base
     while base is not None:
-        # The last of the bases holds the memory; those between, and bytes, may not know their size.
+        # The last base owns the memory. Those in between, and bytes objects, may lack ``nbytes``.
         kept = getattr(base, "nbytes", kept)
         base = getattr(base, "base", None)
     return part.copy() if kept > MAX_MEMORY_PER_VIEW * shown else part

@@ -1,8 +1,8 @@
-"""The storage of quantized tensors, and operations on them.
+"""Storage of quantized tensors, and operations on them.
 
-One is held as its bytes: the values, several to a byte where the scheme says so, then the scales.
-Uploads, reads and moves pass them on as they are; kernels see numbers. Rounding, limits and scales
-are those of burn-flex 0.21, Burn's CPU backend (``ops/qtensor.rs``).
+A quantized tensor is stored as bytes: the values, packed several to a byte if the scheme says so,
+then the scales. Uploads, reads and moves copy these bytes; kernels compute on dequantized numbers.
+Rounding, limits and scales are those of burn-flex 0.21, Burn's CPU backend (``ops/qtensor.rs``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SMALLEST_SCALE: Final = np.finfo(np.float32).smallest_normal
 
 
 def is_quantized(signature: Signature) -> bool:
-    """Whether an operation has a quantized tensor, or is there for them."""
+    """Whether an operation has a quantized input or output, or quantizes or dequantizes."""
     if signature.row in (QUANTIZE, DEQUANTIZE):
         return True
     specs = (*(use.spec for use in signature.input_uses), *signature.outputs)
@@ -51,12 +51,12 @@ def is_quantized(signature: Signature) -> bool:
 
 
 def bind_quantized(xp: Any, signature: Signature, bind: Callable[[Signature], Run]) -> Run:
-    """Return the implementation of an operation that has quantized tensors.
+    """Return the kernel of an operation on quantized tensors.
 
-    What only moves the values of one scale (Base operations) moves integers and keeps the scale.
-    Everything else computes with ``float32``, and a quantized result gets new scales.
+    An operation that only moves values with a single scale (family Base) moves integers and keeps
+    the scale. All others dequantize to ``float32`` and compute new scales for quantized results.
 
-    Raises ``Unsupported`` for values that Burn 0.21 computes with nowhere.
+    Raises ``Unsupported`` for values that Burn 0.21 cannot compute with.
     """
     inputs, outputs = signature.call.inputs, signature.outputs
     for spec in _listed((*inputs, *outputs)):
@@ -88,15 +88,16 @@ def bind_quantized(xp: Any, signature: Signature, bind: Callable[[Signature], Ru
 
 
 def stored(elements: np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, Any]:
-    """Return the bytes of a quantized tensor in the one form that tensors are held in.
+    """Convert the uploaded bytes of a quantized tensor to their stored form.
 
-    Burn writes values one to a byte or packed, whatever the scheme's store says, and fills whole
-    words. Where both take the same bytes (four values) they are packed, as Burn reads them
-    (``QuantizedBytes::into_vec_i8``). Raises ``ShapeMismatch`` where the bytes are in neither form.
+    Burn writes values one per byte or packed, whatever the scheme's store says, and pads to whole
+    words. If both forms have the same length (four values), the bytes are packed, as Burn assumes
+    when it reads them (``QuantizedBytes::into_vec_i8``). Raises ``ShapeMismatch`` for any other
+    length.
     """
     scheme = _scheme(spec)
     if elements.size not in byte_lengths(spec.shape, scheme):
-        raise ShapeMismatch(f"{elements.size:,} bytes are not those of {spec}")
+        raise ShapeMismatch(f"{spec} does not have {elements.size:,} bytes")
     if elements.size == spec.nbytes:
         return elements
     end = elements.size - _scales_count(spec) * SCALE_BYTES
@@ -110,7 +111,7 @@ def stored(elements: np.ndarray[Any, Any], spec: TensorSpec) -> np.ndarray[Any, 
 
 
 def _with_dtype(signature: Signature, dtype: DType) -> Signature:
-    """Return an operation with another dtype in place of the quantized ones."""
+    """Return an operation with ``dtype`` in place of its quantized dtypes."""
 
     def changed(argument: Any) -> Any:
         if type(argument) is tuple:
@@ -123,7 +124,7 @@ def _with_dtype(signature: Signature, dtype: DType) -> Signature:
 
 
 def _listed(specs: Any) -> list[TensorSpec]:
-    """Return the specs of present inputs, lists counted one by one."""
+    """Return the specs of all present inputs, with lists flattened."""
     found: list[TensorSpec] = []
     for spec in specs:
         if type(spec) is TensorSpec:
@@ -154,7 +155,7 @@ def _scheme(spec: TensorSpec) -> QuantScheme:
 
 
 def _unpacked(xp: Any, held: Array, spec: TensorSpec) -> tuple[Array, Array]:
-    """Return the values (``int8``, of the tensor's shape) and the scales (``float32``, flat)."""
+    """Return the values (``int8``, in the tensor's shape) and the scales (``float32``, flat)."""
     scheme, count = _scheme(spec), _scales_count(spec) * SCALE_BYTES
     body = held[: held.size - count]
     scales = held[held.size - count :].copy().view(FLOAT32)
@@ -164,13 +165,13 @@ def _unpacked(xp: Any, held: Array, spec: TensorSpec) -> tuple[Array, Array]:
     lanes = 8 // bits
     values = xp.empty((body.size, lanes), np.int8)
     for lane in range(lanes):
-        # Up and down again: the shift of a signed number brings its sign along.
+        # Shift left, then right as a signed number, which extends the sign.
         values[:, lane] = (body << (8 - bits * (lane + 1))).view(np.int8) >> (8 - bits)
     return values.reshape(-1)[: spec.size].reshape(spec.shape), scales
 
 
 def _packed(xp: Any, values: Array, scales: Array, scheme: QuantScheme | None) -> Array:
-    """Return values (``int8``) and scales as the bytes that hold them."""
+    """Return values (``int8``) and scales in their stored form."""
     assert scheme is not None
     body = xp.ascontiguousarray(values).reshape(-1).view(np.uint8)
     if is_packed(scheme):
@@ -178,7 +179,7 @@ def _packed(xp: Any, values: Array, scales: Array, scheme: QuantScheme | None) -
         lanes = 8 // bits
         padded = xp.zeros((-(-body.size * bits // 32) * 4, lanes), np.uint8)
         padded.reshape(-1)[: body.size] = body
-        # Words are little-endian, as what runs this is: the lanes of a byte follow one another.
+        # Words are little-endian on the wire and on this machine, so bytes need no reordering.
         padded &= (1 << bits) - 1
         body = padded[:, 0]
         for lane in range(1, lanes):
@@ -187,7 +188,7 @@ def _packed(xp: Any, values: Array, scales: Array, scheme: QuantScheme | None) -
 
 
 def _in_blocks(array: Array, blocks: tuple[int, ...]) -> Array:
-    """Return an array with two axes for each: which block, and where in it."""
+    """Split each axis into two: the block, and the position within it."""
     split = [
         part
         for size, block in zip(array.shape, blocks, strict=True)
@@ -197,7 +198,7 @@ def _in_blocks(array: Array, blocks: tuple[int, ...]) -> Array:
 
 
 def _beside_blocks(scales: Array, spec: TensorSpec) -> Array:
-    """Return scales so that they broadcast against ``_in_blocks``."""
+    """Reshape scales to broadcast against ``_in_blocks``."""
     if _scheme(spec).level is None:
         return scales.reshape((1,) * (2 * len(spec.shape)))
     return scales.reshape(
@@ -206,14 +207,14 @@ def _beside_blocks(scales: Array, spec: TensorSpec) -> Array:
 
 
 def _numbers(xp: Any, held: Array, spec: TensorSpec) -> Array:
-    """Return what a quantized tensor stands for: values times scales, ``float32``."""
+    """Dequantize: return values times scales as ``float32``."""
     values, scales = _unpacked(xp, held, spec)
     blocks = _in_blocks(values, block_sizes(spec.shape, _scheme(spec)))
     return (blocks * _beside_blocks(scales, spec)).reshape(spec.shape)
 
 
 def _quantized(xp: Any, tensor: Array, scales: Array, spec: TensorSpec) -> Array:
-    """Return numbers as the nearest multiples of their scales, halves away from zero."""
+    """Quantize: round to the nearest multiples of the scales, halves away from zero."""
     least, most = VALUE_RANGES[_scheme(spec).value]
     scales = scales.astype(FLOAT32, copy=False).reshape(-1)
     normal = xp.isfinite(scales) & (xp.abs(scales) >= SMALLEST_SCALE)
@@ -221,48 +222,48 @@ def _quantized(xp: Any, tensor: Array, scales: Array, spec: TensorSpec) -> Array
     blocks = _in_blocks(tensor.astype(FLOAT32, copy=False), block_sizes(spec.shape, _scheme(spec)))
     halves = blocks * (FLOAT32.type(1) / _beside_blocks(scales, spec)) * FLOAT32.type(2)
     halves = xp.where(xp.isnan(halves), FLOAT32.type(0), xp.clip(halves, 2 * least, 2 * most))
-    # Whole halves, and from each the nearest integer away from zero: nothing is rounded on the way.
+    # Truncate to whole halves, then round these away from zero: exact in integers.
     counted = halves.astype(np.int16)
     values = ((counted + (counted > 0)) >> 1).astype(np.int8).reshape(spec.shape)
     return _packed(xp, values, scales, _scheme(spec))
 
 
 def _scales_of(xp: Any, tensor: Array, spec: TensorSpec) -> Array:
-    """Return the scales with which the largest number of each block is the largest value."""
+    """Return the scales that map the largest magnitude of each block to the largest value."""
     least, most = VALUE_RANGES[_scheme(spec).value]
     blocks = _in_blocks(xp.abs(tensor), block_sizes(spec.shape, _scheme(spec)))
     inner = tuple(range(1, blocks.ndim, 2))
     by_tensor = _scheme(spec).level is None
-    # NaN is no size; where there is nothing else, the scale becomes the smallest.
+    # Ignore NaN; a block of NaN only gets the smallest scale.
     sizes = xp.where(xp.isnan(blocks), 0, blocks)
     largest = sizes.max(axis=None if by_tensor else inner, initial=0)
-    # Half a range is exact. burn-flex divides twice the largest by all of it: the same bits, but
-    # where that overflows.
+    # Dividing by half the range is exact. burn-flex doubles the numerator and divides by the whole
+    # range, which gives the same bits unless it overflows.
     return xp.asarray(largest, dtype=FLOAT32).reshape(-1) / FLOAT32.type((most - least) / 2)
 
 
 def _seen(xp: Any, tensor: Any, spec: Any) -> Any:
-    """Return an input as a kernel sees it: numbers for a quantized tensor."""
+    """Dequantize an input for a kernel, unless it is not quantized."""
     if type(spec) is tuple:
         return [_seen(xp, one, part) for one, part in zip(tensor, spec, strict=True)]
     return tensor if spec is None or spec.dtype.scheme is None else _numbers(xp, tensor, spec)
 
 
 def _kept(xp: Any, result: Any, spec: TensorSpec) -> Any:
-    """Return a result as it is held."""
+    """Quantize a result of a kernel, unless it is not declared as quantized."""
     if result is None or spec.dtype.scheme is None:
         return result
     return _quantized(xp, result, _scales_of(xp, result, spec), spec)
 
 
 def moves_integers(signature: Signature) -> bool:
-    """Return whether an operation only moves the values of one tensor with a single scale."""
+    """Whether an operation only moves the values of one tensor with a single scale."""
     (first, *_) = signature.call.inputs or (None,)
     if type(first) is not TensorSpec or signature.output_count != 1:
         return False
     scheme = first.dtype.scheme
     if scheme is None or scheme.level is not None or signature.row is MASK_FILL:
-        return False  # the fill value is a number, which would need quantizing
+        return False  # the fill value is a floating-point number
     same = signature.outputs[0].dtype is first.dtype
     alone = all(use.spec.dtype.scheme is None for use in signature.input_uses[1:])
     return signature.row.family == "Base" and same and alone

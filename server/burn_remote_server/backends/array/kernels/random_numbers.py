@@ -1,4 +1,4 @@
-"""Random tensors; the same seed gives the same tensors on every server."""
+"""Random tensors. On each kind of backend, a seed gives the same tensors on every machine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Distribution = tuple[Any, ...]
 
 
 class RandomSource(Protocol):
-    """Random numbers of one session."""
+    """A generator of the random numbers of one session."""
 
     def seed(self, seed: int) -> None:
-        """Start anew."""
+        """Restart the sequence from a seed."""
         ...
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Draw ``float64`` numbers of [0, 1)."""
+        """Draw ``float64`` numbers from [0, 1)."""
         ...
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        """Draw ``float64`` numbers with mean 0 and standard deviation 1."""
         ...
 
     def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Draw integers of [low, above)."""
+        """Draw integers from [low, above)."""
         ...
 
 
 class RandomStream:
-    """A Philox generator of the array module: counter-based, alike on every machine."""
+    """A Philox generator of the array module: counter-based, the same on every machine."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -49,19 +49,19 @@ class RandomStream:
         return self._xp.random.Generator(self._xp.random.Philox(seed))
 
     def seed(self, seed: int) -> None:
-        """Start anew."""
+        """Restart the sequence from a seed."""
         self._generator = self._new(seed)
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Draw ``float64`` numbers of [0, 1)."""
+        """Draw ``float64`` numbers from [0, 1)."""
         return self._generator.random(shape)
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Draw ``float64`` numbers with mean 0 and deviation 1."""
+        """Draw ``float64`` numbers with mean 0 and standard deviation 1."""
         return self._generator.standard_normal(shape)
 
     def integers(self, low: int, above: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Draw integers of [low, above)."""
+        """Draw integers from [low, above)."""
         return self._generator.integers(low, above, shape, dtype=dtype)
 
 
@@ -72,19 +72,19 @@ class _Random(KernelFamily):
 
     def _bernoulli(self, out: TensorSpec, probability: float) -> Array:
         if not 0.0 <= probability <= 1.0:
-            raise UsageError(f"a probability is between 0 and 1, not {probability}")
+            raise UsageError(f"a probability must be between 0 and 1, not {probability}")
         drawn = self._source.uniform(out.shape) < probability
         return drawn.astype(array_dtype(out.dtype))
 
     def _normal(self, out: TensorSpec, mean: float, deviation: float) -> Array:
         if not deviation >= 0.0:
-            raise UsageError(f"a standard deviation is 0 or more, not {deviation}")
+            raise UsageError(f"a standard deviation must be 0 or more, not {deviation}")
         drawn = self._source.normal(out.shape) * deviation + mean
         return conversion(self.xp, drawn.dtype, array_dtype(out.dtype))(drawn)
 
 
 class FloatRandom(_Random):
-    """Floating-point numbers, drawn in ``float64`` and rounded once; by default of [0, 1)."""
+    """Floating-point numbers, drawn in ``float64`` and rounded once; by default from [0, 1)."""
 
     family = "Float"
 
@@ -103,16 +103,16 @@ class FloatRandom(_Random):
 
     def _uniform(self, low: float, above: float, out: TensorSpec) -> Array:
         if not low <= above:
-            raise UsageError(f"a range starts at or below its end; this is {low} to {above}")
+            raise UsageError(f"a range must not start above its end: {low} to {above}")
         xp, dtype = self.xp, array_dtype(out.dtype)
         drawn = (self._source.uniform(out.shape) * (above - low) + low).astype(dtype)
-        # Rounding may reach the end of the range, which does not belong to it.
+        # Rounding may give the end of the range, which is excluded.
         below = np.nextafter(dtype.type(above), dtype.type(low))
         return xp.minimum(drawn, xp.asarray(below, dtype=dtype)) if low < above else drawn
 
 
 class IntRandom(_Random):
-    """Integers; by default any that the dtype has."""
+    """Integers; by default from the whole range of the dtype."""
 
     family = "Numeric"
 
@@ -132,5 +132,5 @@ class IntRandom(_Random):
         if numbers:
             low, above = (min(max(int(number), limits.min), above) for number in numbers)
         if not low < above:
-            raise UsageError(f"no integer is in the range {low} to {above}, whose end is not in it")
+            raise UsageError(f"the range {low} to {above}, end excluded, contains no integer")
         return self._source.integers(low, above, out.shape, dtype)

@@ -1,6 +1,6 @@
-"""The largest and smallest elements along an axis, their positions, and sorting.
+"""Largest and smallest elements along an axis, their positions, and sorting.
 
-Among equals the first one counts. NaN is the largest and the smallest, the first NaN before others.
+Of equal elements the first counts. A NaN is both the largest and the smallest element.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Pair = tuple[Array, Array]
 
 
 class NumericRanking(KernelFamily):
-    """Positions of extremes; the k largest elements, in ``accumulator_len``, largest first."""
+    """Positions of extremes, and the k largest elements in descending order.
+
+    Burn passes k as ``accumulator_len``.
+    """
 
     family = "Numeric"
 
@@ -32,25 +35,25 @@ class NumericRanking(KernelFamily):
         }
 
     def arg_max(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return where the largest elements along an axis stand."""
+        """Return the positions of the largest elements along an axis."""
         positions = self.xp.argmax(input, axis=axis, keepdims=True)
         return positions.astype(array_dtype(out.dtype), copy=False)
 
     def arg_min(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return where the smallest elements along an axis stand."""
+        """Return the positions of the smallest elements along an axis."""
         positions = self.xp.argmin(input, axis=axis, keepdims=True)
         return positions.astype(array_dtype(out.dtype), copy=False)
 
     def max_dim_with_indices(
         self, tensor: Array, *, dim: int, out: tuple[TensorSpec, TensorSpec]
     ) -> Pair:
-        """Return the largest elements along an axis and where they stand."""
+        """Return the largest elements along an axis and their positions."""
         return self._with_values(tensor, self.xp.argmax(tensor, axis=dim, keepdims=True), dim, out)
 
     def min_dim_with_indices(
         self, tensor: Array, *, dim: int, out: tuple[TensorSpec, TensorSpec]
     ) -> Pair:
-        """Return the smallest elements along an axis and where they stand."""
+        """Return the smallest elements along an axis and their positions."""
         return self._with_values(tensor, self.xp.argmin(tensor, axis=dim, keepdims=True), dim, out)
 
     def _with_values(
@@ -64,16 +67,16 @@ class NumericRanking(KernelFamily):
         xp, size = self.xp, input.shape[axis]
         rows = xp.moveaxis(input, axis, -1)
         if 0 < accumulator_len < size:
-            # Only the elements that are kept need sorting.
+            # Sort only the k elements that are returned.
             rows = xp.partition(rows, size - accumulator_len, axis=-1)
         largest = xp.sort(rows[..., size - accumulator_len :], axis=-1)[..., ::-1]
         return xp.moveaxis(largest, -1, axis)
 
     def arg_top_k(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return where the k largest elements along an axis stand."""
+        """Return the positions of the k largest elements along an axis."""
         xp, size = self.xp, input.shape[axis]
-        # A stable sort puts the last of equals last; seen from behind, in a row that was turned
-        # around, that is the first of equals first.
+        # A stable sort of the reversed row, read backwards, gives descending order in which the
+        # first of equal elements comes first.
         reversed_rows = xp.moveaxis(input, axis, -1)[..., ::-1]
         order = xp.argsort(reversed_rows, axis=-1, kind="stable")[..., ::-1]
         positions = size - 1 - order[..., :accumulator_len]

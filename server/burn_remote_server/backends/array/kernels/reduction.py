@@ -1,7 +1,7 @@
-"""Reductions of all elements, or of those along an axis.
+"""Reductions of all elements or along an axis, and running reductions.
 
-A full reduction has the shape ``[1]``; along an axis, that axis stays with size 1. NaN is the
-largest and the smallest of whatever it is among.
+A reduction of all elements has the shape ``[1]``; a reduction along an axis keeps that axis with
+size 1. An extreme of elements that include NaN is NaN.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class NumericReduction(KernelFamily):
     """Sums, products, means and extremes of floating-point numbers and integers.
 
     Sums and products of integers keep the dtype and wrap around; means are rounded toward zero.
-    ``accumulator_len`` is Burn's hint to kernels that reduce in parts; nothing here needs it.
+    ``accumulator_len`` is Burn's hint for kernels that reduce in parts; it is ignored here.
     """
 
     family = "Numeric"
 
     def __init__(self, xp: Any) -> None:
         super().__init__(xp)
-        # NumPy's functions of these names spend a microsecond before they call these.
+        # ``xp.sum`` and its siblings add a microsecond to each call of these.
         self._sum: Run = xp.add.reduce
         self._prod: Run = xp.multiply.reduce
         self._max: Run = xp.maximum.reduce
@@ -69,23 +69,23 @@ class NumericReduction(KernelFamily):
         return self._prod(input, axis=axis, dtype=input.dtype, keepdims=True)
 
     def mean(self, input: Array, *, out: TensorSpec) -> Array:
-        """Return the mean of all elements; of none, NaN."""
+        """Return the mean of all elements; NaN if there are none."""
         return self._mean(input, None).reshape(1)
 
     def mean_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the means along an axis; of an empty one, NaN."""
+        """Return the means along an axis; NaN if it is empty."""
         return self._mean(input, axis)
 
     def _mean(self, tensor: Array, axis: int | None) -> Array:
         xp, dtype = self.xp, tensor.dtype
         count = tensor.size if axis is None else tensor.shape[axis]
         if dtype.kind not in "iu":
-            # Not the array module's own mean: NumPy's warns where there is no element.
+            # NumPy's own ``mean`` warns about empty tensors.
             sums = self._sum(tensor, axis=axis, dtype=dtype, keepdims=True)
             return xp.true_divide(sums, xp.asarray(count, dtype=dtype))
         if count == 0:
-            raise UsageError("no integers have no mean")
-        # Summed in 64 bits, so that the mean of small integers is not that of a wrapped sum.
+            raise UsageError("the mean of no integers is undefined")
+        # Sum in 64 bits: sums of narrow integers would wrap around.
         wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
         sums = self._sum(tensor, axis=axis, dtype=wide, keepdims=True)
         return truncated_quotient(xp, sums, xp.asarray(count, dtype=wide)).astype(dtype)
@@ -120,12 +120,12 @@ class NumericReduction(KernelFamily):
         if (tensor.size if axis is None else tensor.shape[axis]) == 0:
             shape = list(tensor.shape)
             place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
-            raise ShapeMismatch(f"{place} is empty, so no element is its extreme")
+            raise ShapeMismatch(f"{place} is empty and has no largest or smallest element")
         return reduce(tensor, axis=axis, keepdims=True)
 
 
 class NumericAccumulation(KernelFamily):
-    """Running sums, products and extremes. Integers wrap around; after a NaN all is NaN."""
+    """Running sums, products and extremes. Integers wrap around; elements after a NaN are NaN."""
 
     family = "Numeric"
 

@@ -149,9 +149,21 @@ def refused_by_the_rule(x: TensorSpec) -> TensorSpec:
         ({}, [SPEC, SPEC], [SPEC], ShapeMismatch, r"mine takes \(x\), not 2 tensors"),
         ({}, [], [SPEC], ShapeMismatch, "not 0 tensors"),
         ({"inputs": {"x": "int uint"}}, [SPEC], [SPEC], DTypeMismatch, "x is .* int or uint"),
-        ({}, [SPEC], [TensorSpec((3,), F32)], ShapeMismatch, r"2, 3\], the call declares .*\[3\]"),
+        (
+            {},
+            [SPEC],
+            [TensorSpec((3,), F32)],
+            ShapeMismatch,
+            r"2, 3\], but the call declares .*\[3\]",
+        ),
         ({}, [SPEC], [TensorSpec((2, 3), F64)], DTypeMismatch, "declares float64"),
-        ({}, [SPEC], [SPEC, SPEC], ShapeMismatch, r"makes 1 tensors \(out\), the call declares 2"),
+        (
+            {},
+            [SPEC],
+            [SPEC, SPEC],
+            ShapeMismatch,
+            r"returns 1 tensors \(out\), but the call declares 2",
+        ),
         ({}, [SPEC], [], ShapeMismatch, "the call declares 0"),
         ({"shapes": refused_by_the_rule}, [SPEC], [SPEC], ShapeMismatch, "must be square"),
         ({"shapes": lambda x: x.shape[9]}, [SPEC], [SPEC], OperationFailed, "raised IndexError"),
@@ -185,10 +197,10 @@ def test_a_call_that_does_not_fit_is_refused_before_the_function_runs(
     [
         (lambda xp, x: x.astype(xp.float64), r"float64\[2, 3\] for out, but declares float32\[2"),
         (lambda xp, x: x.T, r"float32\[3, 2\] for out, but declares"),
-        (lambda xp, x: x.tolist(), "returned 2 arrays, but declares 1"),
+        (lambda xp, x: x.tolist(), "returned 2 arrays but declares 1"),
         (lambda xp, x: "text", "it returned str for out, not an array"),
         (lambda xp, x: None, "it returned NoneType for out"),
-        (lambda xp, x: (x, x), "returned 2 arrays, but declares 1"),
+        (lambda xp, x: (x, x), "returned 2 arrays but declares 1"),
     ],
 )
 def test_a_result_that_is_not_as_declared_fails(function: Function, sentence: str) -> None:

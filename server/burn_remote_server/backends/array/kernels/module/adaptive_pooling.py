@@ -1,7 +1,7 @@
-"""Means of a given number of windows that cover the input.
+"""Adaptive average pooling: means over a given number of windows that cover the input.
 
-Output ``o`` of ``n`` averages the inputs ``floor(o * size / n) .. ceil((o + 1) * size / n)``, the
-end excluded; they may overlap: PyTorch's definition, and Burn's.
+Output ``o`` of ``n`` averages the inputs ``floor(o * size / n) .. ceil((o + 1) * size / n)``, end
+excluded. Windows may overlap. The definition is PyTorch's and Burn's.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class AdaptivePooling(AxisMapping):
         return self._means("AdaptiveAvgPool2d", x, output_size)
 
     def adaptive_avg_pool1d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of ``x``, of which only the shape counts."""
+        """Return the gradient of ``x``; only the shape of ``x`` is used."""
         return self._backward("AdaptiveAvgPool1dBackward", x, grad, 1)
 
     def adaptive_avg_pool2d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of ``x``, of which only the shape counts."""
+        """Return the gradient of ``x``; only the shape of ``x`` is used."""
         return self._backward("AdaptiveAvgPool2dBackward", x, grad, 2)
 
     def _means(self, operation: str, x: Array, output_size: Shape) -> Array:
         check_rank(operation, "x", x, len(output_size) + 2, AXES[len(output_size)])
         check_positive(operation, "output_size", output_size)
         check_positive(operation, "spatial size of x", x.shape[2:])
-        if not x.size:  # the output may have any size then
+        if not x.size:  # no batch or channel: the output may be large, but has no elements either
             return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
         sums = x
         for axis, outputs in enumerate(output_size, start=2):
@@ -89,7 +89,7 @@ class AdaptivePooling(AxisMapping):
         longest = _longest(size, outputs)
         if outputs > longest:
             return self._resampled(partial(_sums, size, outputs), longest, x, axis, outputs)
-        # Few long windows: a list of their inputs would be many times as large as the input.
+        # Few long windows: a list of their taps would be many times as large as the input.
         out = self.xp.empty((*x.shape[:axis], outputs, *x.shape[axis + 1 :]), x.dtype)
         for number, window in enumerate(_windows(size, outputs)):
             out[along(axis, slice(number, number + 1))] = x[along(axis, window)].sum(
@@ -119,7 +119,7 @@ class AdaptivePooling(AxisMapping):
 def _ranges(
     size: int, outputs: int, first: int = 0, last: int | None = None
 ) -> tuple[Table, Table]:
-    """Return where windows ``first..last`` start and stop."""
+    """Return the first inputs of windows ``first..last`` and the inputs after their last ones."""
     numbers = np.arange(first, outputs if last is None else last)
     return numbers * size // outputs, -(-(numbers + 1) * size // outputs)
 
@@ -130,7 +130,7 @@ def _windows(size: int, outputs: int) -> list[slice]:
 
 
 def _longest(size: int, outputs: int) -> int:
-    """Return a bound on the length of a window, reached by most."""
+    """Return an upper bound on the length of a window."""
     return -(-size // outputs) + 1
 
 

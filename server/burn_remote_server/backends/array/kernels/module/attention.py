@@ -1,10 +1,10 @@
-"""Attention, computed in blocks so that never all of its scores are held.
+"""Attention, computed in blocks so that the whole matrix of scores is never stored.
 
-``softmax(softcap(Q K' * scale) masked + bias) V`` over blocks of queries and keys, with a running
-maximum and sum per query (Milakov & Gimelshein, arXiv:1805.02867; Dao et al., "FlashAttention",
-arXiv:2205.14135). The order of the steps is Burn's: scale (by default ``1 / sqrt(dim)``), soft cap
-``cap * tanh(scores / cap)``, mask (true hides a key), causal mask, bias. A query that sees no key
-gets zeros.
+Computes ``softmax(mask(softcap(Q K' * scale)) + bias) V`` over blocks of queries and keys with a
+running maximum and sum per query (Milakov & Gimelshein, arXiv:1805.02867; Dao et al.,
+"FlashAttention", arXiv:2205.14135). The order of the steps is Burn's: scale (by default
+``1 / sqrt(dim)``), soft cap ``cap * tanh(scores / cap)``, mask (true hides a key), causal mask,
+bias. A query for which all keys are hidden gives zeros.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SCORES = "[batch, heads, queries, keys]"
 class _Options(NamedTuple):
     scale: float
     softcap: float | None
-    # How many keys the first query may see beyond its own, or None where all are seen. The last
-    # query sees the last key.
+    # Number of keys visible to the first query after its own position, or None without a causal
+    # mask. The last query sees the last key.
     causal_offset: int | None
 
 
@@ -42,9 +42,8 @@ class Attention(ModuleKernels):
     ``value`` ``[batch, heads, keys, values]``; ``mask`` and ``attn_bias`` broadcast to ``[batch,
     heads, queries, keys]``; the output is ``[batch, heads, queries, values]``."""
 
-    # Keys that a block of scores spans where there are more. Larger: fewer queries fit into a block
-    # of the workspace, and their matrix product gets thin. Smaller: the running maxima and sums are
-    # updated more often.
+    # Maximal number of keys per block of scores. Wider blocks hold fewer queries in the workspace,
+    # which thins their matrix products; narrower ones update the running maxima more often.
     keys_at_once: ClassVar[int] = 2048
 
     def table(self) -> Mapping[str, Kernel]:
@@ -64,7 +63,7 @@ class Attention(ModuleKernels):
         is_causal: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return, for each query, the mean of the values weighted by the softmax of its scores."""
+        """Return the values averaged per query with the softmax of its scores as weights."""
         _check(query, key, value)
         batch, heads, queries, dim = query.shape
         keys = key.shape[2]
@@ -108,7 +107,7 @@ class Attention(ModuleKernels):
     ) -> Iterator[tuple[slice, slice, slice]]:
         """Yield blocks of batch, heads and queries whose scores fit into the workspace."""
         batch, heads, queries, keys = shape
-        # Scores and their exponentials are held at once.
+        # Two arrays at a time: the scores and their exponentials.
         row_bytes = max(1, 2 * min(keys, self.keys_at_once) * itemsize)
         queries_at_once = max(1, min(queries, self.workspace_bytes // row_bytes))
         heads_at_once = self.workspace_bytes // (row_bytes * queries_at_once)
@@ -127,7 +126,7 @@ class Attention(ModuleKernels):
         options: _Options,
         first_query: int,
     ) -> Array:
-        """Return the output of a block of queries, running over blocks of keys."""
+        """Return the output of a block of queries by a loop over blocks of keys."""
         xp = self.xp
         limits = xp.finfo(query.dtype)
         query = query * query.dtype.type(options.scale)
@@ -148,8 +147,8 @@ class Attention(ModuleKernels):
             if bias is not None:
                 scores += bias[..., part]
             top = scores.max(axis=-1, keepdims=True)
-            # Where every key is hidden the maximum is -inf: the lowest finite number in its place
-            # makes the exponentials 0, not NaN.
+            # The maximum is -inf if all keys are hidden. The lowest finite number in its place
+            # makes the exponentials 0 instead of NaN.
             xp.maximum(top, limits.min, out=top)
             if highest is not None:
                 xp.maximum(top, highest, out=top)
@@ -169,7 +168,7 @@ class Attention(ModuleKernels):
         return result / xp.maximum(total, limits.tiny)
 
     def _visible_keys(self, query: Array, key: Array, options: _Options, first_query: int) -> int:
-        """Return how many keys the last query of the block may see."""
+        """Return the number of keys visible to the last query of the block."""
         keys = int(key.shape[2])
         if options.causal_offset is None:
             return keys
@@ -177,7 +176,7 @@ class Attention(ModuleKernels):
         return max(0, min(keys, seen))
 
     def _hide_future(self, scores: Array, offset: int) -> None:
-        """Hide the keys after the query's own; query ``i`` sees keys up to ``i + offset``."""
+        """Hide later keys: query ``i`` sees the keys up to ``i + offset``."""
         if offset < scores.shape[3] - 1:
             places = self.xp.arange(scores.shape[3])
             limits = self.xp.arange(scores.shape[2])[:, None] + offset

@@ -1,9 +1,9 @@
 """Average pooling.
 
 ``y[o] = (sum over taps inside the input) / count``. ``count`` is the number of taps inside the
-input, or with ``count_include_pad`` inside the padded input, and never what ceil mode adds past it;
-the backward kernels divide by the same count, so they are the gradient of the forward ones (Burn's
-divide by the whole kernel where ceil mode cut it, PyTorch's do not).
+input, or with ``count_include_pad`` inside the padded input; it excludes what ceil mode adds beyond
+the padding. The backward kernels divide by the same count, so they compute the exact gradient, as
+in PyTorch. Burn's divide by the whole kernel size where ceil mode truncates a window.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class AveragePooling(Folding):
         return spread
 
     def _counts(self, windows: Windows, include_padding: bool, dtype: object) -> Array:
-        """Return the divisor of each window; 1 for one with no element, whose sum is 0."""
+        """Return the divisor of each window; 1 for an empty window, whose sum is 0."""
         counts = self.xp.ones((), dtype)
         for window in windows:
             along_axis = self._to_device(window.counts(include_padding), dtype)

@@ -1,8 +1,8 @@
-"""Resampling of one axis, each output a weighted sum of a few inputs, and the adjoint of that.
+"""Resampling along one axis, where each output is a weighted sum of a few inputs, and its adjoint.
 
-Adaptive pooling and every mode of interpolation are such maps along one axis after the other. The
-map is a list of taps, not a matrix: a matrix would multiply infinities by its zeros. Long axes are
-mapped in blocks of outputs, so that the lists stay small.
+Adaptive pooling and interpolation apply such maps to one axis after the other. A map is a list of
+taps, not a matrix: a matrix product would multiply infinite inputs by zeros. Long axes are mapped
+in blocks of outputs, which bounds the length of the lists.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from burn_remote_server.backends.array.kernels.module.module_kernels import (
 __all__ = ["AxisMap", "AxisMapping", "MakeMap", "kept"]
 
 
-# Elements of an axis before and after, up to which its map is kept: a program can fill 150 MB with
-# kept maps.
+# Maps of longer axes are not cached. This limit bounds the cache to about 150 MB.
 KEPT_ELEMENTS: Final = 2**12
 
 # Entries of the map of one block. Some ten arrays of 8 bytes per entry are alive while a map is
@@ -40,9 +39,9 @@ MakeMap = Callable[[int, int], "AxisMap"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AxisMap:
-    """``entries`` triples: output ``targets[e]`` gets ``weights[e]`` times input ``sources[e]``.
+    """A sparse linear map of one axis: adds ``weights[e] * input[sources[e]]`` to ``targets[e]``.
 
-    The arrays are NumPy's and sorted by target; ``weights`` of ``None`` are all one.
+    The arrays are NumPy's and sorted by target; ``weights`` of ``None`` are all 1.
     """
 
     inputs: int
@@ -53,8 +52,10 @@ class AxisMap:
 
     @classmethod
     def of_taps(cls, inputs: int, sources: Table, weights: Table | None) -> AxisMap:
-        """Make a map from tables ``[outputs, taps]`` of sources and weights; taps with a source
-        outside ``0..inputs`` are left out."""
+        """Make a map from tables ``[outputs, taps]`` of sources and weights.
+
+        Taps with a source outside ``0..inputs`` are dropped.
+        """
         outputs, taps = sources.shape
         targets = np.repeat(np.arange(outputs), taps)
         kept = ((sources >= 0) & (sources < inputs)).reshape(-1)
@@ -63,14 +64,16 @@ class AxisMap:
 
     @property
     def transposed(self) -> AxisMap:
-        """The adjoint: sources get what their targets hold, weighted alike."""
+        """The adjoint: targets and sources exchanged, with the same weights."""
         order = np.argsort(self.sources, kind="stable")
         weights = None if self.weights is None else self.weights[order]
         return AxisMap(self.outputs, self.inputs, self.sources[order], self.targets[order], weights)
 
     def rounds(self) -> list[tuple[Table, Table, Table | None]]:
-        """Return the entries as rounds in which no target occurs twice: targets, sources,
-        weights."""
+        """Split the entries into rounds in which no target occurs twice.
+
+        Returns the targets, sources and weights of each round.
+        """
         rank = np.arange(self.targets.size) - np.searchsorted(self.targets, self.targets)
         order = np.argsort(rank, kind="stable")
         borders = np.flatnonzero(np.diff(rank[order], prepend=-1, append=self.targets.size))
@@ -82,17 +85,17 @@ class AxisMap:
         return found
 
     def borders(self) -> Table:
-        """Return where the entries of each target begin, and where the last ones end."""
+        """Return the position of each target's first entry, and the number of entries."""
         return np.flatnonzero(np.diff(self.targets, prepend=-1, append=self.outputs))
 
     def narrowed(self) -> tuple[int, AxisMap]:
-        """Return the first source, and the map of only the sources between the first and last."""
+        """Return the first source used, and the map relative to it without unused outer sources."""
         low, high = int(self.sources.min()), int(self.sources.max())
         return low, replace(self, inputs=high + 1 - low, sources=self.sources - low)
 
 
 def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
-    """Return ``make(inputs, outputs, …)`` that keeps the maps of short axes."""
+    """Cache the maps of short axes that ``make(inputs, outputs, …)`` returns."""
     keep = lru_cache(maxsize=256)(make)
 
     @wraps(make)
@@ -104,10 +107,10 @@ def kept(make: Callable[..., AxisMap]) -> Callable[..., AxisMap]:
 
 
 class AxisMapping(ModuleKernels):
-    """Applies maps to arrays."""
+    """Application of axis maps to arrays."""
 
     def _resampled(self, make: MakeMap, taps: int, x: Array, axis: int, outputs: int) -> Array:
-        """Return ``x`` with ``axis`` mapped to ``outputs``, ``taps`` entries each at most."""
+        """Return ``x`` with ``axis`` mapped to ``outputs`` of at most ``taps`` entries each."""
         at_once = max(1, BLOCK_ENTRIES // taps)
         if outputs <= at_once:
             return self._apply(make(0, outputs), x, axis)
@@ -120,7 +123,7 @@ class AxisMapping(ModuleKernels):
         return out
 
     def _spread_back(self, make: MakeMap, taps: int, grad: Array, axis: int, inputs: int) -> Array:
-        """Return the adjoint of ``_resampled``: each of ``inputs`` gets what its outputs hold."""
+        """Apply the adjoint of ``_resampled``."""
         outputs = grad.shape[axis]
         at_once = max(1, BLOCK_ENTRIES // taps)
         if outputs <= at_once:
@@ -135,13 +138,13 @@ class AxisMapping(ModuleKernels):
         return out
 
     def _apply(self, table: AxisMap, x: Array, axis: int) -> Array:
-        """Return ``x`` with ``axis`` mapped; an output without any input is zero."""
+        """Return ``x`` with ``axis`` mapped; an output without entries is zero."""
         shape = (*x.shape[:axis], table.outputs, *x.shape[axis + 1 :])
         if not x.size or not table.targets.size:
             return self.xp.zeros(shape, x.dtype)
         borders = table.borders()
-        # Rounds are as many as the most entries of a target. Of few targets each is one sum, so
-        # there are about as many steps as the root of the entries at most.
+        # There are as many rounds as entries of the longest target. With few targets, summing per
+        # target takes fewer steps; either way, about the square root of the entries at most.
         if len(borders) - 1 < int(np.diff(borders).max()):
             by_target = [slice(first, last) for first, last in pairwise(borders.tolist())]
             return self._summed(table, by_target, x, axis, shape)

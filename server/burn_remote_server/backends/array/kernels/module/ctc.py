@@ -1,10 +1,10 @@
-"""The CTC loss: how unlikely a label sequence is under per-step probabilities; and its gradient.
+"""The loss of connectionist temporal classification (CTC), and its gradient.
 
-Connectionist temporal classification (Graves et al., ICML 2006): with the labels spread by blanks,
-``l' = blank, l1, blank, l2 … blank``, the forward variable ``alpha[t, s]`` sums the probability of
-all prefixes that end in ``l'[s]`` at step ``t``, the backward variable ``beta[t, s]`` that of all
-suffixes that start there (equations 6 to 11). Both are logarithms in float64: in float32 the small
-difference of two large ones would lose its digits.
+The loss is the negative log-probability of a label sequence under per-step probabilities (Graves et
+al., ICML 2006). With blanks between labels, ``l' = blank, l1, blank, l2 … blank``, the forward
+variable ``alpha[t, s]`` sums the probabilities of all prefixes that end in ``l'[s]`` at step ``t``;
+the backward variable ``beta[t, s]`` sums those of all suffixes that start there (equations 6 to
+11). Both are logarithms in float64: in float32 their differences would lose too many digits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["Ctc"]
 
 
 class _Emissions:
-    """The log-probability of each state's label, ``[batch, states]`` at each step, in float64.
+    """The log-probability of each state's label at each step, ``[batch, states]``, in float64.
 
-    A table of all steps would be ``states / classes`` times as large as the input; blocks of steps
-    are computed as they are reached, forward or backward.
+    A table of all steps would be ``states / classes`` times as large as the input, so blocks of
+    steps are computed when they are needed, forward or backward.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class _Emissions:
         self._log_probs = log_probs
         self._labels = labels
         self._counted = counted
-        # Indices, elements picked, the same in float64, and the result.
+        # Four arrays per block: indices, gathered elements, their float64 copy, and the result.
         self._steps_at_once = max(1, workspace_bytes // max(1, 32 * labels.size))
         self._first = self._last = 0
         self._block: Array = None
@@ -64,9 +64,12 @@ class _Emissions:
 
 
 class _Problem(NamedTuple):
-    """``labels`` ``[batch, states]`` with blanks; ``emitted``, the log-probability of each state's
-    label at each step; ``skips``: whether a state may follow the one before its blank; ``states``
-    and ``steps`` ``[batch, 1]``, how many of each count."""
+    """The data of a batch.
+
+    ``labels`` are ``[batch, states]`` with blanks. ``emitted`` has the log-probability of each
+    state's label at each step. ``skips`` says whether a state may follow the one before its blank.
+    ``states`` and ``steps``, ``[batch, 1]``, are the numbers used of each sample.
+    """
 
     labels: Array
     emitted: _Emissions
@@ -76,8 +79,11 @@ class _Problem(NamedTuple):
 
 
 class Ctc(ModuleKernels):
-    """``log_probs`` is ``[steps, batch, classes]``, ``targets`` ``[batch, length]``, the lengths
-    ``[batch]``, losses and their gradient ``[batch]``."""
+    """CTC losses and their gradients.
+
+    ``log_probs`` is ``[steps, batch, classes]``, ``targets`` ``[batch, length]``; lengths, losses
+    and the losses' gradient are ``[batch]``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -93,7 +99,7 @@ class Ctc(ModuleKernels):
         blank: int,
         out: TensorSpec,
     ) -> Array:
-        """Return ``-log p(targets)`` of each sample; infinity where the input is too short."""
+        """Return ``-log p(targets)`` per sample; infinity if the input is too short for them."""
         _check("CtcLoss", log_probs, targets, input_lengths, target_lengths, blank)
         problem = self._problem("CtcLoss", log_probs, targets, input_lengths, target_lengths, blank)
         alpha = self._first_states(problem)
@@ -115,8 +121,8 @@ class Ctc(ModuleKernels):
         """Return the gradient of ``log_probs`` as Burn's and PyTorch's native kernels define it:
         ``(exp(log_probs) - posterior) * grad_loss``.
 
-        It includes the gradient of the log-softmax before, which passes it on unchanged. Steps past
-        a sample's input length and samples with an infinite loss get zero.
+        It already includes the gradient of the preceding log-softmax, whose own backward leaves it
+        unchanged. Steps after a sample's end and samples with an infinite loss get zero.
         """
         operation = "CtcLossBackward"
         _check(operation, log_probs, targets, input_lengths, target_lengths, blank)
@@ -135,7 +141,7 @@ class Ctc(ModuleKernels):
         beta = None
         for step in reversed(range(steps)):
             beta = self._step_back(problem, beta, step)
-            # alpha and beta both count the label of this step.
+            # Both alpha and beta include the label's probability at this step: subtract it once.
             emitted = problem.emitted[step]
             counted = xp.where(xp.isfinite(emitted), emitted, 0.0)
             posterior = xp.exp(alphas[step] + beta - counted - log_total)
@@ -169,8 +175,10 @@ class Ctc(ModuleKernels):
         return _Problem(labels, emitted, skips, states, input_lengths[:, None])
 
     def _first_states(self, problem: _Problem) -> Array:
-        """Return ``alpha`` at step 0: a sequence starts with a blank or its first label. A sample
-        without steps stays before its start, where only the empty sequence is complete."""
+        """Return ``alpha`` at step 0: a sequence starts with a blank or its first label.
+
+        A sample without steps keeps a state before the start, which only completes an empty target.
+        """
         xp = self.xp
         starts = xp.arange(problem.labels.shape[1]) < 2
         alpha = xp.where(starts, problem.emitted[0], -np.inf)
@@ -178,14 +186,14 @@ class Ctc(ModuleKernels):
         return xp.where(problem.steps > 0, alpha, nothing)
 
     def _step(self, problem: _Problem, alpha: Array, step: int) -> Array:
-        """Return ``alpha`` one step on; samples past their last step keep theirs."""
+        """Return ``alpha`` of the next step; samples past their last step keep theirs."""
         reached = self.xp.logaddexp(alpha, self._shifted(alpha, 1))
         skipped = self.xp.where(problem.skips, self._shifted(alpha, 2), -np.inf)
         reached = self.xp.logaddexp(reached, skipped) + problem.emitted[step]
         return self.xp.where(step < problem.steps, reached, alpha)
 
     def _step_back(self, problem: _Problem, beta: Array | None, step: int) -> Array:
-        """Return ``beta`` at ``step`` from the one after it, ``None`` behind the last step."""
+        """Return ``beta`` at ``step`` from the next step's, which is ``None`` at the last step."""
         xp = self.xp
         places = xp.arange(problem.labels.shape[1])
         ends = (places >= problem.states - 2) & (places < problem.states)
@@ -193,13 +201,13 @@ class Ctc(ModuleKernels):
         if beta is None:
             beta = xp.full(last.shape, -np.inf)
         followed = xp.logaddexp(beta, self._shifted(beta, -1))
-        # A state may be skipped to from the one two before it.
+        # A transition may skip the blank between two different labels.
         skipped = self._shifted(xp.where(problem.skips, beta, -np.inf), -2)
         followed = xp.logaddexp(followed, skipped) + problem.emitted[step]
         return xp.where(step == problem.steps - 1, last, followed)
 
     def _shifted(self, states: Array, by: int) -> Array:
-        """Return the states moved by ``by`` places, -inf where none comes from."""
+        """Return the states moved by ``by`` places, filled with -inf."""
         moved = self.xp.full(states.shape, -np.inf)
         if by > 0:
             moved[:, by:] = states[:, :-by]
@@ -208,7 +216,7 @@ class Ctc(ModuleKernels):
         return moved
 
     def _losses(self, problem: _Problem, alpha: Array) -> Array:
-        """Return ``-log`` of the paths that end in the last label or the blank after it."""
+        """Return ``-log`` of all paths that end in the last label or the blank after it."""
         xp = self.xp
         last = xp.take_along_axis(alpha, problem.states - 1, axis=1)
         before = xp.take_along_axis(alpha, xp.maximum(problem.states - 2, 0), axis=1)

@@ -1,8 +1,13 @@
 """Deformable convolutions and their gradients.
 
-It is a convolution whose columns hold what ``deformable_sampling`` reads, times the mask. With
-columns ``X``, filters ``W`` and output ``Y``: ``Y = W X``, ``dW = dY X'``, ``dX = W' dY``, from
-which input, offset and mask get theirs through the four corners of each place.
+Tap ``k`` of window ``o`` reads the input at ``o * stride + k * dilation - padding + offset[o, k]``
+by bilinear interpolation between four elements, times the mask (Dai et al., "Deformable
+convolutional networks", arXiv:1703.06211, equations 3 and 4; Zhu et al., arXiv:1811.11168, for the
+mask). Elements outside the image are zero.
+
+With the sampled columns ``X``, filters ``W`` and output ``Y``: ``Y = W X``, ``dW = dY X'``,
+``dX = W' dY``. The gradients of input, offset and mask follow from ``dX`` by way of the four
+elements around each place.
 """
 
 from __future__ import annotations
@@ -35,9 +40,11 @@ __all__ = ["Corner", "DeformableConvolution", "Places", "Sampling"]
 
 
 class Corner(NamedTuple):
-    """One of the four elements around each place, ``[offset groups, taps * windows]``: its index in
-    the flattened channel (behind its end for an element outside), its weight, and how the weight
-    grows as the place moves down and right."""
+    """One of the four elements around each place, arrays of ``[offset groups, taps * windows]``.
+
+    The index of the element in the flattened channel (past its end for an element outside), its
+    weight, and the derivatives of the weight as the place moves down and right.
+    """
 
     indices: Array
     weights: Array
@@ -49,12 +56,12 @@ Places = tuple[Corner, Corner, Corner, Corner]
 
 
 class Sampling(ModuleKernels):
-    """Reading and its adjoint, for the windows of one block of rows of one image."""
+    """Bilinear sampling and its adjoint for a block of rows of windows of one image."""
 
     def _places(self, offset: Array, windows: Windows, first_row: int) -> Places:
-        """Return the corners around each place.
+        """Return the four corners around each place.
 
-        ``offset`` is ``[offset groups, taps, 2, rows, columns]``, rows counted from ``first_row``.
+        ``offset`` is ``[offset groups, taps, 2, rows, columns]``; its first row is ``first_row``.
         """
         groups = offset.shape[0]
         height, width = windows.sizes
@@ -82,16 +89,16 @@ class Sampling(ModuleKernels):
         return corner(0, 0), corner(0, 1), corner(1, 0), corner(1, 1)
 
     def _grid(self, axis: Axis, first: int, count: int, dtype: object) -> Array:
-        """Return the undisplaced places ``[taps, windows]`` along one axis."""
+        """Return the places ``[taps, windows]`` along one axis without offsets."""
         taps = np.arange(axis.kernel)[:, None] * axis.dilation
         starts = (np.arange(count) + first) * axis.stride - axis.padding
         return self._to_device(taps + starts, dtype)
 
     def _split(self, places: Array, size: int) -> tuple[Array, Array]:
-        """Return the element at or before each place and how far the place lies behind it.
+        """Return the element at or before each place, and the place's distance from it.
 
-        A place a whole element or more outside goes to where both neighbours are outside; a NaN
-        stays one, in the second result.
+        A place at least one element outside moves to where both neighbours are outside. For NaN,
+        the distance is NaN.
         """
         xp = self.xp
         places = xp.where(places <= -1, -2, xp.minimum(places, size))
@@ -100,7 +107,7 @@ class Sampling(ModuleKernels):
         return known.astype(np.int64), places - low
 
     def _padded_planes(self, image: Array) -> Array:
-        """Return ``[channels, height * width + 1]``: each channel and a zero for the outside."""
+        """Return ``[channels, height * width + 1]``: channels with a zero appended for outside."""
         channels = image.shape[0]
         planes = self.xp.zeros((channels, image.shape[1] * image.shape[2] + 1), image.dtype)
         planes[:, :-1] = image.reshape(channels, -1)
@@ -117,7 +124,7 @@ class Sampling(ModuleKernels):
         return found
 
     def _add_read(self, planes: Array, indices: Array, values: Array) -> None:
-        """Add ``values`` ``[channels, taps * windows]`` to the elements that ``_read`` reads."""
+        """Add ``values`` ``[channels, taps * windows]`` at ``indices``: adjoint of ``_read``."""
         groups = indices.shape[0]
         channels, length = planes.shape
         starts = self.xp.arange(channels, dtype=np.int64).reshape(groups, -1, 1) * length
@@ -132,7 +139,7 @@ class Sampling(ModuleKernels):
 
 
 class _Layer(NamedTuple):
-    """A checked layer with its tensors in the shapes that the loops want.
+    """A checked layer with its tensors reshaped for the loops over blocks.
 
     ``offset`` is ``[batch, offset groups, taps, 2, rows, columns]``, ``mask`` ``[batch, offset
     groups, taps, rows, columns]``, ``filters`` ``[weight groups, filters, channels * taps]``.
@@ -145,7 +152,7 @@ class _Layer(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows ``first..last`` of the windows of an image, ``width`` windows each."""
+    """Rows ``first..last`` of the windows of an image, ``width`` windows per row."""
 
     image: int
     first: int
@@ -154,17 +161,17 @@ class _Rows(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, EllipsisType, slice, slice]:
-        """The index that takes them from ``[batch, ..., rows, columns]``."""
+        """The index of these rows in ``[batch, ..., rows, columns]``."""
         return self.image, ..., slice(self.first, self.last), slice(None)
 
     @property
     def flat(self) -> tuple[int, EllipsisType, slice]:
-        """The index that takes them from ``[batch, ..., rows * columns]``."""
+        """The index of these rows in ``[batch, ..., rows * columns]``."""
         return self.image, ..., slice(self.first * self.width, self.last * self.width)
 
 
 class DeformableConvolution(Sampling):
-    """The forward kernel and its gradients.
+    """Deformable convolution and its gradients.
 
     ``x`` is ``[batch, channels, height, width]``, ``offset`` ``[batch, offset groups * taps * 2,
     *outputs]``, ``weight`` ``[filters, channels / weight groups, *kernel]``, ``mask`` ``[batch,
@@ -249,7 +256,7 @@ class DeformableConvolution(Sampling):
         out: tuple[TensorSpec | None, ...],
     ) -> tuple[Array | None, ...]:
         """Return the gradients of ``x``, ``offset``, ``weight``, ``mask`` and ``bias``; ``None``
-        for a mask or bias that is not there."""
+        for an absent mask or bias."""
         operation = "DeformableConv2dBackward"
         geometry, groups = (stride, padding, dilation), (weight_groups, offset_groups)
         layer = _checked(operation, x, offset, weight, mask, bias, geometry, groups)
@@ -291,10 +298,10 @@ class DeformableConvolution(Sampling):
         layer: _Layer,
         part: _Rows,
     ) -> tuple[Array, Array]:
-        """Add the rows' share to the gradients of the image and the filters.
+        """Add a block's share to the gradients of the image and the filters.
 
-        Returns those of its offsets, ``[offset groups, taps, 2, windows]``, and of its mask,
-        ``[offset groups, taps, windows]``.
+        Returns the gradients of its offsets, ``[offset groups, taps, 2, windows]``, and of its
+        mask, ``[offset groups, taps, windows]``.
         """
         xp = self.xp
         channels = planes.shape[0]
@@ -311,7 +318,7 @@ class DeformableConvolution(Sampling):
         right, answer = xp.zeros(down.shape, down.dtype), xp.zeros(down.shape, down.dtype)
         for corner in places:
             found = self._read(planes, corner.indices)
-            # What the output owes each corner per unit of its weight, unmasked.
+            # The gradient of each corner's weight, before the mask.
             owed = (columns_grad * found).reshape(groups, channels // groups, -1).sum(axis=1)
             down += owed * corner.down
             right += owed * corner.right

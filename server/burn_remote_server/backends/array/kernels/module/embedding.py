@@ -1,4 +1,4 @@
-"""Embedding: rows of a table by index, and the gradient of the table."""
+"""Embedding: lookup of rows of a table by index, and the gradient of the table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ __all__ = ["Embedding"]
 
 
 class Embedding(ModuleKernels):
-    """``weights`` is ``[rows, dim]``, ``indices`` has any shape, usually ``[batch, length]``, the
-    output and its gradient are ``[*indices, dim]``."""
+    """Embedding lookups and their gradients.
+
+    ``weights`` is ``[rows, dim]``; ``indices`` has any shape, usually ``[batch, length]``; the
+    output and its gradient are ``[*indices, dim]``.
+    """
 
     low_precision = frozenset({"Embedding"})
 
@@ -31,7 +34,7 @@ class Embedding(ModuleKernels):
         return {"Embedding": self.embedding, "EmbeddingBackward": self.embedding_backward}
 
     def embedding(self, weights: Array, indices: Array, *, out: TensorSpec) -> Array:
-        """Return the rows of ``weights`` that ``indices`` name; moves elements of any dtype."""
+        """Return the rows of ``weights`` at ``indices``; ``weights`` has any dtype."""
         check_rank("Embedding", "weights", weights, 2, "[rows, dim]")
         check_range("Embedding", "indices", indices, 0, weights.shape[0])
         return self.xp.take(weights, indices, axis=0)
@@ -39,7 +42,7 @@ class Embedding(ModuleKernels):
     def embedding_backward(
         self, weights: Array, out_grad: Array, indices: Array, *, out: TensorSpec
     ) -> Array:
-        """Return the gradient of ``weights``: each row sums what its uses got."""
+        """Return the gradient of ``weights``: the sum of ``out_grad`` over each row's uses."""
         operation = "EmbeddingBackward"
         check_rank(operation, "weights", weights, 2, "[rows, dim]")
         rows, dim = weights.shape

@@ -1,9 +1,8 @@
-"""Reductions over windows, axis by axis.
+"""Reductions over windows, one axis after the other.
 
-The maximum and the sum over a box are those along one axis after the other: a window of ``h * w``
-taps costs ``h + w`` passes over strided views and no window is ever copied. A window may be far
-larger than the input, for padding costs nothing to ask for: where there are fewer windows than taps
-each window is a pass, so there are never more passes than outputs.
+A maximum or sum over a window of ``h * w`` taps takes ``h + w`` passes over strided views, without
+a copy of any window. Windows may be far larger than the input, since padding may be large. If there
+are fewer windows than taps, each window is one pass, so passes never outnumber outputs.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ __all__ = ["AxisTap", "Folding", "along"]
 
 
 class AxisTap(NamedTuple):
-    """One tap of the windows along an axis: of the windows that have it inside the input, those
-    that no earlier tap reached (``fresh``) and the others (``seen``), each with the elements under
-    it."""
+    """One tap of the windows along an axis, of those windows that have it inside the input.
+
+    ``fresh`` are the windows that no earlier tap reached, ``seen`` the others, each with the
+    elements under the tap.
+    """
 
     tap: int
     fresh: tuple[slice, slice]
@@ -28,14 +29,14 @@ class AxisTap(NamedTuple):
 
 
 def along(axis: int, part: slice) -> tuple[slice, ...]:
-    """Return the index that takes ``part`` of ``axis`` and all of the axes before it."""
+    """Return the index of ``part`` of ``axis`` and all of the preceding axes."""
     return (*(slice(None),) * axis, part)
 
 
 def taps_of(window: Axis) -> Iterator[AxisTap]:
-    """Yield the taps that reach any window."""
-    # Later taps reach fewer windows at the end and more at the start, so what an earlier tap
-    # reached is exactly what lies behind the lowest start so far.
+    """Yield the taps that are inside the input for any window."""
+    # Later taps reach fewer windows at the end and more at the start. The windows reached so far
+    # are therefore those from the lowest start on.
     lowest = window.outputs
     for index in range(window.kernel):
         reached, _ = window.tap(index)
@@ -47,8 +48,7 @@ def taps_of(window: Axis) -> Iterator[AxisTap]:
 
 
 def windows_of(window: Axis, outputs: Array) -> Iterator[tuple[int, slice]]:
-    """Yield the windows that have elements under them, with these; none where ``outputs``, which
-    has an entry for each, is empty."""
+    """Yield the windows that cover elements, with these; nothing if ``outputs`` is empty."""
     if outputs.size:
         for number in range(window.outputs):
             elements = window.window(number)
@@ -61,7 +61,7 @@ def _moved(part: slice, by: int) -> slice:
 
 
 class Folding(ModuleKernels):
-    """Folds and their adjoint."""
+    """Folds over windows, and their adjoint."""
 
     def _fold(
         self,
@@ -72,8 +72,11 @@ class Folding(ModuleKernels):
         reduce: Callable[..., Array],
         empty: float,
     ) -> Array:
-        """Return ``combine`` over the taps of each window along ``axis``; ``empty`` where a window
-        has none inside the input. ``reduce(array, axis=…)`` is the same over a whole axis."""
+        """Combine the taps of each window along ``axis`` with ``combine``.
+
+        ``empty`` is the result of a window without taps inside the input. ``reduce(array, axis=…)``
+        is the same reduction over a whole axis.
+        """
         shape = (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :])
         if not x.size or window.outputs < window.kernel:
             out = self.xp.full(shape, empty, dtype=x.dtype)
@@ -98,8 +101,8 @@ class Folding(ModuleKernels):
         return out
 
     def _unfold_sum(self, grad: Array, axis: int, window: Axis) -> Array:
-        """Return, for each element along ``axis``, the sum of ``grad`` over the windows that it is
-        in: the adjoint of folding with a sum."""
+        """Sum ``grad``, for each element along ``axis``, over the windows that contain it: the
+        adjoint of folding with a sum."""
         shape = (*grad.shape[:axis], window.size, *grad.shape[axis + 1 :])
         out = self.xp.zeros(shape, grad.dtype)
         if not grad.size or window.outputs < window.kernel:

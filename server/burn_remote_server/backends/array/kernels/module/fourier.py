@@ -1,8 +1,8 @@
-"""The Fourier transform of real signals, and its inverse.
+"""The discrete Fourier transform of real signals, and its inverse.
 
-``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)`` for ``k = 0 .. n / 2``; its inverse has the
-factor ``1 / n``: the definitions of NumPy and PyTorch. ``n`` cuts or zero-pads the signal (the
-spectrum for the inverse). Burn allows powers of two only; any ``n`` works here.
+``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)`` for ``k = 0 .. n / 2``. The inverse has the
+factor ``1 / n``. These are the definitions of NumPy and PyTorch. ``n`` truncates or zero-pads the
+signal (for the inverse, the spectrum). Burn requires powers of two; here ``n`` is any length.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ __all__ = ["Fourier"]
 
 
 class Fourier(ModuleKernels):
-    """A spectrum is two tensors, real and imaginary parts, with ``n / 2 + 1`` entries along
-    ``dim``."""
+    """Real Fourier transforms along one axis.
+
+    A spectrum is two tensors, its real and imaginary parts, with ``n / 2 + 1`` entries along
+    ``dim``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -37,7 +40,7 @@ class Fourier(ModuleKernels):
         if length < 1:
             raise refuse("Rfft", "n", length, "at least 1")
         spectrum = self.xp.fft.rfft(signal, n=length, axis=dim)
-        # Copies: two views would keep the complex array alive as long as either lives.
+        # Copies, because a view of either part would keep the whole complex array alive.
         real, imaginary = spectrum.real.astype(signal.dtype), spectrum.imag.astype(signal.dtype)
         check_shape("Rfft", "spectrum", real, out[0].shape, "as declared")
         return real, imaginary

@@ -1,15 +1,15 @@
 """Resizing of images.
 
-Every mode resamples one axis after the other. Output ``o`` of ``n`` lies in the input at
-``(o + 1/2) * size / n - 1/2``, or with aligned corners at ``o * (size - 1) / (n - 1)``; what it
-takes from the inputs around that place is Burn 0.21's rule for each mode:
+Every mode resamples one axis after the other. Output ``o`` of ``n`` is at the input position
+``(o + 1/2) * size / n - 1/2``, or with aligned corners at ``o * (size - 1) / (n - 1)``. The modes
+weight the inputs around that position as in Burn 0.21:
 
-- Nearest: the input at ``floor(o * size / n)``, whatever ``align_corners`` says.
-- Bilinear: the two neighbours, weighted by nearness; places before the first input take the first.
+- Nearest: the input at ``floor(o * size / n)``, regardless of ``align_corners``.
+- Bilinear: two neighbours with linear weights; positions before the first input use the first.
 - Bicubic: four neighbours, weighted by Keys' kernel with a = -3/4 ("Cubic convolution interpolation
-  for digital image processing", 1981); places outside repeat the edge.
+  for digital image processing", 1981); positions outside use the edge's input.
 - Lanczos3: six neighbours, weighted by ``sinc(t) * sinc(t / 3)`` (Duchon, "Lanczos filtering in one
-  and two dimensions", 1979); places outside are left out and the weights scaled to sum to one.
+  and two dimensions", 1979), without those outside; the weights are scaled to a sum of 1.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ from burn_remote_server.backends.array.kernels.module.module_kernels import (
 
 __all__ = ["Interpolation"]
 
-# Inputs that an output takes.
+# Number of inputs per output.
 TAPS: Final[Mapping[str, int]] = {"Nearest": 1, "Bilinear": 2, "Bicubic": 4, "Lanczos3": 6}
 
 
 class Interpolation(AxisMapping):
-    """``x`` is ``[batch, channels, height, width]``; every output is linear in it, so the gradient
-    is the transposed map."""
+    """Interpolation and its gradient.
+
+    ``x`` is ``[batch, channels, height, width]``. Outputs are linear in ``x``, so the gradient is
+    the transposed map.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -58,10 +61,10 @@ class Interpolation(AxisMapping):
     ) -> Array:
         """Return ``x`` resized to ``output_size``."""
         _check("Interpolate", x, output_size, mode)
-        if not x.size:  # the output may have any size then
+        if not x.size:  # no batch or channel: the output may be large, but has no elements either
             return self.xp.zeros((*x.shape[:2], *output_size), x.dtype)
         sizes = dict(enumerate(zip(x.shape[2:], output_size, strict=True), start=2))
-        # The axis that shrinks most goes first: the other one then has less to do.
+        # The axis that shrinks most goes first, which leaves less work for the other.
         for axis in sorted(sizes, key=lambda axis: sizes[axis][1] / sizes[axis][0]):
             size, outputs = sizes[axis]
             make = partial(_map, size, outputs, mode, align_corners)
@@ -78,7 +81,7 @@ class Interpolation(AxisMapping):
         align_corners: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return the gradient of ``x``, of which only the shape counts."""
+        """Return the gradient of ``x``; only the shape of ``x`` is used."""
         _check("InterpolateBackward", x, output_size, mode)
         check_shape("InterpolateBackward", "grad", grad, (*x.shape[:2], *output_size))
         if not x.size:
@@ -144,7 +147,7 @@ def _lanczos3(size: int, outputs: int, align_corners: bool, numbers: Table) -> A
 
 
 def _neighbours(places: Table, first: int, last: int) -> tuple[Table, Table]:
-    """Return the inputs ``first..last`` around each place and their distances from it."""
+    """Return the inputs ``first..last`` relative to each position, and their distances from it."""
     sources = np.floor(places)[:, None] + np.arange(first, last + 1)
     return sources.astype(np.int64), places[:, None] - sources
 

@@ -1,7 +1,7 @@
 """Linear layers and their gradients.
 
-``y = x W + b``, ``dx = dy W'``, ``dW = sum over the batch of x' dy``, ``db = sum of dy``. The
-weight is Burn's ``[d_input, d_output]``, the transpose of PyTorch's.
+``y = x W + b``, ``dx = dy W'``, and summed over the batch, ``dW = x' dy`` and ``db = dy``.
+The weight is ``[d_input, d_output]`` as in Burn, the transpose of PyTorch's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ WEIGHT = "[d_input, d_output]"
 
 
 class Linear(ModuleKernels):
-    """``x`` is ``[..., d_input]``, ``bias`` ``[d_output]``, the output and its gradient ``[...,
-    d_output]``. The leading axes are one axis to the matrix product."""
+    """Linear layers and their gradients.
+
+    ``x`` is ``[..., d_input]``, ``bias`` ``[d_output]``, the output and its gradient ``[...,
+    d_output]``. The matrix products flatten the leading axes into one.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -73,13 +76,13 @@ class Linear(ModuleKernels):
 
 def _check_last(operation: str, argument: str, array: Array, size: int) -> None:
     if array.ndim < 1 or array.shape[-1] != size:
-        expected = f"[..., {size}] to go with the weight"
+        expected = f"[..., {size}] to match the weight"
         raise refuse(operation, f"shape of {argument}", array.shape, expected)
 
 
 def _rows(array: Array) -> Array:
     size = array.shape[-1]
-    # Not -1: it cannot be inferred where the size is 0.
+    # Not -1, which cannot be inferred if the size is 0.
     count = 1
     for length in array.shape[:-1]:
         count *= length

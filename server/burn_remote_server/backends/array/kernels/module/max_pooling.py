@@ -1,9 +1,9 @@
 """Max pooling, with and without the positions of the maxima.
 
-``y[o] = max over taps of x[o * stride + tap * dilation - padding]``; padding never wins. Among
-equal elements the first in row-major order counts, as in Burn and PyTorch; a NaN wins over numbers,
+``y[o] = max over taps of x[o * stride + tap * dilation - padding]``, without the padding. Of equal
+elements the first in row-major order counts, as in Burn and PyTorch; NaN is larger than any number,
 as in PyTorch (Burn's CPU backends disagree with each other). In ceil mode Burn keeps windows that
-lie wholly outside the input: they give -inf and the index -1.
+are wholly outside the input: their maximum is -inf, their index -1.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ __all__ = ["MaxPooling"]
 
 
 class MaxPooling(Folding):
-    """``x`` is ``[batch, channels, *sizes]``, outputs, their indices and gradient are ``[batch,
-    channels, *outputs]``. An index counts the elements of one channel in row-major order."""
+    """Max pooling and its gradients.
+
+    ``x`` is ``[batch, channels, *sizes]``; outputs, their indices and gradient are ``[batch,
+    channels, *outputs]``. An index counts the elements of one channel in row-major order.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -117,13 +120,13 @@ class MaxPooling(Folding):
     def max_pool1d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient of ``x``; only its shape and the indices count."""
+        """Return the gradient of ``x``; only the shape of ``x`` and the indices are used."""
         return self._backward("MaxPool1dWithIndicesBackward", x, grad, indices)
 
     def max_pool2d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient of ``x``; only its shape and the indices count."""
+        """Return the gradient of ``x``; only the shape of ``x`` and the indices are used."""
         return self._backward("MaxPool2dWithIndicesBackward", x, grad, indices)
 
     def _maxima(self, x: Array, windows: Windows) -> Array:
@@ -134,8 +137,8 @@ class MaxPooling(Folding):
     def _maxima_and_indices(
         self, x: Array, windows: Windows, indices_out: TensorSpec
     ) -> tuple[Array, Array]:
-        # Innermost axis first: among equal elements each row offers its first one and the first
-        # row wins, which is row-major order. The other way round a lower row could win.
+        # Innermost axis first: of equal elements, each row keeps its first and the first row wins,
+        # which is row-major order. In the other order a lower row could win.
         indices: Array = None
         scale = 1
         for axis, window in reversed(list(enumerate(windows, start=2))):
@@ -146,8 +149,11 @@ class MaxPooling(Folding):
     def _fold_indices(
         self, x: Array, indices: Array | None, axis: int, window: Axis, scale: int
     ) -> tuple[Array, Array]:
-        """Return the maxima along ``axis`` and the sum of ``scale`` times their position there and
-        of their entry in ``indices`` (-1 where a window has none)."""
+        """Return the maxima along ``axis`` and their flat indices.
+
+        A flat index is ``scale`` times the position along ``axis`` plus the entry of ``indices`` at
+        that position; -1 for a window without elements.
+        """
         shape = (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :])
         best = self.xp.full(shape, -math.inf, dtype=x.dtype)
         where = self.xp.full(shape, -1, dtype=np.int64)
@@ -158,7 +164,7 @@ class MaxPooling(Folding):
                 best[part] = self.xp.take_along_axis(x[under], first, axis=axis)
                 place = (elements.start + first * elements.step) * scale
                 if indices is not None:
-                    # A window of the inner axis is empty at all places of this one, or at none.
+                    # A window of the inner axis is empty at all positions of this axis or at none.
                     inner = self.xp.take_along_axis(indices[under], first, axis=axis)
                     place = self.xp.where(inner < 0, inner, place + inner)
                 where[part] = place
@@ -171,10 +177,10 @@ class MaxPooling(Folding):
             where[part] = self._combined(places[fresh[1]], indices, under)
             under, part = along(axis, seen[1]), along(axis, seen[0])
             challenger, holder, place = x[under], best[part], where[part]
-            # False for a NaN that holds, true for one that challenges a number.
+            # False if the holder is NaN, true if only the challenger is.
             wins = ~(challenger <= holder) & (holder == holder)
             if indices is not None:
-                # An empty window of the inner axis must not win with its -inf.
+                # An empty window of the inner axis has -inf, which must not win.
                 wins = (wins | (place < 0)) & (indices[under] >= 0)
             self.xp.copyto(holder, challenger, where=wins)
             self.xp.copyto(place, self._combined(places[seen[1]], indices, under), where=wins)
@@ -195,7 +201,7 @@ class MaxPooling(Folding):
         size = math.prod(x.shape[2:])
         check_range(operation, "indices", indices, -1, size)
         planes = x.shape[0] * x.shape[1]
-        # One element more per channel takes what belongs to the empty windows.
+        # One extra element per channel receives the gradient of empty windows.
         sums = self.xp.zeros((planes, size + 1), grad.dtype)
         starts = self.xp.arange(planes, dtype=np.int64)[:, None] * (size + 1)
         flat = indices.reshape(planes, math.prod(grad.shape[2:])).astype(np.int64)

@@ -1,8 +1,8 @@
-"""The positions of the windows of a convolution or a pooling on its input.
+"""The windows of a convolution or a pooling, and their positions on its input.
 
-Sizes follow Burn 0.21, which are those of Dumoulin & Visin, "A guide to convolution arithmetic for
-deep learning" (arXiv:1603.07285), except that in ceil mode a last window may start in the padding
-or past the end: Burn keeps it, other libraries drop it.
+Sizes are those of Burn 0.21. They follow Dumoulin & Visin, "A guide to convolution arithmetic for
+deep learning" (arXiv:1603.07285), except in ceil mode, where Burn keeps a last window that starts
+in the padding or past the end; other libraries drop it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from burn_remote_server.backends.array.kernels.module.module_kernels import Tabl
 
 __all__ = ["Axis", "Position", "Windows"]
 
-# Taps of a window up to which the list of them is kept, at some 400 bytes each. Larger: more memory
-# than the 200 MB that a program can fill so. Smaller: common layers make their lists at each call.
+# Longer lists of taps are not cached. At 400 bytes per tap, this bounds the cache to about 200 MB.
 KEPT_TAPS: Final = 512
 
-# A tap's index, the windows that have it inside the input, the elements under it: one per axis.
+# A tap's index, the windows with the tap inside the input, the elements under it: one per axis.
 Position = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The windows along one axis: ``outputs`` of them, each of ``kernel`` taps ``dilation`` apart,
-    ``stride`` from one to the next, the first starting ``padding`` before the input's ``size``."""
+    """The windows along one axis of an input of ``size``.
+
+    There are ``outputs`` windows, ``stride`` apart, each of ``kernel`` taps that are ``dilation``
+    apart. The first window starts ``padding`` before the input.
+    """
 
     size: int
     kernel: int
@@ -42,8 +44,8 @@ class Axis:
     outputs: int
 
     def tap(self, index: int, first: int = 0, last: int | None = None) -> tuple[slice, slice]:
-        """Return which windows of ``first..last`` have tap ``index`` inside the input, counted from
-        ``first``, and the input's elements under it (both empty where none has)."""
+        """Return the windows of ``first..last`` that have tap ``index`` inside the input, and the
+        elements under it. Windows count from ``first``; both are empty if there are none."""
         last = self.outputs if last is None else last
         shift = index * self.dilation - self.padding
         low = max(first, -(shift // self.stride))
@@ -55,7 +57,7 @@ class Axis:
         return slice(low - first, high - first), slice(start, stop, self.stride)
 
     def window(self, number: int) -> slice:
-        """Return the input's elements under a window's taps (empty where none lies inside)."""
+        """Return the input's elements under a window, empty if it lies outside the input."""
         taps = self._taps_inside(number)
         if not taps:
             return slice(0, 0)
@@ -63,8 +65,10 @@ class Axis:
         return slice(start + taps[0] * step, start + taps[-1] * step + 1, step)
 
     def reaching(self, first: int, last: int) -> Iterable[int]:
-        """Return, in order, the taps that may lie inside the input for one of windows
-        ``first..last``: fewer than there are such windows, or only those that do."""
+        """Return the taps, in order, that may be inside the input for windows ``first..last``.
+
+        All taps if they do not outnumber these windows, otherwise only taps that are inside.
+        """
         if self.kernel <= last - first:
             return range(self.kernel)
         found: list[int] = []
@@ -85,7 +89,7 @@ class Axis:
         return self.padding == 0 and reach < self.size
 
     def counts(self, include_padding: bool) -> Table:
-        """Return how many taps of each window lie inside the input, or inside its padded form."""
+        """Return the number of each window's taps inside the input, or inside the padded input."""
         margin = self.padding if include_padding else 0
         starts = np.arange(self.outputs) * self.stride - self.padding
         first = np.maximum(-((starts + margin) // self.dilation), 0)
@@ -111,10 +115,10 @@ class Windows(tuple[Axis, ...]):
         *,
         ceil_mode: bool = False,
     ) -> Windows:
-        """Lay windows over an input of ``sizes``.
+        """Return the windows over an input of ``sizes``.
 
-        Raises ``ShapeMismatch`` for a stride, dilation or kernel below 1, a negative padding, and a
-        kernel that does not fit into the padded input.
+        Raises ``ShapeMismatch`` for a stride, dilation or kernel below 1, for negative padding, and
+        for a kernel that does not fit into the padded input.
         """
         check_positive(operation, "kernel_size", kernel)
         check_positive(operation, "stride", stride)
@@ -156,22 +160,21 @@ class Windows(tuple[Axis, ...]):
 
     @property
     def inside(self) -> bool:
-        """Whether no window reaches past the input."""
+        """Whether all windows lie inside the input."""
         return all(axis.inside for axis in self)
 
     def positions(self, first: int, last: int) -> Iterable[Position]:
-        """List each tap with the windows that have it inside the input and the elements under it.
+        """List each tap with the windows that have it inside the input, and the elements under it.
 
-        Only windows ``first..last`` of the outermost axis count. Taps that lie in the padding for
-        all of them are left out.
+        Only windows ``first..last`` of the outermost axis count. Taps that are in the padding for
+        all of them are omitted.
         """
         if self.taps > KEPT_TAPS:
             return _placed(self, first, last)
         return _kept(self, first, last)
 
 
-# Larger: nothing is gained, a program has few distinct layers. Smaller: the blocks of one
-# convolution would push each other out (a 3x3 layer's list takes 4 KB and 30 us to make).
+# More entries than the layers of a program; making the list of a 3x3 layer takes 30 us and 4 KB.
 @lru_cache(maxsize=1024)
 def _kept(windows: Windows, first: int, last: int) -> tuple[Position, ...]:
     return tuple(_placed(windows, first, last))
