@@ -27,6 +27,7 @@ from differential.reference import (
     erf,
     in_float64,
     interpolated,
+    mean_squared_error,
     pooled,
     quantized,
     rounded_once,
@@ -746,7 +747,7 @@ ROWS: Final = {
             lambda table, at: table[at]),
         Row("mse_loss", lambda draw: ((draw.tame(),), (draw.integer(-2, 2),)),
             lambda x, n: F.mse_loss(x, br.full_like(x, float(n))),
-            in_float64(lambda x, n: np.mean((x - n) ** 2)), 6),
+            mean_squared_error, 6),
         # -- quantized tensors
         Row("quantize", with_block,
             lambda x, block: x.quantize(br.quant_scheme("Q8S", block=block)).dequantize(),

@@ -17,6 +17,7 @@ __all__ = [
     "convolved",
     "in_float64",
     "interpolated",
+    "mean_squared_error",
     "pooled",
     "quantized",
     "rounded_once",
@@ -61,6 +62,13 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 def _as(argument: Any, dtype: Any, dtypes: Any) -> Any:
     is_one = isinstance(argument, np.ndarray) and argument.dtype in dtypes
     return argument.astype(dtype) if is_one else argument
+
+
+def mean_squared_error(x: Array, number: int) -> Array:
+    """Return the mean squared distance to a number; each step is rounded, so squares can overflow
+    in float16, as they do in PyTorch."""
+    distance = rounded_once(lambda x: x - x.dtype.type(number))(x)
+    return np.asarray(in_float64(np.mean)(rounded_once(np.square)(distance)))
 
 
 def converted(x: Array, target: Any) -> Array:
