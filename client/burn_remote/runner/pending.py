@@ -31,23 +31,23 @@ class Source(Protocol):
 class Pending(Generic[T]):
     """A future value: wait for it with ``result()`` or ``await``, from any thread or event loop."""
 
-    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_source", "_value")
+    # Without a lock: an interrupt could leave it locked. Appending to a list or deque, and popping
+    # from a deque, are atomic.
+    __slots__ = ("_callbacks", "_outcomes", "_source")
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
-        self._lock = threading.Lock()
         self._callbacks: deque[Callable[[Pending[T]], object]] = deque()
-        self._done = False
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        # Values and errors that were delivered; only the first counts.
+        self._outcomes: list[tuple[T | None, BaseException | None]] = []
 
     def __repr__(self) -> str:
-        state = "done" if self._done else "not done"
+        state = "done" if self._outcomes else "not done"
         return f"<Pending: {state}; wait with result() or await>"
 
     def done(self) -> bool:
         """Whether the value or the error has arrived."""
-        return self._done
+        return bool(self._outcomes)
 
     def complete(self, value: T) -> None:
         """Deliver the value; later deliveries are ignored."""
@@ -64,7 +64,7 @@ class Pending(Generic[T]):
         ``concurrent.futures`` does: that thread delivers the values of others too.
         """
         self._callbacks.append(callback)
-        if self._done:
+        if self._outcomes:
             self._call_back()
 
     def attend(self) -> None:
@@ -77,16 +77,17 @@ class Pending(Generic[T]):
 
         Raises the error that was delivered, and ``TimeoutError`` after ``timeout_seconds``.
         """
-        if not self._done:
+        if not self._outcomes:
             if self._source is not None:
                 self._source.wait(self, timeout_seconds)
             else:
                 self.wait(timeout_seconds)
-        if not self._done:
+        if not self._outcomes:
             raise TimeoutError(f"no answer within {timeout_seconds} seconds")
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]  # done without error: the value is set
+        value, error = self._outcomes[0]
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # done without error: the value is set
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block until done, without reading any socket; return whether it is done."""
@@ -113,17 +114,15 @@ class Pending(Generic[T]):
         return self.result()
 
     def _finish(self, value: T | None, error: BaseException | None) -> None:
-        with self._lock:
-            if self._done:
-                return
-            self._value, self._error = value, error
-            self._done = True
+        if not self._outcomes:
+            self._outcomes.append((value, error))
+        # Also where it was done before: an interrupt may have come before the callbacks were.
         self._call_back()
 
     def _call_back(self) -> None:
         """Call each callback that no other thread has taken."""
-        # ``on_done`` appends before it looks at ``_done``, and ``_done`` is set before this looks
-        # at the callbacks: whichever comes second calls. Popping from a deque is atomic.
+        # ``on_done`` appends a callback before it looks for an outcome, and an outcome is appended
+        # before this looks for callbacks: whichever comes second calls.
         while self._callbacks:
             try:
                 callback = self._callbacks.popleft()

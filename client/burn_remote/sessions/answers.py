@@ -64,13 +64,25 @@ class Answers:
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
-    def take(self, message: object) -> None:
+    def take(self, message: object, *, is_repeated: bool = False) -> None:
         """Deliver the content of a message to the request that it answers.
+
+        ``is_repeated``: an interrupt came while the message was taken for the first time. Each step
+        of what follows may be repeated, and a request is forgotten after it was completed.
 
         Raises ``ProtocolViolation`` for a message that answers no request, and the server's reason
         for closing.
         """
-        _HANDLERS.get(type(message), Answers._refuse)(self, message)
+        if is_repeated and self._has_taken(message):
+            return
+        _HANDLERS.get(type(message), Answers._refuse)(self, message, is_repeated)
+
+    def _has_taken(self, message: object) -> bool:
+        if isinstance(message, Failed):
+            return any(known.tensor == message.error.tensor for known in self._unreported)
+        if isinstance(message, Reply):
+            return message.request not in self._requests
+        return isinstance(message, Chunk) and message.payload not in self._requests
 
     def fail(self, error: BurnRemoteError) -> None:
         """Fail every open request."""
@@ -78,19 +90,19 @@ class Answers:
         for request in requests.values():
             request.pending.fail(fresh(error))
 
-    def _take_reply(self, reply: Reply) -> None:
+    def _take_reply(self, reply: Reply, is_repeated: bool) -> None:
         request = self._requests.get(reply.request)
         if request is None:
             raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
         value = reply.value
         if isinstance(value, BurnRemoteError):
-            del self._requests[reply.request]
             request.pending.fail(self._explained(value))
+            del self._requests[reply.request]
         elif isinstance(value, TensorSpec):
             self._begin_download(request, value)
         else:
-            del self._requests[reply.request]
             self._complete(request, value)
+            del self._requests[reply.request]
 
     def _complete(self, request: _Request, value: bytes | int | None) -> None:
         spec = request.read
@@ -102,8 +114,8 @@ class Answers:
             request.pending.complete(DTypeUsage(value))
         elif self._unreported and request.reports_failures:
             # A sync raises the first failure that no read has raised.
-            first, self._unreported = self._unreported[0], []
-            request.pending.fail(first)
+            request.pending.fail(self._unreported[0])
+            self._unreported = []
         else:
             request.pending.complete(None)
 
@@ -113,30 +125,33 @@ class Answers:
             raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
         request.buffer = np.empty(spec.nbytes, np.uint8).data
 
-    def _take_chunk(self, chunk: Chunk) -> None:
+    def _take_chunk(self, chunk: Chunk, is_repeated: bool) -> None:
         request = self._requests.get(chunk.payload)
         end = chunk.offset + len(chunk.data)
-        if request is None or chunk.offset != request.received or end > len(request.buffer):
+        is_next = request is not None and (
+            chunk.offset == request.received or (is_repeated and end == request.received)
+        )
+        if request is None or not is_next or end > len(request.buffer):
             raise ProtocolViolation(f"a chunk of payload {chunk.payload} that nobody expects")
         request.buffer[chunk.offset : end] = chunk.data
         request.received = end
         if end == len(request.buffer):
-            del self._requests[chunk.payload]
             assert request.read is not None  # only reads have buffers
             request.pending.complete(
                 TensorData(request.buffer, request.read.shape, request.read.dtype)
             )
+            del self._requests[chunk.payload]
 
-    def _take_failed(self, failed: Failed) -> None:
+    def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
         if len(self._unreported) < UNREPORTED_LENGTH:
             # Looked up now: 16,384 tensors later the line would be forgotten.
             failed.error.location = self._locations.find(failed.error.tensor)
             self._unreported.append(failed.error)
 
-    def _take_closing(self, closing: Closing) -> None:
+    def _take_closing(self, closing: Closing, is_repeated: bool) -> None:
         raise closing.error
 
-    def _refuse(self, message: object) -> None:
+    def _refuse(self, message: object, is_repeated: bool) -> None:
         raise ProtocolViolation(f"a server does not send {type(message).__name__}")
 
     def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
@@ -146,7 +161,7 @@ class Answers:
         return error
 
 
-_HANDLERS: Final[dict[type[Any], Callable[[Answers, Any], None]]] = {
+_HANDLERS: Final[dict[type[Any], Callable[[Answers, Any, bool], None]]] = {
     Reply: Answers._take_reply,
     Chunk: Answers._take_chunk,
     Failed: Answers._take_failed,

@@ -60,10 +60,15 @@ class BurnReplies:
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
-    def take(self, answer: Answer) -> None:
-        """Deliver a reply. Raises ``ProtocolViolation`` for one that answers no request."""
-        request = self._requests.pop(answer.request, None)
+    def take(self, answer: Answer, *, is_repeated: bool = False) -> None:
+        """Deliver a reply. Raises ``ProtocolViolation`` for one that answers no request.
+
+        ``is_repeated``: an interrupt came while it was delivered for the first time.
+        """
+        request = self._requests.get(answer.request)
         if request is None:
+            if is_repeated:
+                return
             raise ProtocolViolation(f"an answer to {answer.request:#x}, which was not asked")
         value = answer.value
         if request.read is not None:
@@ -77,14 +82,16 @@ class BurnReplies:
             request.pending.complete(DTypeUsage(value))
         else:
             self._finish_sync(request, value if isinstance(value, OperationFailed) else None)
+        # Only now: an interrupt before this has the reply delivered again.
+        del self._requests[answer.request]
 
     def _finish_sync(self, request: _Request, failure: OperationFailed | None) -> None:
         self._unreported = first = self._unreported or failure
         if first is None or not request.reports_failures:
             request.pending.complete(None)
         else:
-            self._unreported = None
             request.pending.fail(first)
+            self._unreported = None
 
     def fail(self, error: BurnRemoteError) -> None:
         """Fail every open request."""

@@ -63,6 +63,7 @@ class BurnSession:
         # On a real server all sessions share one table of tensors: whoever counts from 0, as its
         # own clients do, meets others there.
         self._next_tensor = secrets.randbits(62)
+        self._handling = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
         self._replies: Final = BurnReplies(self._locations)
         self._connection: Final = BurnConnection(
@@ -255,9 +256,12 @@ class BurnSession:
         self._connection.receiver.attend()
 
     def _handle(self, frame: bytes) -> None:
-        self.traffic.frames_received += 1
-        self.traffic.bytes_received += len(frame)
-        self._replies.take(decode_answer(frame))
+        is_repeated = frame is self._handling  # after an interrupt
+        self._handling = frame
+        if not is_repeated:
+            self.traffic.frames_received += 1
+            self.traffic.bytes_received += len(frame)
+        self._replies.take(decode_answer(frame), is_repeated=is_repeated)
 
     # -- the end ------------------------------------------------------------------------------
 

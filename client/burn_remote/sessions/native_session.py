@@ -91,6 +91,9 @@ class NativeSession:
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
         self._flush_scheduled = False
+        # The last frame that was received, and whether it was counted.
+        self._handling: bytes | memoryview = b""
+        self._is_counted = False
         self._answers: Final = Answers(self._locations)
         self._connection: Final = Connection(
             dial,
@@ -323,16 +326,22 @@ class NativeSession:
         self._connection.receiver.attend()
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
-        """Handle a frame of the link with this number."""
-        self.traffic.frames_received += 1
-        self.traffic.bytes_received += len(frame)
+        """Handle a frame of the link with this number, again if an interrupt came before."""
+        is_repeated = frame is self._handling
+        if not is_repeated:
+            self._handling, self._is_counted = frame, False
+        if not is_repeated:
+            self.traffic.frames_received += 1
+            self.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
         if isinstance(message, Acknowledged):
             self._connection.note_acknowledged(message.received)
             return
-        if not isinstance(message, Closing) and not self._connection.note_received(link):
-            return
-        self._answers.take(message)
+        if not isinstance(message, Closing) and not self._is_counted:
+            self._is_counted = True
+            if not self._connection.note_received(link):
+                return
+        self._answers.take(message, is_repeated=is_repeated)
         if self._connection.acknowledgement_due:
             self._flush_soon()
 

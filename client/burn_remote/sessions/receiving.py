@@ -39,6 +39,9 @@ class Receiver:
         # One attribute, so that no thread passes a link's frame to another link's ``handle``.
         self._source = (link, handle)
         self._lost = lost
+        # The frame that is being handled, and by what.
+        self._frame: Any = None
+        self._handle_frame = handle
         self._reading = threading.Lock()
         self._wanted = threading.Event()
         self._left_at = 0.0
@@ -118,11 +121,17 @@ class Receiver:
     def _read_frame(self, timeout_seconds: float | None) -> bool:
         link, handle = self._source
         try:
-            frame = link.receive(timeout_seconds)
-            if frame is None:
-                return False
-            handle(frame)
+            if self._frame is None:
+                self._handle_frame = handle
+                # Kept until it is handled: Ctrl-C may come in between, and whoever reads next
+                # handles it, maybe for the second time.
+                self._frame = link.receive(timeout_seconds)
+                if self._frame is None:
+                    return False
+            self._handle_frame(self._frame)
+            self._frame = None
         except BurnRemoteError as error:
+            self._frame = None
             with self._changed:
                 self._broken = self._source[0] is link
             self._lost(link, error)

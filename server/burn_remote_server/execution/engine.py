@@ -7,7 +7,7 @@ for a socket; what must be sent, fetched or told goes to its ``Outbox``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -132,6 +132,17 @@ class Engine:
             else:
                 raise plan.wrong_tensors(task[1:])
 
+    def fail_interrupted(self, task: Sequence[Any]) -> bool:
+        """Fail an operation during which an interrupt came, unless it has stored its outputs.
+
+        Returns ``False`` for any other task, which must be executed again. An operation must not:
+        it may have written over an input.
+        """
+        plan = self._interpreter.numbered.get(task[0])
+        if plan is not None:
+            self._interpreter.fail_interrupted(plan, tuple(task[1:]))
+        return plan is not None
+
     def handle(self, task: Task) -> None:
         """Execute one task."""
         self._handlers[type(task)](task)
@@ -160,14 +171,21 @@ class Engine:
         """Estimate what freeing everything costs."""
         return DROPPED_COST * (len(self._tensors) + self._transfers.exposed_by(self))
 
-    def write_chunk(self, chunk: Chunk) -> None:
-        """Put a piece of an upload in its place; the last one makes the tensor ready."""
+    def write_chunk(self, chunk: Chunk, *, is_repeated: bool = False) -> None:
+        """Write a chunk of an upload; the last one completes the tensor.
+
+        ``is_repeated``: an interrupt came while the chunk was written for the first time.
+        """
         slot = self._tensors.slot(chunk.payload)
         if not isinstance(slot, Uploading):
-            if self._tensors.refused_upload(chunk.payload):
+            if is_repeated or self._tensors.refused_upload(chunk.payload):
                 return
             raise ProtocolViolation(f"a chunk of payload {chunk.payload}, which is not open")
         size = len(chunk.data)
+        if is_repeated and chunk.offset + size == slot.received:
+            if slot.received == slot.size:
+                self._tensors.finish_upload(chunk.payload, slot)
+            return
         if chunk.offset != slot.received or not 0 < size <= slot.size - slot.received:
             raise ProtocolViolation(
                 f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, "

@@ -265,6 +265,11 @@ class Interpreter:
         self._store_failure(plan, tensors, failure)
         self._report(outputs, failure)
 
+    def fail_interrupted(self, plan: Plan, tensors: tuple[int, ...]) -> None:
+        """Fail an operation that was stopped by an interrupt before it stored all its outputs."""
+        if any(tensor not in self._arrays for tensor in tensors[plan.input_count :]):
+            self._fail(plan, tensors, OperationFailed("it was interrupted"))
+
     def _store_failure(
         self, plan: Plan, tensors: tuple[int, ...], failure: OperationFailed
     ) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -52,7 +52,6 @@ __all__ = ["LocalLink", "open_numpy"]
 # All local devices of a process meet here, so that tensors move between them without copying.
 _transfers: Final = Transfers()
 _backends: dict[str, Backend] = {}
-_opening: Final = threading.Lock()
 
 
 def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
@@ -61,14 +60,32 @@ def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
     Raises ``UsageError`` for what was not made by ``custom_operation``.
     """
     custom = CustomOperations(custom_operations)
-    with _opening:
-        if "numpy" not in _backends:
-            (_backends["numpy"],) = open_backends("numpy", 1)
-    return LocalLink(_backends["numpy"], Settings(), custom)
+    backend = _backends.get("numpy")
+    if backend is None:
+        # No lock, which a fork could leave locked: of two threads one opens it for nothing.
+        (opened,) = open_backends("numpy", 1)
+        backend = _backends.setdefault("numpy", opened)
+    return LocalLink(backend, Settings(), custom)
+
+
+class _Progress(tuple[Any, ...]):
+    """The tasks of a batch; ``place`` is that of the one that is being executed."""
+
+    place = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for place, task in enumerate(super().__iter__()):
+            self.place = place
+            yield task
+        self.place = len(self)
 
 
 class LocalLink:
-    """A ``BlockingLink`` to an engine: a frame has been executed when ``send`` returns."""
+    """A ``BlockingLink`` to an engine: a frame has been executed when ``send`` returns.
+
+    The engine runs in the thread that sends, which may be the program's main thread: Ctrl-C can
+    come at any point of it.
+    """
 
     address: Final = "the local device"
     detects_corruption: Final = True
@@ -89,6 +106,10 @@ class LocalLink:
             fetch_patience_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
+        # Frames that were sent and not yet executed to their end, and how far the first one is.
+        self._sent: deque[bytes] = deque()
+        self._progress: _Progress | None = None
+        self._begun: bytes | None = None
         self._arrived = threading.Condition()
         self._running = threading.Lock()
         self._greeted = False
@@ -101,17 +122,41 @@ class LocalLink:
         self.closed = False
 
     def send(self, frame: bytes) -> None:
-        """Execute a frame. Raises ``ConnectionLost`` once the session has ended."""
+        """Execute a frame. Raises ``ConnectionLost`` once the session has ended.
+
+        After a ``KeyboardInterrupt`` the operation that was being executed has failed, and all that
+        came behind it, in this frame and in others, is executed by a thread.
+        """
+        if self.closed:
+            raise ConnectionLost(f"{self.address} was closed")
+        # Handed over before anything is waited for: from here on an interrupt loses nothing.
+        self._sent.append(frame)
+        try:
+            self._execute_sent()
+        except BaseException:
+            threading.Thread(
+                target=self._execute_sent, name="burn-remote-local", daemon=True
+            ).start()
+            raise
+
+    def _execute_sent(self) -> None:
         with self._running:
-            if self.closed:
-                raise ConnectionLost(f"{self.address} was closed")
-            try:
-                self._context.run(self._take, frame)
-            except BurnRemoteError as error:
-                self._say(Closing(error) if self._greeted else Refused(error))
-                self._free()
-            while (out := self._outbox.take()) is not None:
-                self._push(out if isinstance(out, bytes) else out[0] + out[1])
+            while self._sent:
+                if not self.closed:
+                    self._execute(self._sent[0])
+                self._sent.popleft()
+                self._push_answers()
+
+    def _execute(self, frame: bytes) -> None:
+        try:
+            self._context.run(self._take, frame)
+        except BurnRemoteError as error:
+            self._say(Closing(error) if self._greeted else Refused(error))
+            self._free()
+
+    def _push_answers(self) -> None:
+        while (out := self._outbox.take()) is not None:
+            self._push(out if isinstance(out, bytes) else out[0] + out[1])
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         """Execute a frame that is made of two parts."""
@@ -176,19 +221,34 @@ class LocalLink:
 
     def _take(self, frame: bytes) -> None:
         message = decode_frame(frame)
+        is_repeated = self._begun is frame  # an interrupt came while it was executed
+        self._begun = frame
         if isinstance(message, Hello):
             self._greet(message)
         elif isinstance(message, Batch):
             self._outbox.window.acknowledge(message.received)
-            self._engine.run(message)
+            self._run(message)
         elif isinstance(message, Chunk):
-            self._engine.write_chunk(message)
+            self._engine.write_chunk(message, is_repeated=is_repeated)
         elif isinstance(message, Acknowledged):
             self._outbox.window.acknowledge(message.received)
         elif isinstance(message, Closing):
             self._free()
         else:
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
+    def _run(self, batch: Batch) -> None:
+        """Execute a batch, or what an interrupt has left of it."""
+        progress = self._progress
+        if progress is None:
+            progress = self._progress = _Progress(batch.tasks)
+        else:
+            place = progress.place
+            if place < len(progress) and self._engine.fail_interrupted(progress[place]):
+                place += 1
+            progress = self._progress = _Progress(progress[place:])
+        self._engine.run(Batch(batch.received, progress))
+        self._progress = None
 
     def _greet(self, hello: Hello) -> None:
         limits = {

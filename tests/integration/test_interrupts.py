@@ -1,0 +1,105 @@
+"""Ctrl-C at any line of a read, and during an operation, loses that and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote.runner.pending import Pending
+from burn_remote.sessions import answers, burn_replies, burn_session, native_session, receiving
+from support.interrupts import InterruptAt
+from support.servers import RunningServer
+
+PATIENCE_SECONDS = 5.0
+LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
+
+RECEIVING = frozenset(
+    function.__code__
+    for function in (
+        receiving.Receiver._read_frame,
+        native_session.NativeSession._handle,
+        burn_session.BurnSession._handle,
+        answers.Answers.take,
+        answers.Answers._take_reply,
+        answers.Answers._take_chunk,
+        answers.Answers._complete,
+        burn_replies.BurnReplies.take,
+        burn_replies.BurnReplies._finish_sync,
+        Pending._finish,
+        Pending._call_back,
+    )
+)
+
+
+def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
+    device: br.Device,
+) -> None:
+    array = np.arange(np.prod(LARGE), dtype=np.float32).reshape(LARGE)
+    x, small = br.tensor(array, device=device), br.ones((3,), device=device)
+    device.sync()
+    line, is_over = 0, False
+    while not is_over:
+        interrupt = InterruptAt(line, RECEIVING)
+        other = (small + line).read()  # of another thread, for example
+        with interrupt.watching():
+            x.numpy()
+        assert other.result(PATIENCE_SECONDS).tolist() == [1 + line] * 3, interrupt.place
+        line, is_over = line + 1, not interrupt.has_come
+    np.testing.assert_array_equal(x.numpy(), array)
+    assert line > 20
+
+
+def test_an_interrupt_during_a_local_operation_fails_that_one_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with br.LocalDevice() as device:
+        keep = br.ones((4,), device=device)
+        device.sync()
+        interpreter = device.session._connection._link._interpreter
+        execute = interpreter._run
+
+        def interrupted(plan: Any, *arguments: Any) -> None:
+            if plan.signature.row.name == "MulScalar":
+                raise KeyboardInterrupt
+            execute(plan, *arguments)
+
+        with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+            patch.setattr(type(device.session), "flush_waiting", lambda session: None)
+            patch.setattr(interpreter, "_run", interrupted)
+            stopped = keep * 3
+            after, new = keep + 1, keep.tanh()  # a signature that is new in this batch
+            keep.numpy()
+        with pytest.raises(br.OperationFailed, match="interrupted"):
+            stopped.numpy()
+        assert after.tolist() == [2] * 4
+        np.testing.assert_allclose(new.numpy(), np.tanh(np.ones(4, np.float32)))
+        assert keep.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_an_interrupted_upload_leaves_nothing_on_the_server(
+    dialect: str, first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with br.RemoteDevice(first_server.address, dialect=dialect) as device:
+        device.sync()
+        held = first_server.metric("burn_remote_tensor_bytes")
+        connection = device.session._connection
+        send = connection.send
+        sent = []
+
+        def interrupted(*frame: Any) -> None:
+            send(*frame)
+            sent.append(frame)
+            if len(sent) == 3 or dialect != "native":
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                br.tensor(np.zeros(2**22, np.float32), device=device)
+        device.sync()
+        assert first_server.metric("burn_remote_tensor_bytes") == held
+        assert br.ones((3,), device=device).tolist() == [1] * 3

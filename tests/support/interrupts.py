@@ -1,0 +1,50 @@
+"""An interrupt at a chosen line of our own code, as Ctrl-C may come at any."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["InterruptAt"]
+
+
+class InterruptAt:
+    """Raises ``KeyboardInterrupt`` when this thread comes to the n-th line of the given code.
+
+    Lines of the functions in ``codes`` are counted, and of those that they define.
+    """
+
+    def __init__(self, line: int, codes: frozenset[CodeType]) -> None:
+        self.lines_left = line
+        self.has_come = False
+        self.place = ""
+        self._codes = codes
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count lines inside the context; swallow the interrupt."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code not in self._codes:
+            return None
+        return self._count
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and not self.has_come:
+            self.lines_left -= 1
+            if self.lines_left < 0:
+                self.has_come = True
+                self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._count
