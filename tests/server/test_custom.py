@@ -1,4 +1,4 @@
-"""An operator's module says what its operations are; what cannot be is one sentence."""
+"""Loading of custom operations and the errors of invalid definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from burn_remote_server.custom import (
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Write a module of the operator's, which can then be imported under its name."""
+    """Write an importable module of custom operations."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(name: str, text: str) -> str:
@@ -46,7 +46,7 @@ def test_a_decorated_function_can_still_be_called() -> None:
     assert operation()(np, np.arange(3)).tolist() == [0, 2, 4]
 
 
-def test_the_operations_of_a_module_are_those_it_decorates(
+def test_a_module_provides_the_operations_it_decorates(
     written: Callable[[str, str], str],
 ) -> None:
     module = written(
@@ -73,7 +73,7 @@ def test_the_operations_of_a_module_are_those_it_decorates(
         ("x = 1", "'operators_bad' defines none; decorate a function"),
     ],
 )
-def test_a_module_that_cannot_be_used_is_named_with_the_reason(
+def test_an_unusable_module_is_refused_with_the_reason(
     written: Callable[[str, str], str], text: str, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
@@ -81,7 +81,7 @@ def test_a_module_that_cannot_be_used_is_named_with_the_reason(
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.at.all", "burn_remote_server.nowhere"])
-def test_a_module_that_is_not_there_says_how_to_put_it_there(name: str) -> None:
+def test_a_missing_module_is_refused_with_advice(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' cannot be imported; install .* PYTHONPATH"):
         load_operations([name])
 
@@ -91,7 +91,7 @@ def test_two_operations_of_one_name_are_refused() -> None:
         CustomOperations([operation(), operation()])
 
 
-def test_what_is_no_operation_is_refused() -> None:
+def test_other_objects_than_operations_are_refused() -> None:
     with pytest.raises(UsageError, match="is not a custom operation; decorate a function"):
         CustomOperations([len])
 
@@ -109,6 +109,6 @@ def test_what_is_no_operation_is_refused() -> None:
         ),
     ],
 )
-def test_a_declaration_that_cannot_be_is_refused(declared: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_declaration_is_refused(declared: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         operation(**declared)

@@ -1,4 +1,4 @@
-"""Kernels that write their result over an input give the result of those that do not."""
+"""Kernels that overwrite an input give the same results as those that do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from support.recorded import golden
 BACKEND = NumpyBackend()
 SESSION = BACKEND.open_session()
 
-# Two arguments for each scalar. Of a number that is no exact float16 the kernel takes another path.
+# Two values per scalar: kernels treat numbers that float16 does not represent differently.
 SCALARS: dict[str, tuple[dict[str, float], ...]] = {
     "Clamp": ({"min": 1, "max": 3}, {"min": 2, "max": 2}),
     "MaskFill": ({"value": 1}, {"value": 0}),
@@ -109,7 +109,7 @@ REUSING = {row: found for row in TABLE.values() if (found := reusing(row))}
 
 
 def elements(shape: tuple[int, ...], dtype: Any, seed: int) -> Array:
-    """Return small numbers, none of them 0: integers are divided by them."""
+    """Return small non-zero numbers, since integers are divided by them."""
     random = np.random.default_rng(seed)
     if dtype == np.bool_:
         return np.asarray(random.random(shape) < 0.5)
@@ -139,7 +139,7 @@ def as_in_a_session(function: Any, *arguments: Any, **options: Any) -> Any:
     return context.run(function, *arguments, **options)
 
 
-def test_the_rows_that_reuse_memory_are_those_of_elementwise_functions() -> None:
+def test_only_elementwise_rows_reuse_memory() -> None:
     names = {str(row) for row in REUSING}
 
     assert {"Base.MaskFill", "Numeric.Clamp", "Float.Erf", "Numeric.Add"} <= names
@@ -147,7 +147,7 @@ def test_the_rows_that_reuse_memory_are_those_of_elementwise_functions() -> None
     assert len({array_dtype(dtype) for dtype in dtypes}) == 13
 
 
-def test_every_recorded_operation_that_reuses_memory_is_of_a_row_tested_here() -> None:
+def test_every_recorded_operation_that_reuses_memory_is_covered() -> None:
     rows = set()
     with forced_reuse():
         for value in golden("OperationIr"):
@@ -178,7 +178,7 @@ def test_the_result_is_the_same_in_the_memory_of_each_input(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", REUSING, ids=str)
-def test_the_result_is_the_same_where_one_array_is_several_inputs(row: Row) -> None:
+def test_the_result_is_the_same_if_one_array_is_several_inputs(row: Row) -> None:
     for case, operation, plan in REUSING[row]:
         first, *others = operation.input_uses
         if not others or any(use.spec.shape != first.spec.shape for use in others):
@@ -205,7 +205,7 @@ class Session:
         )
 
     def hold(self, tensor: int, array: Array) -> None:
-        """Make an array of which nothing else has a reference a tensor."""
+        """Store an array without other references as a tensor."""
         self.interpreter.tensors.store(tensor, array)
 
     def array(self, tensor: int) -> Array:
@@ -227,7 +227,7 @@ def small(found: list[tuple[Case, Signature, Plan]]) -> Iterator[tuple[Case, Sig
 
 
 def marked(operation: Signature, positions: tuple[int, ...]) -> Signature:
-    """Return the operation with some of its inputs used for the last time, as Burn writes it."""
+    """Return the operation with the last use of some inputs marked, as Burn does."""
     places = iter(range(len(operation.input_uses)))
     arguments = [
         TensorUse(argument.spec, TensorStatus.READ_WRITE)
@@ -241,7 +241,7 @@ def marked(operation: Signature, positions: tuple[int, ...]) -> Signature:
 
 
 def held_by(hold: str, array: Array) -> tuple[Any, Array]:
-    """Return what else refers to an array's memory, and what it shows."""
+    """Return other views of an array's memory and a copy of their elements."""
     shown: Any = array
     if hold == "a view":
         shown = array.reshape(-1)[:1]
@@ -260,9 +260,7 @@ HOLDS = ("nothing", "the array", "a view", "a reversed view", "a broadcast view"
 
 @pytest.mark.parametrize("way", ["dropped next", "marked as a last use"])
 @pytest.mark.parametrize("row", REUSING, ids=str)
-def test_inputs_that_live_on_keep_their_elements_whichever_of_the_others_die(
-    row: Row, way: str
-) -> None:
+def test_surviving_inputs_keep_their_elements_whichever_others_die(row: Row, way: str) -> None:
     for case, operation, plan in small(REUSING[row]):
         given = inputs_of(operation)
         expected = as_in_a_session(plan.run, *[array.copy() for array in given])
@@ -292,7 +290,7 @@ def test_inputs_that_live_on_keep_their_elements_whichever_of_the_others_die(
 
 
 @pytest.mark.parametrize("row", [row for row in REUSING if tensors_of(row) == 2], ids=str)
-def test_one_tensor_given_twice_and_one_array_under_two_ids_stay_as_they_are(row: Row) -> None:
+def test_a_tensor_given_twice_and_an_array_under_two_ids_are_unchanged(row: Row) -> None:
     for case, operation, plan in small(REUSING[row]):
         first, second = operation.input_uses
         if (first.spec.shape, array_dtype(first.spec.dtype)) != (
@@ -316,7 +314,7 @@ def test_one_tensor_given_twice_and_one_array_under_two_ids_stay_as_they_are(row
                 assert session.array(tensor).tobytes() == array.tobytes(), case
 
 
-def test_a_mask_that_dies_gives_its_memory_and_the_tensor_stays() -> None:
+def test_a_dying_mask_gives_its_memory_and_the_tensor_is_unchanged() -> None:
     tensor, mask = np.array([True, True, False]), np.array([True, False, True])
     for value, expected in ((True, [True, True, True]), (False, [False, True, False])):
         operation = signature(
@@ -334,7 +332,7 @@ def test_a_mask_that_dies_gives_its_memory_and_the_tensor_stays() -> None:
         assert session.array(0).tolist() == tensor.tolist()
 
 
-def test_the_shipped_threshold_is_left_where_it_was() -> None:
+def test_the_tests_do_not_change_the_threshold() -> None:
     operation = signature("Float.Exp", TensorSpec((8,), F32))
 
     with forced_reuse():

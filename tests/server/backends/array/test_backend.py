@@ -1,4 +1,4 @@
-"""Tests of tensors getting in and out, and of what a backend says of itself."""
+"""Tests of uploads, reads, and a backend's description of itself."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def backend() -> Backend:
 
 
 def uploaded(backend: Backend, data: TensorData) -> Any:
-    """Return the array of data that arrives in chunks."""
+    """Upload data in chunks and return its array."""
     array = backend.empty(data.spec)
     backend.write(array, 0, memoryview(data.bytes))
     return backend.finished(array, data.dtype)
 
 
 @given(st.data(), st.sampled_from([dtype for dtype in ALL_DTYPES if not dtype.is_bool]))
-def test_elements_come_back_as_they_came(
+def test_elements_are_read_back_unchanged(
     backend: Backend, data: st.DataObject, dtype: DType
 ) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=3)))
@@ -59,7 +59,7 @@ def test_elements_come_back_as_they_came(
 
 
 @pytest.mark.parametrize("dtype", STORES, ids=str)
-def test_truth_values_are_anything_but_zero(backend: Backend, dtype: DType) -> None:
+def test_any_byte_but_zero_is_true(backend: Backend, dtype: DType) -> None:
     numbers = np.array([0, 1, 2, 255, 0, 1], dtype=f"<u{dtype.itemsize}")
     sent = TensorData(numbers.tobytes(), (2, 3), dtype)
 
@@ -71,26 +71,26 @@ def test_truth_values_are_anything_but_zero(backend: Backend, dtype: DType) -> N
 
 
 @pytest.mark.parametrize("dtype", STORES, ids=str)
-def test_no_truth_values_are_an_empty_tensor(backend: Backend, dtype: DType) -> None:
+def test_an_empty_bool_tensor_is_uploaded(backend: Backend, dtype: DType) -> None:
     array = backend.to_device(TensorData(b"", (0, 2), dtype))
 
     assert (array.shape, array.dtype) == ((0, 2), np.bool_)
     assert len(backend.to_bytes(array, dtype)) == 0
 
 
-def test_views_leave_in_their_own_order(backend: Backend) -> None:
+def test_views_are_read_in_their_own_order(backend: Backend) -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3).T
 
     assert bytes(backend.to_bytes(array, I32)) == np.array([0, 3, 1, 4, 2, 5], "<i4").tobytes()
 
 
-def test_contiguous_elements_leave_without_a_copy(backend: Backend) -> None:
+def test_contiguous_elements_are_read_without_a_copy(backend: Backend) -> None:
     array = np.arange(6, dtype=np.int32)
 
     assert np.shares_memory(np.frombuffer(backend.to_bytes(array, I32), np.uint8), array)
 
 
-def test_data_may_change_once_it_was_taken(backend: Backend) -> None:
+def test_data_may_change_after_its_upload(backend: Backend) -> None:
     buffer = bytearray(b"\1\0\0\0")
 
     array = backend.to_device(TensorData(buffer, (1,), I32))
@@ -104,7 +104,7 @@ def test_bytes_of_another_shape_are_refused(backend: Backend) -> None:
         backend.to_device(TensorData(bytes(8), (3,), I32))
 
 
-def test_a_quantized_tensor_is_held_as_its_bytes(backend: Backend) -> None:
+def test_a_quantized_tensor_is_stored_as_its_bytes(backend: Backend) -> None:
     content = bytes(range(6))
     held = backend.to_device(TensorData(content, (2,), QUANTIZED))
     assert backend.to_bytes(held, QUANTIZED) == content
@@ -112,7 +112,7 @@ def test_a_quantized_tensor_is_held_as_its_bytes(backend: Backend) -> None:
         backend.to_device(TensorData(bytes(7), (3, 2), QUANTIZED))
 
 
-def test_dtype_usage_is_what_burns_cpu_server_answers(backend: Backend) -> None:
+def test_dtype_usage_equals_that_of_burns_cpu_server(backend: Backend) -> None:
     unused = (FLEX32, BOOL_U32)
 
     for dtype in ALL_DTYPES:
@@ -122,7 +122,7 @@ def test_dtype_usage_is_what_burns_cpu_server_answers(backend: Backend) -> None:
     assert not backend.supports_dtype(QUANTIZED)
 
 
-def test_a_backend_says_what_it_is(backend: Backend) -> None:
+def test_a_backend_describes_itself(backend: Backend) -> None:
     assert backend.name == "numpy"
     assert backend.device_count == 1
     assert backend.ad_enabled is False
@@ -134,7 +134,7 @@ def test_a_backend_says_what_it_is(backend: Backend) -> None:
         assert backend.empty(TensorSpec((2,), F32)).shape == (2,)
 
 
-def test_a_prepared_thread_divides_by_zero_in_silence(backend: Backend) -> None:
+def test_a_prepared_thread_divides_by_zero_without_a_warning(backend: Backend) -> None:
     seen: list[Any] = []
 
     def work() -> None:
@@ -151,7 +151,7 @@ def test_a_prepared_thread_divides_by_zero_in_silence(backend: Backend) -> None:
     assert seen[1] == []
 
 
-def test_each_device_has_a_backend_and_an_unknown_library_has_none() -> None:
+def test_each_device_gets_a_backend_and_an_unknown_library_is_refused() -> None:
     assert len(open_backends("numpy", 3)) == 3
     with pytest.raises(UsageError, match=r"unknown backend 'fortran'; known are .*numpy"):
         open_backends("fortran", 1)

@@ -1,4 +1,4 @@
-"""Tests of finding and binding kernels."""
+"""Tests of lookup and binding of kernels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from burn_remote_server.backends.array.kernels.random_numbers import RandomStrea
 from burn_remote_server.backends.array.session import kernel_table
 from support.kernels import compute, new_session, on_host, signature, spec_of
 
-# What a session does without computing, what this server does not have, and what is bound by other
-# means than kernels (custom.py, quantized_storage.py).
+# Rows without a kernel: operations of the session itself, operations that this server lacks, and
+# those bound elsewhere (custom_kernels.py, quantized_kernels.py).
 WITHOUT_KERNEL = {
     ("Init", "Init"),
     ("Drop", "Drop"),
@@ -36,11 +36,11 @@ def all_families() -> list[KernelFamily]:
     return [*shared_families(np), *random_families(np, RandomStream(np))]
 
 
-def test_every_row_of_the_table_has_a_kernel_and_no_kernel_is_without_a_row() -> None:
+def test_rows_of_the_table_and_kernels_correspond() -> None:
     assert set(kernel_table(all_families())) == set(TABLE) - WITHOUT_KERNEL
 
 
-def test_what_is_said_of_low_precision_is_said_of_kernels_that_exist() -> None:
+def test_low_precision_names_only_existing_kernels() -> None:
     for family in all_families():
         assert family.low_precision <= set(family.table())
 
@@ -53,7 +53,7 @@ def test_an_operation_without_a_kernel_is_unsupported() -> None:
 
 
 @on_host
-def test_an_addition_is_the_array_modules_own() -> None:
+def test_an_addition_calls_the_array_modules_function_directly() -> None:
     spec = TensorSpec((16, 16), F32)
 
     assert new_session().bind(signature("Numeric.Add", spec, spec)) is np.add

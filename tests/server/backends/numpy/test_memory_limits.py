@@ -1,4 +1,4 @@
-"""A container's limit counts as its memory."""
+"""Memory limits of containers and services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from burn_remote_server.backends.numpy import memory_limits
 
 
 class Groups:
-    """A made-up tree of control groups, and where this process is in it."""
+    """A fake tree of control groups, and the group of this process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,24 +43,24 @@ def test_a_system_without_control_groups_has_no_limit(groups: Groups) -> None:
     assert memory_limits.host_memory_bytes() == psutil.virtual_memory().total
 
 
-def test_a_container_has_what_its_limit_says(groups: Groups) -> None:
+def test_the_limit_of_a_container_applies(groups: Groups) -> None:
     groups.limit("cgroup/memory.max", "1073741824\n")
     assert groups.found() == 2**30
 
 
-def test_a_container_of_version_1_has_what_its_limit_says(groups: Groups) -> None:
+def test_the_limit_of_a_container_of_version_1_applies(groups: Groups) -> None:
     groups.limit("cgroup/memory/memory.limit_in_bytes", "1073741824\n")
     assert groups.found("3:cpuset:/docker/a1\n2:memory:/docker/a1\n0::/docker/a1\n") == 2**30
 
 
-def test_a_service_has_what_its_own_group_says(groups: Groups) -> None:
+def test_the_limit_of_a_services_own_group_applies(groups: Groups) -> None:
     groups.limit("cgroup/system.slice/a.service/memory.max", "1073741824\n")
     groups.limit("cgroup/system.slice/memory.max", "max\n")
     groups.limit("cgroup/system.slice/b.service/memory.max", "4096\n")
     assert groups.found("0::/system.slice/a.service\n") == 2**30
 
 
-def test_the_limit_of_a_group_above_holds_too(groups: Groups) -> None:
+def test_the_limit_of_a_parent_group_applies(groups: Groups) -> None:
     groups.limit("cgroup/system.slice/a.service/memory.max", "1073741824\n")
     groups.limit("cgroup/system.slice/memory.max", "536870912\n")
     assert groups.found("0::/system.slice/a.service\n") == 2**29

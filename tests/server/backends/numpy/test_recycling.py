@@ -1,4 +1,4 @@
-"""Tests of memory that arrays which are gone leave to those that arrive."""
+"""Tests of the reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def address(array: Any) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def test_the_next_array_lies_where_the_last_one_lay(recycling: Recycling) -> None:
+def test_the_next_array_reuses_the_freed_block(recycling: Recycling) -> None:
     first = recycling.empty((2, COUNT), FLOAT)
     assert (first.shape, first.dtype) == ((2, COUNT), FLOAT)
     place = address(first)
@@ -44,7 +44,7 @@ def test_the_next_array_lies_where_the_last_one_lay(recycling: Recycling) -> Non
     assert recycling.kept_bytes == 0
 
 
-def test_memory_serves_nobody_else_while_a_view_of_the_array_is_left(recycling: Recycling) -> None:
+def test_a_block_is_not_reused_while_a_view_is_alive(recycling: Recycling) -> None:
     array = recycling.empty((4, COUNT // 2), FLOAT)
     array[:] = 1
     view = array.reshape(-1)[5:9].view(BYTE)[::2]
@@ -56,7 +56,7 @@ def test_memory_serves_nobody_else_while_a_view_of_the_array_is_left(recycling: 
     assert recycling.kept_bytes > 0
 
 
-def test_views_refer_to_the_array_so_that_it_counts_as_shared(recycling: Recycling) -> None:
+def test_views_reference_the_array_and_make_it_shared(recycling: Recycling) -> None:
     held = [recycling.empty((COUNT,), FLOAT)]
     table = {0: held[0]}
     assert held_once(held, 0)
@@ -66,7 +66,7 @@ def test_views_refer_to_the_array_so_that_it_counts_as_shared(recycling: Recycli
     assert not is_recycled(view)
 
 
-def test_much_larger_memory_is_left_for_others(recycling: Recycling) -> None:
+def test_a_much_larger_block_is_not_reused(recycling: Recycling) -> None:
     large = recycling.empty((2 * COUNT,), FLOAT)
     del large
     small = recycling.empty((COUNT,), FLOAT)
@@ -74,7 +74,7 @@ def test_much_larger_memory_is_left_for_others(recycling: Recycling) -> None:
     assert small.nbytes == LEAST_BYTES
 
 
-def test_no_more_is_kept_than_allowed_and_the_latest_stays(recycling: Recycling) -> None:
+def test_the_pool_is_bounded_and_keeps_the_latest_blocks(recycling: Recycling) -> None:
     arrays = [recycling.empty((COUNT,), FLOAT) for _ in range(6)]
     last = address(arrays[-1])
     while arrays:
@@ -84,16 +84,16 @@ def test_no_more_is_kept_than_allowed_and_the_latest_stays(recycling: Recycling)
     assert last in map(address, again)
 
 
-def test_of_many_arrays_few_are_kept_so_that_looking_among_them_takes_no_time() -> None:
+def test_the_number_of_pooled_blocks_is_bounded() -> None:
     recycling = Recycling(2 * MOST_KEPT * LEAST_BYTES)
     arrays = [recycling.empty((COUNT,), FLOAT) for _ in range(MOST_KEPT + 9)]
     arrays.clear()
     assert recycling.kept_bytes == MOST_KEPT * LEAST_BYTES
 
 
-def test_where_memory_is_short_what_is_kept_is_given_up_first() -> None:
+def test_pooled_blocks_are_freed_when_memory_is_short() -> None:
     class Short(Recycling):
-        """Of a machine that has room for one block."""
+        """Fail as on a machine with room for one block."""
 
         def _made(self, size: int) -> Any:
             if self.kept_bytes:
@@ -107,16 +107,14 @@ def test_where_memory_is_short_what_is_kept_is_given_up_first() -> None:
 
 
 @pytest.mark.parametrize("count", [COUNT - 1, 5 * COUNT])
-def test_small_arrays_and_those_beyond_the_limit_are_ordinary(
-    recycling: Recycling, count: int
-) -> None:
+def test_small_and_oversized_arrays_are_not_pooled(recycling: Recycling, count: int) -> None:
     array = recycling.empty((count,), FLOAT)
     assert array.base is None
     del array
     assert recycling.kept_bytes == 0
 
 
-def test_what_nobody_needs_goes_back_to_the_system(recycling: Recycling) -> None:
+def test_unused_blocks_expire(recycling: Recycling) -> None:
     array = recycling.empty((COUNT,), FLOAT)
     del array
     recycling.expire(seconds=60)
@@ -125,8 +123,8 @@ def test_what_nobody_needs_goes_back_to_the_system(recycling: Recycling) -> None
     assert recycling.kept_bytes == 0
 
 
-def test_an_array_in_a_cycle_may_end_while_memory_is_looked_for(recycling: Recycling) -> None:
-    """A collection can begin anywhere, also where the lock is held."""
+def test_an_array_in_a_cycle_may_be_collected_during_a_lookup(recycling: Recycling) -> None:
+    """The garbage collector may run anywhere, also while the lock is held."""
     cycle: list[Any] = [recycling.empty((COUNT,), FLOAT)]
     cycle.append(cycle)
     del cycle
@@ -136,7 +134,7 @@ def test_an_array_in_a_cycle_may_end_while_memory_is_looked_for(recycling: Recyc
     assert recycling.empty((COUNT,), FLOAT).size == COUNT
 
 
-def test_a_backend_recycles_once_it_is_asked_to_and_shows_what_it_keeps() -> None:
+def test_a_backend_recycles_on_request_and_reports_the_pools_size() -> None:
     backend = NumpyBackend(memory_limit=64 * LEAST_BYTES)
     spec = TensorSpec((COUNT,), F32)
     backend.empty(spec)

@@ -1,4 +1,4 @@
-"""Every operation of floating-point numbers gives in half precision what it gives in double.
+"""Operations on half-precision tensors agree with float64 up to one rounding.
 
 The operations are those of real Burn programs: each is taken from the recorded sessions with its
 recorded tensors, which are rounded to the low precision. The result must then be what the same
@@ -197,7 +197,7 @@ def agree(sample: Sample, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
-def test_half_precision_is_float64_rounded_once(dtype: DType) -> None:
+def test_half_precision_results_are_float64_results_rounded_once(dtype: DType) -> None:
     for row, kept in samples().items():
         for sample in kept if row.name not in UNDEFINED else ():
             try:
@@ -216,7 +216,7 @@ def test_flex32_is_computed_as_float32() -> None:
                     np.testing.assert_array_equal(found, array, err_msg=str(row))
 
 
-def test_every_operation_that_takes_floats_was_tried() -> None:
+def test_every_operation_on_floats_is_covered() -> None:
     without_floats = {"Bool", "Int", "Init", "Drop", "Custom", "Distributed"}
     tried = {row for row in samples() if row.name not in UNDEFINED}
     missing = {row for row in set(TABLE.values()) - tried if row.family not in without_floats}

@@ -1,4 +1,4 @@
-"""Tests of adding, subtracting, multiplying, dividing and clamping."""
+"""Tests of arithmetic, clamping and powers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def truncated(lhs: int, rhs: int) -> int:
 
 
 def each(function: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
-    """Apply a function of Python's integers to arrays that broadcast."""
+    """Apply a function of Python integers to arrays, with broadcasting."""
     shape = np.broadcast_shapes(np.shape(lhs), np.shape(rhs))
     result = np.empty(shape, dtype=object)
     left, right = np.broadcast_to(lhs, shape), np.broadcast_to(rhs, shape)
@@ -53,7 +53,7 @@ def test_floating_point_results_are_rounded_once(
     lhs, rhs = data.draw(pairs(dtype))
     functions = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
-    # Rounding twice is rounding once where the first time leaves more than twice the digits.
+    # Double rounding is harmless if the wide format has more than twice the digits.
     with np.errstate(all="ignore"):
         wide = dtype if dtype.itemsize == 8 else np.float64
         expected = functions[name](lhs.astype(wide), rhs.astype(wide)).astype(dtype)
@@ -72,7 +72,7 @@ def test_a_scalar_wraps_around_to_the_integers_of_the_tensor(
         assert_same(seen, expected)
 
 
-def test_a_scalar_beyond_low_precision_is_not_rounded_before_it_is_used() -> None:
+def test_a_scalar_is_not_rounded_to_low_precision_before_use() -> None:
     lhs = np.array([60_000, 1], dtype=np.float16)
 
     seen = compute("Numeric.MulScalar", lhs, rhs=1e-8)
@@ -127,7 +127,7 @@ def test_integers_are_clamped_to_limits_of_any_size(
 
     seen = compute("Numeric.Clamp", tensor, min=low, max=high)
 
-    # A limit beyond what the dtype has is that of the dtype.
+    # A limit outside the dtype's range is clamped to it.
     low, high = (min(max(limit, limits.min), limits.max) for limit in (low, high))
     expected = [min(max(int(value), low), high) for value in tensor.reshape(-1)]
     assert_same(seen, np.array(expected, dtype).reshape(tensor.shape))
@@ -146,7 +146,7 @@ def test_clamping_keeps_nan(dtype: Any) -> None:
     ("low", "high", "passes"),
     [(0, np.inf, 1), (-np.inf, 6, 1), (0, 6, 2), (-np.inf, np.inf, 1)],
 )
-def test_a_limit_that_limits_nothing_costs_no_pass(low: float, high: float, passes: int) -> None:
+def test_an_infinite_limit_costs_no_pass(low: float, high: float, passes: int) -> None:
     tensor = np.array([np.nan, -np.inf, -1, 0.5, 7, np.inf], np.float32)
     counting = Counting()
     kernel = NumericArithmetic(counting).table()["Clamp"]
@@ -158,7 +158,7 @@ def test_a_limit_that_limits_nothing_costs_no_pass(low: float, high: float, pass
 
 
 class Counting:
-    """NumPy, which counts how often limits are applied."""
+    """NumPy with a count of applied limits."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -235,7 +235,7 @@ def test_whole_powers_agree_with_multiplication(dtype: Any, exponent: int) -> No
         np.testing.assert_allclose(seen.astype(np.float64), expected, rtol=tolerance)
 
 
-def test_powers_with_a_fraction_exist_for_positive_numbers_only() -> None:
+def test_fractional_powers_of_negative_numbers_are_nan() -> None:
     base = np.array([-1, 0, 4, np.inf], dtype=np.float32)
 
     seen = compute("Float.PowfScalar", base, rhs=0.5)

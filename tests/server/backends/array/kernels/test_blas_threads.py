@@ -1,4 +1,4 @@
-"""Products of middling size are on one thread; larger ones and the process keep theirs."""
+"""Matrix products of medium size run on one BLAS thread, all others on the default number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinear
 
 
 class Library:
-    """A BLAS that notes on how many threads it was when it multiplied."""
+    """A BLAS that records its number of threads at each product."""
 
     num_threads = 8
 
@@ -41,7 +41,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     ("rows", "inner", "columns", "threads"),
     [(16, 16, 16, 8), (64, 784, 128, 1), (784, 64, 128, 1), (256, 256, 256, 8)],
 )
-def test_a_product_is_on_as_many_threads_as_its_size_is_worth(
+def test_the_size_of_a_product_decides_its_number_of_threads(
     rows: int, inner: int, columns: int, threads: int, library: Library
 ) -> None:
     lhs = np.ones((3, rows, inner), np.float32)
@@ -53,13 +53,13 @@ def test_a_product_is_on_as_many_threads_as_its_size_is_worth(
     assert library.num_threads == 8
 
 
-def test_the_threads_come_back_after_a_product_that_fails(library: Library) -> None:
+def test_a_failed_product_restores_the_number_of_threads(library: Library) -> None:
     run = blas_threads.on_one_thread(library.matmul)
     with pytest.raises(ValueError, match="mismatch"):
         run(np.ones((2, 3)), np.ones((2, 3)))
     assert library.num_threads == 8
 
 
-def test_a_blas_that_shares_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_threaded_blas_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas_threads, "_libraries", lambda: ())
     assert blas_threads.on_one_thread(np.matmul) is np.matmul

@@ -1,4 +1,4 @@
-"""Tests of turning elements into those of another dtype."""
+"""Tests of conversions between dtypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def like(array: Array, dtype: Any) -> TensorSpec:
 
 
 def saturated(value: float, dtype: Any) -> int:
-    """Return what Rust's ``as`` makes of a floating-point number."""
+    """Convert a floating-point number to an integer as Rust's ``as`` does."""
     limits = np.iinfo(dtype)
     if math.isnan(value):
         return 0
@@ -31,7 +31,9 @@ def saturated(value: float, dtype: Any) -> int:
 
 
 @given(st.data(), st.sampled_from(INTEGERS), st.sampled_from(INTEGERS))
-def test_integers_wrap_around_to_others(data: st.DataObject, source: Any, target: Any) -> None:
+def test_conversions_between_integers_wrap_around(
+    data: st.DataObject, source: Any, target: Any
+) -> None:
     tensor = data.draw(arrays(source))
 
     seen = compute("Base.Cast", tensor, out=like(tensor, target))
@@ -83,7 +85,7 @@ def test_integers_become_the_nearest_number(data: st.DataObject, source: Any, ta
 
 
 def telling(dtype: Any) -> Array:
-    """Return numbers that show how they are rounded: beside midpoints and at the ends."""
+    """Return numbers next to midpoints and range limits, which reveal double rounding."""
     if dtype.kind == "b":
         return np.array([True, False])
     signs = [1] if dtype.kind == "u" else [1, -1]
@@ -127,7 +129,7 @@ def test_every_pair_of_dtypes_converts_as_exact_arithmetic_does(source: Any, tar
 
 
 @pytest.mark.parametrize("target", INTEGERS + FLOATS, ids=str)
-def test_truth_values_become_one_and_zero(target: Any) -> None:
+def test_bools_become_one_and_zero(target: Any) -> None:
     tensor = np.array([[True], [False]])
     name = "Bool.IntoInt" if target in INTEGERS else "Bool.IntoFloat"
 

@@ -1,4 +1,4 @@
-"""An operator's own operation is held to what it declares, and cannot harm its session."""
+"""Custom operations are checked against their declaration and cannot harm the session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def operation(function: Function, name: str = "mine", **declared: Any) -> CustomOperation:
-    """Return an operation of one input, whose output is like it unless said."""
+    """Return an operation of one input, by default with an output of the same spec."""
     settings: dict[str, Any] = {"inputs": {"x": "any"}, "shapes": lambda x: x}
     return custom_operation(name, **settings | declared)(function)
 
@@ -56,13 +56,13 @@ def test_a_function_gets_the_array_module_and_its_arrays() -> None:
     np.testing.assert_array_equal(run([X])[0], X * X)
 
 
-def test_several_outputs_come_in_their_order() -> None:
+def test_several_outputs_keep_their_order() -> None:
     made = operation(
         lambda xp, x: (xp.sum(x), x > 2),
         outputs=("total", "large"),
         shapes=lambda x: [TensorSpec((), F32), TensorSpec(x.shape, BOOL)],
     )
-    # Rust clients store truth values as bytes.
+    # Rust clients store bools as bytes.
     outputs = (TensorSpec((), F32), TensorSpec((2, 3), BOOL_U8))
     total, large = bound(made, SPEC, outputs=outputs)([X])
     assert (type(total), total.shape, float(total)) == (np.ndarray, (), 15)
@@ -70,7 +70,7 @@ def test_several_outputs_come_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F64, I64], ids=str)
-def test_arrays_come_in_the_dtype_in_which_they_are_held(dtype: DType) -> None:
+def test_functions_receive_arrays_in_their_stored_dtype(dtype: DType) -> None:
     seen: list[str] = []
 
     def note(xp: Any, x: Any) -> Any:
@@ -95,7 +95,7 @@ def test_a_function_cannot_change_its_inputs() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(3), GeneratorExit(3)])
-def test_a_function_that_would_end_its_thread_only_fails(error: BaseException) -> None:
+def test_a_function_that_raises_system_exit_only_fails(error: BaseException) -> None:
     def leave(xp: Any, x: Any) -> Any:
         raise error
 
@@ -105,14 +105,14 @@ def test_a_function_that_would_end_its_thread_only_fails(error: BaseException) -
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let SIGINT interrupt, which a shell's programs in the background ignore."""
+    """Enable SIGINT, which shells disable for programs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_program_can_be_interrupted_in_a_function_that_runs_in_its_main_thread() -> None:
+def test_ctrl_c_interrupts_a_function_in_the_main_thread() -> None:
     def wait(xp: Any, x: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return x
@@ -121,12 +121,12 @@ def test_a_program_can_be_interrupted_in_a_function_that_runs_in_its_main_thread
         bound(operation(wait), SPEC)([X])
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_an_unknown_name_is_refused_with_a_list_of_names() -> None:
     with pytest.raises(Unsupported, match=r"no custom operation 'mime'; it has mine$"):
         bound(operation(lambda xp, x: x), SPEC, name="mime")
 
 
-def test_the_list_of_names_and_the_name_that_was_sent_are_bounded() -> None:
+def test_errors_truncate_long_names_and_lists_of_names() -> None:
     many = [operation(lambda xp, x: x, name=f"operation{n:04}") for n in range(NAMES_LISTED + 7)]
     signature = sign(CUSTOM, "x" * 256, (), (TensorUse(SPEC, TensorStatus.NOT_INIT),))
     with pytest.raises(Unsupported, match=r"operation0019 and 7 more$") as caught:
@@ -134,7 +134,7 @@ def test_the_list_of_names_and_the_name_that_was_sent_are_bounded() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_a_server_without_operations_says_how_one_has_some() -> None:
+def test_a_server_without_custom_operations_explains_how_to_add_them() -> None:
     with pytest.raises(Unsupported, match="--custom-operations package"):
         bound(None, SPEC)
 
@@ -178,7 +178,7 @@ def refused_by_the_rule(x: TensorSpec) -> TensorSpec:
         ),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused_before_the_function_runs(
+def test_a_mismatched_call_is_refused_before_the_function_runs(
     declared: dict[str, Any],
     inputs: list[TensorSpec],
     outputs: list[TensorSpec],

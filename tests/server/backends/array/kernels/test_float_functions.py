@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, Callable[[float], float]] = {
 
 
 def defined(function: Callable[[float], float], value: float) -> float:
-    """Return a function of a number, NaN outside its domain and infinity beyond what fits."""
+    """Wrap a function: NaN outside its domain, infinity on overflow."""
     try:
         return function(value)
     except OverflowError:
@@ -116,7 +116,7 @@ def test_the_angle_of_a_point_has_all_four_quadrants(dtype: Any) -> None:
 
 
 def many(dtype: Any) -> Array:
-    """Return numbers around the ends of every range in which the error function is approximated."""
+    """Return numbers around the limits of each range of the approximation."""
     ends = [0.84375, 1.25, 1 / 0.35, 3.95, 4, 6]
     near = [np.nextafter(end, target) for end in ends for target in (0, end, 10)]
     far = [0.0, 1e-310, 1e-30, 1e-8, 7, 30, 1e300, np.inf, np.nan]

@@ -88,7 +88,7 @@ def sample(image: Array, grid: Array, mode: str, padding: str) -> Array:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_points_at_no_place_are_outside_or_in_the_middle(mode: str) -> None:
+def test_nan_points_are_outside_or_in_the_middle(mode: str) -> None:
     image = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
     grid = np.array([[[[np.inf, 0], [0, -np.inf]]]], dtype=np.float32)
 
@@ -97,7 +97,7 @@ def test_points_at_no_place_are_outside_or_in_the_middle(mode: str) -> None:
     assert sample(image, grid, mode, "Border").tolist() == [[[[4, 4]]]]
 
 
-def test_an_image_of_one_pixel_is_that_pixel_everywhere_when_mirrored() -> None:
+def test_reflection_of_a_single_pixel_gives_that_pixel_everywhere() -> None:
     image, grid = np.full((1, 1, 1, 1), 7, np.float32), np.full((1, 1, 1, 2), 0.4, np.float32)
 
     seen = compute(
@@ -112,7 +112,7 @@ def test_an_image_of_one_pixel_is_that_pixel_everywhere_when_mirrored() -> None:
     assert seen.tolist() == [[[[7]]]]
 
 
-def test_an_image_without_pixels_or_an_unknown_way_to_sample_raises() -> None:
+def test_an_empty_image_and_an_unknown_mode_are_refused() -> None:
     empty, image = np.empty((1, 1, 0, 3), np.float32), np.zeros((1, 1, 2, 2), np.float32)
     grid = np.zeros((1, 1, 1, 2), np.float32)
 

@@ -1,4 +1,4 @@
-"""Tests of picking and updating elements by indices."""
+"""Tests of selecting and updating elements by indices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def indices(data: st.DataObject, shape: tuple[int, ...], size: int) -> Array:
 
 
 def updated(tensor: Array, places: Any, values: Any, update: str) -> Array:
-    """Update one place after the other, as a loop would."""
+    """Update elements one by one in a loop."""
     result = tensor.copy()
     for place, value in zip(places, values, strict=True):
         with np.errstate(all="ignore"):
@@ -42,7 +42,7 @@ def updated(tensor: Array, places: Any, values: Any, update: str) -> Array:
 
 
 @given(st.data(), st.sampled_from((*NUMBERS, BOOL)), st.integers(0, 4))
-def test_parts_of_an_axis_are_selected(data: st.DataObject, dtype: Any, count: int) -> None:
+def test_slices_of_an_axis_are_selected(data: st.DataObject, dtype: Any, count: int) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
     dim = data.draw(st.integers(0, tensor.ndim - 1))
     chosen = indices(data, (count,), tensor.shape[dim])
@@ -53,7 +53,7 @@ def test_parts_of_an_axis_are_selected(data: st.DataObject, dtype: Any, count: i
 
 
 @given(st.data(), st.sampled_from(EXACT), st.integers(0, 5), st.sampled_from(sorted(UPDATES)))
-def test_selected_parts_are_updated_in_order(
+def test_selected_slices_are_updated_in_order(
     data: st.DataObject, dtype: Any, count: int, update: str
 ) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
@@ -68,7 +68,7 @@ def test_selected_parts_are_updated_in_order(
 
 
 @given(st.data(), st.sampled_from((*NUMBERS, BOOL)))
-def test_elements_of_lines_are_gathered(data: st.DataObject, dtype: Any) -> None:
+def test_elements_are_gathered_along_an_axis(data: st.DataObject, dtype: Any) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
     dim = data.draw(st.integers(0, tensor.ndim - 1))
     shape = tuple(
@@ -86,7 +86,7 @@ def test_elements_of_lines_are_gathered(data: st.DataObject, dtype: Any) -> None
 
 
 @given(st.data(), st.sampled_from(EXACT), st.sampled_from(sorted(UPDATES)))
-def test_elements_of_lines_are_updated_in_order(
+def test_elements_are_scattered_along_an_axis_in_order(
     data: st.DataObject, dtype: Any, update: str
 ) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
@@ -105,7 +105,7 @@ def test_elements_of_lines_are_updated_in_order(
 
 
 @given(st.data(), st.sampled_from(EXACT), st.sampled_from(sorted(UPDATES)))
-def test_coordinates_lead_to_elements_or_parts(
+def test_coordinates_select_elements_or_slices(
     data: st.DataObject, dtype: Any, update: str
 ) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
@@ -162,5 +162,5 @@ def test_low_precision_is_accumulated_in_float32() -> None:
         "Base.SelectAssign", tensor, chosen, np.ones(5000, np.float16), dim=0, update="Add"
     )
 
-    # One after the other in float16, they would stop at 2048.
+    # A running sum in float16 would stop at 2048.
     assert seen.tolist() == [5000]

@@ -1,4 +1,4 @@
-"""The subjects together have each variant of the family Module once."""
+"""The kernels of neural-network modules cover each variant once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_module_row_of_the_table_has_exactly_one_kernel() -> None:
     assert kernels == Counter(rows)
 
 
-def test_variants_that_take_low_precision_as_it_is_exist() -> None:
+def test_low_precision_variants_are_variants_of_the_family() -> None:
     for family in module_families(np):
         assert family.family == "Module"
         assert family.low_precision <= set(family.table())

@@ -1,4 +1,4 @@
-"""Tests of comparing elements, and of combining and choosing by truth values."""
+"""Tests of comparisons, masks, and logical and bitwise operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_equality_is_that_of_pythons_values(data: st.DataObject, dtype: Any) -> 
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_comparison_with_a_scalar_finds_the_number_that_the_tensor_has_of_it(dtype: Any) -> None:
+def test_a_comparison_rounds_its_scalar_to_the_tensors_dtype(dtype: Any) -> None:
     tensor = np.array([0.1, 0.2, np.nan], dtype)
 
     for name, expected in {
@@ -54,14 +54,14 @@ def test_a_comparison_with_a_scalar_finds_the_number_that_the_tensor_has_of_it(d
 
 
 @pytest.mark.parametrize("rhs", [True, 1, 1.0])
-def test_truth_values_equal_numbers(rhs: float) -> None:
+def test_bools_compare_with_numbers(rhs: float) -> None:
     tensor = np.array([True, False])
 
     assert compute("Base.EqualElem", tensor, rhs=rhs).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_what_is_no_finite_number_is_found(dtype: Any) -> None:
+def test_nan_and_infinity_are_found(dtype: Any) -> None:
     tensor = np.array([np.nan, np.inf, -np.inf, 1], dtype)
 
     assert compute("Float.IsNan", tensor).tolist() == [True, False, False, False]
@@ -69,7 +69,7 @@ def test_what_is_no_finite_number_is_found(dtype: Any) -> None:
 
 
 @given(st.data())
-def test_truth_values_are_combined(data: st.DataObject) -> None:
+def test_bools_are_combined(data: st.DataObject) -> None:
     lhs, rhs = data.draw(pairs(BOOL))
 
     assert_same(compute("Bool.And", lhs, rhs), lhs & rhs)
@@ -106,7 +106,7 @@ SHIFTED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @given(st.data(), st.sampled_from(INTEGERS), st.sampled_from(sorted(COMBINED)))
-def test_bits_are_combined_as_pythons(data: st.DataObject, dtype: Any, name: str) -> None:
+def test_bitwise_operations_agree_with_python(data: st.DataObject, dtype: Any, name: str) -> None:
     lhs, rhs = data.draw(pairs(dtype))
 
     expected = COMBINED[name](lhs.astype(object), rhs.astype(object))

@@ -1,4 +1,4 @@
-"""Tests of putting elements in another order or place."""
+"""Tests of reshaping, permuting, repeating and slicing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_elements_keep_their_order_in_another_shape(data: st.DataObject, dtype: 
 
 
 @given(st.data(), st.sampled_from(ANY))
-def test_axes_are_exchanged_permuted_and_turned_around(data: st.DataObject, dtype: Any) -> None:
+def test_axes_are_exchanged_permuted_and_reversed(data: st.DataObject, dtype: Any) -> None:
     tensor = data.draw(arrays(dtype, LINES))
     axes = st.integers(0, tensor.ndim - 1)
     first, second, order = data.draw(st.tuples(axes, axes, st.permutations(range(tensor.ndim))))
@@ -42,7 +42,7 @@ def test_axes_are_exchanged_permuted_and_turned_around(data: st.DataObject, dtyp
 
 
 @on_host
-def test_what_can_be_a_view_is_one() -> None:
+def test_rearrangements_are_views_where_possible() -> None:
     tensor = np.arange(12, dtype=np.float16).reshape(3, 4)
     wide = TensorSpec((2, 3, 4), spec_of(tensor).dtype)
 
@@ -80,7 +80,7 @@ def test_axes_are_repeated(data: st.DataObject, dtype: Any) -> None:
 
 
 @given(st.data(), st.sampled_from(ANY))
-def test_tensors_are_put_one_after_the_other(data: st.DataObject, dtype: Any) -> None:
+def test_tensors_are_concatenated(data: st.DataObject, dtype: Any) -> None:
     shape = data.draw(LINES)
     dim = data.draw(st.integers(0, len(shape) - 1))
     sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
@@ -107,7 +107,7 @@ def test_windows_are_all_that_fit(data: st.DataObject, dtype: Any, size: int, st
     assert_same(seen, expected)
 
 
-def test_few_windows_do_not_keep_the_whole_in_memory() -> None:
+def test_few_windows_do_not_keep_the_whole_tensor_alive() -> None:
     tensor = np.arange(1000, dtype=np.int32)
 
     windows = compute("Base.Unfold", tensor, dim=0, size=2, step=100)
@@ -116,7 +116,7 @@ def test_few_windows_do_not_keep_the_whole_in_memory() -> None:
     assert not np.shares_memory(windows, tensor)
 
 
-def test_windows_of_nothing_are_one_more_than_the_elements() -> None:
+def test_there_is_one_more_window_of_size_0_than_elements() -> None:
     tensor = np.arange(3, dtype=np.int32)
 
     assert compute("Base.Unfold", tensor, dim=0, size=0, step=1).shape == (4, 0)
@@ -147,7 +147,7 @@ SLICES = st.builds(Slice, st.integers(-5, 5), st.none() | st.integers(-5, 5), ST
 
 
 def taken(size: int, item: Slice) -> list[int]:
-    """Return the indices that Burn takes: the range from start to end, backwards for a step < 0."""
+    """Return the indices of a slice in Burn: start to end, reversed for a negative step."""
     everything = list(range(size))[item.start : item.end]
     return everything[:: item.step]
 
@@ -171,7 +171,7 @@ def test_slices_are_taken_in_their_order_and_replaced_there(
 
 
 @on_host
-def test_a_large_part_is_a_view() -> None:
+def test_a_large_slice_is_a_view() -> None:
     tensor = np.arange(300, dtype=np.int32)
 
     part = compute("Base.Slice", tensor, ranges=(Slice(0, 100, 1),))
@@ -180,7 +180,7 @@ def test_a_large_part_is_a_view() -> None:
 
 
 @on_host
-def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
+def test_a_small_slice_does_not_keep_the_whole_tensor_alive() -> None:
     tensor = np.arange(1000, dtype=np.int32)
     half = compute("Base.Slice", tensor, ranges=(Slice(0, 500, 1),))
 
@@ -191,7 +191,7 @@ def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
 
 
 @on_host
-def test_a_part_of_windows_does_not_keep_the_whole_in_memory() -> None:
+def test_a_slice_of_windows_does_not_keep_the_whole_tensor_alive() -> None:
     tensor = np.arange(1000, dtype=np.int32)
     windows = compute("Base.Unfold", tensor, dim=0, size=1, step=4)
 
@@ -202,7 +202,7 @@ def test_a_part_of_windows_does_not_keep_the_whole_in_memory() -> None:
 
 
 @on_host
-def test_a_part_of_what_was_made_from_bytes() -> None:
+def test_a_slice_of_an_array_over_bytes() -> None:
     tensor = np.frombuffer(bytes(400), np.int32)
 
     assert compute("Base.Slice", tensor, ranges=(Slice(0, 1, 1),)).base is None

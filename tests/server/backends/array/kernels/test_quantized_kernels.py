@@ -1,4 +1,4 @@
-"""Quantized tensors, beside Burn's definition written as loops over elements."""
+"""Quantized tensors, compared with Burn's definition written as loops over elements."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_joined_tensors_of_two_scales_get_a_new_one() -> None:
     assert bytes(joined) == bytes_by_hand([1, 0, 7, -7], [1.0], spec.dtype.scheme)
 
 
-def test_blocks_get_new_scales_where_values_move() -> None:
+def test_moving_values_between_blocks_computes_new_scales() -> None:
     of = scheme("Q8S", (2,))
     spec = TensorSpec((4,), DType.quantized(of))
     held = np.frombuffer(bytes_by_hand([127, 1, 127, 2], [1.0, 0.5], of), np.uint8)
@@ -145,7 +145,7 @@ def test_blocks_get_new_scales_where_values_move() -> None:
 @pytest.mark.parametrize(
     ("number", "value"), [(math.nan, 0), (math.inf, 127), (-math.inf, -127), (0.5, 1), (-0.5, -1)]
 )
-def test_numbers_at_the_edges_become_what_burn_makes_of_them(number: float, value: int) -> None:
+def test_extreme_numbers_are_quantized_as_in_burn(number: float, value: int) -> None:
     of = scheme("Q8S")
     specs = TensorSpec((1,), F32), TensorSpec((1,), F32)
     made = signature("Float.Quantize", *specs, scheme=of)
@@ -154,7 +154,7 @@ def test_numbers_at_the_edges_become_what_burn_makes_of_them(number: float, valu
 
 
 @pytest.mark.parametrize("scale", [0.0, math.nan, math.inf, 1e-42])
-def test_a_scale_that_is_no_normal_number_becomes_the_smallest_one(scale: float) -> None:
+def test_a_scale_that_is_not_a_normal_number_becomes_the_smallest_one(scale: float) -> None:
     of = scheme("Q8S")
     specs = TensorSpec((1,), F32), TensorSpec((1,), F32)
     made = signature("Float.Quantize", *specs, scheme=of)
@@ -162,25 +162,25 @@ def test_a_scale_that_is_no_normal_number_becomes_the_smallest_one(scale: float)
     assert bytes(held[1:]) == struct.pack("<f", 2.0**-126)
 
 
-def test_numbers_come_back_in_the_dtype_that_is_asked_for() -> None:
+def test_dequantized_numbers_have_the_requested_dtype() -> None:
     spec, held = quantized([7, -7], 0.1, (2,))
     back = computed(signature("Float.Dequantize", spec, out=TensorSpec((2,), F16)), held)
     np.testing.assert_array_equal(back, (np.array([7, -7]) * np.float32(0.1)).astype(np.float16))
 
 
-def test_values_one_to_a_byte_are_packed_when_they_arrive() -> None:
+def test_uploads_with_a_value_per_byte_are_packed() -> None:
     of = scheme("Q4S", packed=True)
     plain = bytes_by_hand([1, -2, 3], [0.5], scheme("Q4S"))
     held = NumpyBackend().to_device(TensorData(plain, (3,), DType.quantized(of)))
     assert bytes(held) == bytes_by_hand([1, -2, 3], [0.5], of)
 
 
-def test_bytes_that_are_neither_form_are_refused() -> None:
+def test_bytes_in_neither_form_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match="does not have 9 bytes"):
         NumpyBackend().to_device(TensorData(bytes(9), (3,), DType.quantized(scheme("Q4S"))))
 
 
-def test_values_that_burn_computes_with_nowhere_are_held_and_refused() -> None:
+def test_values_that_burn_cannot_compute_with_are_stored_but_not_computed() -> None:
     dtype = DType.quantized(scheme("E4M3"))
     held = NumpyBackend().to_device(TensorData(bytes(range(6)), (2,), dtype))
     assert NumpyBackend().to_bytes(held, dtype) == bytes(range(6))
@@ -191,7 +191,7 @@ def test_values_that_burn_computes_with_nowhere_are_held_and_refused() -> None:
         )
 
 
-def test_the_bytes_of_burns_own_vectors_come_out_as_they_went_in() -> None:
+def test_burns_own_vectors_are_read_back_unchanged() -> None:
     seen = 0
     for line in golden("TensorData"):
         if "QFloat" not in line.name:
@@ -226,7 +226,7 @@ def test_symmetric_values_are_within_half_a_scale(
 
 
 @given(tensors(), st.data())
-def test_new_scales_are_the_largest_size_over_the_largest_value(
+def test_new_scales_are_the_largest_magnitude_over_the_largest_value(
     given_tensor: tuple[np.ndarray, QuantScheme, np.ndarray], data: st.DataObject
 ) -> None:
     x, of, scales = given_tensor
@@ -256,7 +256,7 @@ def numbers_of(spec: TensorSpec, held: object) -> np.ndarray:
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("name", ["SelectAssign", "Scatter", "ScatterNd"])
-def test_updates_by_index_compute_with_the_numbers(name: str, update: str) -> None:
+def test_updates_by_index_compute_with_dequantized_numbers(name: str, update: str) -> None:
     spec, held = quantized([1, -2, 3, -4], 0.5, (4,))
     _, values = quantized([7, -1, 2, 5], 0.25, (4,))
     places = np.array([2, 0, 2, 1])
@@ -275,7 +275,7 @@ def test_updates_by_index_compute_with_the_numbers(name: str, update: str) -> No
     np.testing.assert_allclose(numbers_of(spec, result), expected, rtol=0, atol=half_a_scale)
 
 
-def test_a_mask_is_filled_with_the_number_that_was_given() -> None:
+def test_a_mask_is_filled_with_the_given_number() -> None:
     spec, held = quantized([1, -2, 3, -4], 0.5, (4,))
     made = signature("Base.MaskFill", spec, TensorSpec((4,), BOOL), value=14.0)
     filled = computed(made, held, np.array([True, False, False, True]))
@@ -291,7 +291,7 @@ def test_an_operation_without_inputs_may_have_a_quantized_result(name: str, numb
 
 
 @given(st.data())
-def test_bytes_of_any_scheme_come_out_as_they_went_in(data: st.DataObject) -> None:
+def test_bytes_of_any_scheme_are_read_back_unchanged(data: st.DataObject) -> None:
     block = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
     stores: list[str | tuple[str, int]] = [
         "Native", ("PackedU32", 0), ("PackedU32", 1), ("PackedNative", 0)

@@ -20,7 +20,7 @@ def spec(dtype: Any, *shape: int) -> TensorSpec:
 
 
 def drawn(dtype: Any, *distribution: Any, session: Any = None) -> Array:
-    """Draw from a session whose seed is 1, or from a given one."""
+    """Draw from a given session, or from a new one with the seed 1."""
     if session is None:
         session = new_session()
         session.seed(1)
@@ -71,7 +71,7 @@ def test_normal_numbers_have_their_mean_and_deviation(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
-def test_bernoulli_draws_as_many_ones_as_its_probability_says(dtype: Any) -> None:
+def test_bernoulli_draws_ones_with_its_probability(dtype: Any) -> None:
     flags = drawn(dtype, "Bernoulli", 0.25).astype(np.float64)
 
     assert set(flags) == {0, 1}
@@ -81,7 +81,7 @@ def test_bernoulli_draws_as_many_ones_as_its_probability_says(dtype: Any) -> Non
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integers_are_any_by_default_and_otherwise_of_their_range(dtype: Any) -> None:
+def test_integers_are_drawn_from_the_whole_dtype_or_a_given_range(dtype: Any) -> None:
     limits = np.iinfo(dtype)
     default = drawn(dtype, "Default").astype(np.float64)
     uniform = drawn(dtype, "Uniform", 3.7, 9.0)
@@ -105,7 +105,7 @@ def test_normal_integers_saturate() -> None:
         (("Uniform", 2.0, 1.0), "range"),
     ],
 )
-def test_what_no_number_is_drawn_from_raises(
+def test_an_invalid_distribution_raises(
     dtype: str, distribution: tuple[Any, ...], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):

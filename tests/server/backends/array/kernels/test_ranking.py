@@ -1,4 +1,4 @@
-"""Tests of which elements are the largest or smallest, and where they stand."""
+"""Tests of largest and smallest elements and their positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def resized(tensor: Array, axis: int, size: int, dtype: DType) -> TensorSpec:
 
 
 def largest_first(row: Any) -> list[int]:
-    """Return positions in a row: NaN before the largest, of equals the first one first."""
+    """Return positions in descending order: NaN first, then the first of equals first."""
 
     def rank(position: int) -> tuple[bool, Any, int]:
         value = row[position]

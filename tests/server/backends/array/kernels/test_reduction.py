@@ -1,4 +1,4 @@
-"""Tests of what all elements, or those along an axis, come to."""
+"""Tests of reductions and running reductions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_sums_products_and_means_of_floating_point_numbers(
 ) -> None:
     tensor = data.draw(arrays(dtype, FILLED, finite=True))
     if name == "Prod":
-        # At most 2 each, so that no product on the way is beyond float32.
+        # At most 2 each, so that no intermediate product overflows float32.
         tensor = (tensor.astype(np.float64) / 500).astype(dtype)
     function = TOTALS[name]
     wide = tensor.astype(np.float64)
@@ -82,7 +82,7 @@ def test_means_of_integers_are_rounded_toward_zero(data: st.DataObject, dtype: A
     assert_same(along("Mean", tensor, 0), wrapped(means, dtype))
 
 
-def test_nothing_has_a_sum_and_a_product_but_no_mean() -> None:
+def test_an_empty_tensor_has_a_sum_and_a_product_but_no_integer_mean() -> None:
     floats, integers = np.empty((2, 0), np.float32), np.empty((2, 0), np.int32)
 
     assert compute("Numeric.Sum", integers).tolist() == [0]
@@ -116,7 +116,7 @@ def test_the_largest_absolute_value(data: st.DataObject, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["Max", "Min", "MaxAbs"])
-def test_nothing_has_no_extreme(name: str) -> None:
+def test_an_empty_tensor_has_no_extreme(name: str) -> None:
     empty = np.empty((0, 3), np.float32)
 
     with pytest.raises(ShapeMismatch, match="is empty"):
@@ -139,7 +139,7 @@ def test_running_sums_and_products_wrap_around(data: st.DataObject, dtype: Any) 
 
 
 @given(st.data(), st.sampled_from(NUMBERS))
-def test_running_extremes_keep_what_was_reached(data: st.DataObject, dtype: Any) -> None:
+def test_running_extremes_agree_with_numpy(data: st.DataObject, dtype: Any) -> None:
     tensor = data.draw(arrays(dtype, FILLED))
     axis = data.draw(st.integers(0, tensor.ndim - 1))
     wide = tensor.astype(np.float64) if dtype in FLOATS else tensor

@@ -47,12 +47,12 @@ def test_means_and_gradients_are_what_their_definition_says(
     np.testing.assert_allclose(back, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_infinities_stay_in_their_ranges() -> None:
+def test_infinities_affect_only_their_own_windows() -> None:
     x = np.array([[[np.inf, 0, 2, 4]]], np.float32)
     np.testing.assert_array_equal(run("AdaptiveAvgPool1d", x, output_size=2), [[[np.inf, 3]]])
 
 
-def test_no_outputs_and_no_inputs_are_refused() -> None:
+def test_empty_outputs_and_empty_inputs_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match=r"output_size is \[0\], expected values of at least 1"):
         call_kernel("AdaptiveAvgPool1d", np.zeros((1, 1, 4)), output_size=0)
     with pytest.raises(ShapeMismatch, match=r"spatial size of x is \[0\]"):
@@ -61,7 +61,7 @@ def test_no_outputs_and_no_inputs_are_refused() -> None:
         call_kernel("AdaptiveAvgPool1dBackward", np.zeros((1, 1, 4)), np.zeros((2, 1, 3)))
 
 
-def test_a_long_axis_takes_few_steps_there_and_back() -> None:
+def test_a_long_axis_takes_few_steps_forward_and_backward() -> None:
     x = normal(7, 1, 1, 300_000)
     means = run("AdaptiveAvgPool1d", x, output_size=3)
     np.testing.assert_allclose(means[0, 0], x.reshape(3, -1).mean(axis=1), atol=1e-12)

@@ -1,4 +1,4 @@
-"""Attention block by block is attention with all scores at once."""
+"""Attention computed in blocks equals attention with all scores at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attend(
     softcap: float | None,
     is_causal: bool,
 ) -> Array:
-    """Attend with all scores at once, in Burn's order of steps."""
+    """Compute attention with all scores at once, in Burn's order of steps."""
     scores = query @ key.swapaxes(-1, -2)
     scores *= 1 / math.sqrt(query.shape[3]) if scale is None else scale
     if softcap is not None:
@@ -99,7 +99,7 @@ def test_queries_before_the_first_key_of_a_causal_mask_get_zeros() -> None:
     np.testing.assert_array_equal(found[0, 0, :, 0], [0, 0, 1, 1])
 
 
-def test_no_more_scores_are_held_than_the_workspace_takes() -> None:
+def test_blocks_of_scores_fit_into_the_workspace() -> None:
     tensors = [normal(seed, 2, 4, 1024, 16, dtype=np.float32) for seed in range(3)]
     bias = np.zeros((1, 1, 1024, 1024), np.float32)
     result = run("Attention", *tensors, None, bias, **PLAIN)
@@ -132,7 +132,7 @@ def test_low_precision_is_rounded_once(dtype: Any) -> None:
         (4, (1, 3, 3, 5), "shape of attn_bias"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused_by_name(
+def test_a_mismatched_tensor_is_refused_by_name(
     position: int, shape: tuple[int, ...], words: str
 ) -> None:
     shapes: list[tuple[int, ...]] = [

@@ -1,4 +1,4 @@
-"""Means are those of the definition, and the gradients are theirs."""
+"""Average pooling and its gradients follow the definition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_gradients_are_those_found_by_differences(layer: Pooling, include_paddin
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_infinities_stay_in_their_windows() -> None:
+def test_infinities_affect_only_their_own_windows() -> None:
     x = np.array([[[np.inf, 0, 2, 4]]], np.float32)
     options: dict[str, Any] = {"kernel_size": 2, "stride": 2, "padding": 0}
     options |= {"count_include_pad": True, "ceil_mode": False}

@@ -1,4 +1,4 @@
-"""Convolutions and their gradients are those of the definition, whatever path computes them."""
+"""Convolutions and their gradients follow the definition on every code path."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_gradients_are_those_found_by_differences(layer: Convolution, workspace:
     tensors = (x, weight, grad)
     x_grad = run(f"{name}XBackward", *tensors, **options, settings=limit)
     weight_grad = run(f"{name}WeightBackward", *tensors, **options, settings=limit)
-    # Linear in each tensor: differences are exact but for rounding, however large the step.
+    # Linear in each tensor, so finite differences are exact up to rounding for any step.
     expected = numeric_gradient(lambda x: forward(x, weight, bias), x, grad, step=1.0)
     np.testing.assert_allclose(x_grad, expected, rtol=1e-9, atol=1e-9)
     expected = numeric_gradient(lambda weight: forward(x, weight, bias), weight, grad, step=1.0)
@@ -63,7 +63,7 @@ def test_gradients_are_those_found_by_differences(layer: Convolution, workspace:
 
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16])
 def test_low_precision_sums_in_float32(dtype: Any) -> None:
-    # 4096 ones: float16 would count them, bfloat16 would stop at 256.
+    # A sum of 4096 ones: float16 represents it, a bfloat16 sum would stop at 256.
     x, weight = np.ones((1, 4096, 1), dtype), np.ones((1, 4096, 1), dtype)
     options: dict[str, Any] = {"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1}
     found = run("Conv1d", x, weight, None, **options)
@@ -71,7 +71,7 @@ def test_low_precision_sums_in_float32(dtype: Any) -> None:
     assert float(found[0, 0, 0]) == 4096.0
 
 
-def test_infinities_stay_where_their_windows_are() -> None:
+def test_infinities_affect_only_their_own_windows() -> None:
     x = np.zeros((1, 1, 5), np.float32)
     x[0, 0, 0] = np.inf
     options: dict[str, Any] = {"stride": (1,), "padding": (1,), "dilation": (1,), "groups": 1}
@@ -79,7 +79,7 @@ def test_infinities_stay_where_their_windows_are() -> None:
     np.testing.assert_array_equal(found[0, 0], [np.inf, np.inf, 0, 0, 0])
 
 
-def test_a_view_with_strides_of_its_own_is_convolved_as_it_looks() -> None:
+def test_a_strided_view_is_convolved_like_its_copy() -> None:
     x = normal(1, 6, 5, 4, 2, dtype=np.float32).transpose(3, 2, 1, 0)
     weight = normal(2, 3, 4, 2, 2, dtype=np.float32)
     found = run("Conv2d", x, weight, None, **OPTIONS)
@@ -114,7 +114,7 @@ def test_scratch_memory_stays_below_twice_the_workspace(name: str) -> None:
         (((1, 4, 5, 5), (2, 4, 6, 3), None), {}, r"kernel_size is \[6, 3\], .* \[5, 5\]"),
     ],
 )
-def test_a_layer_that_does_not_fit_is_refused_by_name(
+def test_a_mismatched_layer_is_refused_by_name(
     shapes: tuple[Any, ...], changed: dict[str, Any], words: str
 ) -> None:
     tensors = [None if shape is None else np.zeros(shape) for shape in shapes]

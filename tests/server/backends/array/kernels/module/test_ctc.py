@@ -1,4 +1,4 @@
-"""The loss sums over every path that spells the labels, by trying all of them."""
+"""The CTC loss, compared with a sum over all paths by enumeration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def log_softmax(logits: Array) -> Array:
 
 
 def loss_by_paths(log_probs: Array, labels: list[int], blank: int) -> float:
-    """Return ``-log p(labels)`` from ``[steps, classes]``: repeats merge, then blanks go."""
+    """Return ``-log p(labels)`` from ``[steps, classes]``: merge repeats, then drop blanks."""
     steps, classes = log_probs.shape
     total = 0.0
     for path in itertools.product(range(classes), repeat=steps):
@@ -52,7 +52,9 @@ def problems(draw: st.DrawFn) -> tuple[Array, Array, Array, Array, int]:
 
 @given(problems())
 @settings(deadline=None)
-def test_the_loss_is_what_all_paths_say(problem: tuple[Array, Array, Array, Array, int]) -> None:
+def test_the_loss_is_the_sum_over_all_paths(
+    problem: tuple[Array, Array, Array, Array, int],
+) -> None:
     logits, targets, input_lengths, target_lengths, blank = problem
     log_probs = log_softmax(logits)
     lengths = (input_lengths, target_lengths)
@@ -73,7 +75,7 @@ def test_the_gradient_is_that_of_the_logits_before_a_log_softmax(
     grad = normal(5, logits.shape[1])
 
     def losses(logits: Array) -> Array:
-        # An infinite loss has no gradient: zero is what training wants.
+        # An infinite loss has the gradient zero by definition, as training needs.
         found = run("CtcLoss", log_softmax(logits), *rest, blank=blank)
         return np.where(np.isfinite(found), found, 0)
 
@@ -90,7 +92,7 @@ def test_long_inputs_keep_their_digits_in_float32() -> None:
     np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
-def test_labels_behind_a_target_do_not_count() -> None:
+def test_labels_after_a_targets_length_are_ignored() -> None:
     log_probs = log_softmax(normal(1, 4, 1, 3))
     lengths = (np.array([4]), np.array([1]))
     padded = run("CtcLoss", log_probs, np.array([[1, -100]]), *lengths, blank=0)
@@ -99,7 +101,7 @@ def test_labels_behind_a_target_do_not_count() -> None:
 
 
 def test_impossible_classes_leave_the_gradient_finite() -> None:
-    # The third class never comes.
+    # The third class has probability 0.
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.array([[[0.5, 0.5, 0.0]]] * 3))
     arguments: tuple[Any, ...] = (np.array([[1]]), np.array([3]), np.array([1]), np.ones(1))
@@ -120,9 +122,7 @@ def test_impossible_classes_leave_the_gradient_finite() -> None:
         ({"target_lengths": np.array([1, 3])}, "a value of target_lengths is 3"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_by_name(
-    changed: dict[str, Array], words: str
-) -> None:
+def test_a_mismatched_argument_is_refused_by_name(changed: dict[str, Array], words: str) -> None:
     usual = {
         "log_probs": np.zeros((4, 2, 3)),
         "targets": np.ones((2, 2), int),
@@ -133,7 +133,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name(
         call_kernel("CtcLoss", *(usual | changed).values(), blank=0)
 
 
-def test_a_blank_that_is_no_class_and_fractional_targets_are_refused() -> None:
+def test_an_invalid_blank_and_fractional_targets_are_refused() -> None:
     lengths = (np.array([4]), np.array([1]))
     with pytest.raises(ShapeMismatch, match=r"blank is 3, expected in 0\.\.2"):
         call_kernel("CtcLoss", np.zeros((4, 1, 3)), np.ones((1, 1), int), *lengths, blank=3)

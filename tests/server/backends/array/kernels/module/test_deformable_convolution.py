@@ -1,4 +1,4 @@
-"""Deformable convolutions read between elements, and so do their gradients."""
+"""Deformable convolutions and their gradients sample bilinearly."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 
 def sample(plane: Array, row: float, column: float) -> float:
-    """Weigh all elements by nearness: those a whole step away or more have no weight."""
+    """Sample bilinearly by weighting all elements; those a step or more away have weight 0."""
     rows = np.maximum(0, 1 - np.abs(np.arange(plane.shape[0]) - row))
     columns = np.maximum(0, 1 - np.abs(np.arange(plane.shape[1]) - column))
     return float(rows @ plane @ columns)
@@ -131,9 +131,7 @@ def test_without_offsets_it_is_a_convolution() -> None:
 
 
 @pytest.mark.parametrize(("shift", "expected"), [(1e30, 0), (-np.inf, 0), (np.nan, np.nan)])
-def test_offsets_beyond_all_bounds_read_nothing_and_nan_stays_nan(
-    shift: float, expected: float
-) -> None:
+def test_huge_offsets_read_zero_and_nan_offsets_give_nan(shift: float, expected: float) -> None:
     x, weight = np.ones((1, 1, 3, 3), np.float32), np.ones((1, 1, 1, 1), np.float32)
     offset = np.full((1, 2, 3, 3), shift, np.float32)
     found = run("DeformableConv2d", x, offset, weight, None, None, **OPTIONS)
@@ -160,7 +158,7 @@ OPTIONS: dict[str, Any] = {
         (4, (2,), r"shape of bias is \[2\], expected \[3\]"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused_by_name(
+def test_a_mismatched_tensor_is_refused_by_name(
     position: int, shape: tuple[int, ...], words: str
 ) -> None:
     shapes: list[tuple[int, ...]] = [(1, 2, 5, 5), (1, 8, 4, 4), (3, 2, 2, 2), (1, 4, 4, 4), (3,)]

@@ -1,4 +1,4 @@
-"""Embeddings are rows of a table, moved as they are; gradients add up per row."""
+"""Embeddings look up rows of a table; gradients add up per row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_gradient_of_a_row_sums_those_of_its_uses(dtype: Any, workspace: int
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_no_indices_take_no_rows_and_leave_no_gradient() -> None:
+def test_empty_indices_give_no_rows_and_a_zero_gradient() -> None:
     weights, none = normal(1, 4, 5), np.zeros((0, 3), np.int64)
     assert run("Embedding", weights, none).shape == (0, 3, 5)
     assert not run("EmbeddingBackward", weights, np.zeros((0, 3, 5)), none).any()
@@ -48,7 +48,7 @@ def test_an_index_outside_the_table_is_refused(index: int) -> None:
         call_kernel("EmbeddingBackward", weights, np.zeros((1, 2, 5)), indices)
 
 
-def test_arguments_that_do_not_fit_are_refused_by_name() -> None:
+def test_a_mismatched_argument_is_refused_by_name() -> None:
     with pytest.raises(ShapeMismatch, match="shape of weights"):
         call_kernel("Embedding", np.zeros(4), INDICES)
     with pytest.raises(DTypeMismatch, match="indices has dtype float64, expected integers"):

@@ -1,4 +1,4 @@
-"""Spectra are sums of waves, and signals come back from them."""
+"""Fourier transforms follow the definition, and their inverse restores the signal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.module_kernels import Array, call_kernel, normal, run, spec_of
 
 
 def cut(x: Array, dim: int, n: int) -> Array:
-    """Return ``x`` cut or padded with zeros to ``n`` along ``dim``."""
+    """Truncate ``x`` or pad it with zeros to ``n`` along ``dim``."""
     moved = np.moveaxis(x, dim, 0)
     result = np.zeros((n, *moved.shape[1:]), moved.dtype)
     result[: min(n, len(moved))] = moved[:n]
@@ -35,7 +35,7 @@ def test_a_spectrum_is_what_its_definition_says(dim: int, length: int, n: int | 
 
 
 @given(st.integers(0, 1), st.integers(1, 9))
-def test_a_signal_comes_back_from_its_spectrum(dim: int, length: int) -> None:
+def test_the_inverse_restores_the_signal(dim: int, length: int) -> None:
     signal = normal(2, *((length, 3) if dim == 0 else (3, length)))
     real, imaginary = run("Rfft", signal, dim=dim, n=None)
     found = run("IRfft", real, imaginary, dim=dim, n=length)
@@ -46,12 +46,12 @@ def test_a_signal_comes_back_from_its_spectrum(dim: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_the_dtype_stays(dtype: type[np.floating]) -> None:
+def test_the_dtype_is_kept(dtype: type[np.floating]) -> None:
     real, imaginary = run("Rfft", normal(3, 8, dtype=dtype), dim=0, n=None)
     assert real.dtype == imaginary.dtype == run("IRfft", real, imaginary, dim=0, n=4).dtype == dtype
 
 
-def test_axes_and_sizes_that_cannot_be_are_refused() -> None:
+def test_invalid_axes_and_sizes_are_refused() -> None:
     x = np.zeros((2, 3))
     with pytest.raises(ShapeMismatch, match=r"^Rfft: dim is 2, expected one of the 2 axes"):
         call_kernel("Rfft", x, dim=2, n=None)
@@ -63,7 +63,7 @@ def test_axes_and_sizes_that_cannot_be_are_refused() -> None:
         call_kernel("IRfft", x, x[:1], dim=1, n=None)
 
 
-def test_a_declared_size_that_the_transform_does_not_have_is_refused() -> None:
+def test_a_wrong_declared_size_is_refused() -> None:
     x = np.zeros((2, 4))
     wrong = TensorSpec((2, 4), spec_of(x).dtype)
     with pytest.raises(ShapeMismatch, match=r"shape of spectrum is \[2, 3\], expected \[2, 4\]"):

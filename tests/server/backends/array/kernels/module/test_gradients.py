@@ -1,4 +1,4 @@
-"""Every backward variant of the table gives the gradient that differences in f64 find."""
+"""Every backward variant agrees with finite differences in float64."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_backward_variant_gives_what_differences_find(name: str) -> None:
+def test_a_backward_variant_agrees_with_finite_differences(name: str) -> None:
     forward, tensors, takes, of, parameters, given = CASES[name]
 
     def result(place: int) -> Callable[[Array], Array]:
@@ -134,7 +134,7 @@ def test_a_backward_variant_gives_what_differences_find(name: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_the_gradient_of_maxima_goes_to_where_they_were(rank: int) -> None:
+def test_the_gradient_of_maxima_goes_to_their_positions(rank: int) -> None:
     forward, (x,), _, _, parameters, _ = pooling("MaxPool", rank, MAXIMUM)
     assert x is not None
     best = run(forward, x, **parameters)
@@ -148,7 +148,7 @@ def test_the_gradient_of_maxima_goes_to_where_they_were(rank: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
-def test_the_gradient_of_the_ctc_loss_is_that_of_what_a_log_softmax_was_taken_of() -> None:
+def test_the_gradient_of_the_ctc_loss_includes_that_of_the_log_softmax() -> None:
     logits, *rest = CTC
     grad = normal(9, 2)
 
@@ -166,7 +166,7 @@ def normalized(logits: Array) -> Array:
     return result
 
 
-def test_no_backward_variant_is_missing_here() -> None:
+def test_every_backward_variant_is_covered() -> None:
     tested = {name.split()[0] for name in CASES}
     tested |= {f"MaxPool{rank}dWithIndicesBackward" for rank in (1, 2)} | {"CtcLossBackward"}
     assert tested == {name for _, name in TABLE if name.endswith("Backward")}

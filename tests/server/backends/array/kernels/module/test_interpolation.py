@@ -1,4 +1,4 @@
-"""Resized images follow Burn's rule of each mode, pixel by pixel."""
+"""Interpolation follows Burn's rule for each mode, pixel by pixel."""
 
 from __future__ import annotations
 

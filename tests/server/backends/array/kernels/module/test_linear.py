@@ -1,4 +1,4 @@
-"""A linear layer multiplies the last axis, whatever the axes before it."""
+"""Linear layers multiply the last axis; leading axes are arbitrary."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_layers_and_gradients_are_what_their_definition_says(leading: tuple[int,
         np.testing.assert_allclose(run(name, *tensors), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_float16_does_not_overflow_on_the_way() -> None:
+def test_intermediate_sums_do_not_overflow_float16() -> None:
     x = np.full((1, 4), 300, np.float16)
     weight = np.array([[300], [-300], [300], [-300]], np.float16)
     np.testing.assert_array_equal(run("Linear", x, weight, None), [[0]])
 
 
-def test_features_that_do_not_fit_are_refused_by_name() -> None:
+def test_mismatched_features_are_refused_by_name() -> None:
     with pytest.raises(ShapeMismatch, match=r"^Linear: shape of x is \[2, 3\], .* \[\.\.\., 4\]"):
         call_kernel("Linear", np.zeros((2, 3)), np.zeros((4, 5)), None)
     with pytest.raises(ShapeMismatch, match=r"^Linear: shape of weight"):

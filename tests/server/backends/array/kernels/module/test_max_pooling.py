@@ -1,4 +1,4 @@
-"""Maxima and their indices are those of the definition; each gradient goes to the one that won."""
+"""Max pooling follows the definition; gradients go to the maximum's position."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_maxima_and_indices_are_what_their_definition_says(layer: Pooling) -> No
 @given(poolings())
 @settings(deadline=None, max_examples=40)
 def test_gradients_are_those_found_by_differences(layer: Pooling) -> None:
-    # Distinct by far more than the step, so no other element wins when one moves.
+    # Differences exceed the step by far, so the maximum's position does not change.
     x = np.random.default_rng(1).permutation(layer.x.size).astype(float).reshape(layer.x.shape)
     name, options = f"MaxPool{layer.rank}d", layer.options(dilated=True)
     best = run(name, x, **options)

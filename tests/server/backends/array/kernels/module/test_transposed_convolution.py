@@ -1,4 +1,4 @@
-"""Transposed convolutions spread each element over the output."""
+"""Transposed convolutions follow the definition."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def test_a_transposed_convolution_is_what_its_definition_says(
     np.testing.assert_allclose(found, spread(layer), rtol=1e-10, atol=1e-10)
 
 
-def test_it_is_the_adjoint_of_the_convolution_with_the_same_options() -> None:
+def test_a_transposed_convolution_is_the_adjoint_of_the_convolution() -> None:
     x, weight = normal(1, 2, 4, 9, 8), normal(2, 6, 2, 3, 2)
     options: dict[str, Any] = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
     y = run("Conv2d", x, weight, None, **options)
     probe = normal(3, *y.shape)
-    # What the strides left over at the end: (9 + 2 - 3) % 2 and (8 - 3) % 3.
+    # The remainders of the strides: (9 + 2 - 3) % 2 and (8 - 3) % 3.
     back = run("ConvTranspose2d", probe, weight, None, **options, padding_out=(0, 2))
     np.testing.assert_allclose(np.sum(y * probe), np.sum(x * back))
 
 
-def test_the_added_end_holds_the_bias_alone() -> None:
+def test_output_padding_holds_only_the_bias() -> None:
     x, weight, bias = np.ones((1, 1, 2)), np.ones((1, 1, 1)), np.full(1, 5.0)
     found = run("ConvTranspose1d", x, weight, bias, **(OPTIONS | {"padding_out": (1,)}))
     np.testing.assert_array_equal(found, [[[6, 5, 6, 5]]])
@@ -75,7 +75,7 @@ def test_the_added_end_holds_the_bias_alone() -> None:
         ),
     ],
 )
-def test_a_layer_that_does_not_fit_is_refused_by_name(
+def test_a_mismatched_layer_is_refused_by_name(
     shapes: tuple[Any, ...], changed: dict[str, Any], words: str
 ) -> None:
     tensors = [None if shape is None else np.zeros(shape) for shape in shapes]

@@ -1,4 +1,4 @@
-"""Windows lie where stride, padding and dilation put them."""
+"""Windows follow stride, padding and dilation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def elements_of(axis: Axis, window: int) -> list[tuple[int, int]]:
 
 
 @given(axes(), st.data())
-def test_a_tap_reaches_the_windows_whose_element_it_hits(axis: Axis, data: st.DataObject) -> None:
+def test_a_tap_maps_windows_to_the_elements_under_it(axis: Axis, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, axis.outputs))
     last = data.draw(st.integers(first, axis.outputs))
     found = set()
@@ -56,7 +56,7 @@ def test_a_tap_reaches_the_windows_whose_element_it_hits(axis: Axis, data: st.Da
 
 
 @given(axes())
-def test_taps_tell_first_reached_windows_from_others(axis: Axis) -> None:
+def test_taps_separate_fresh_windows_from_seen_ones(axis: Axis) -> None:
     reached: set[int] = set()
     for tap in taps_of(axis):
         windows = range(axis.outputs)
@@ -99,7 +99,7 @@ def test_an_axis_is_inside_when_all_taps_of_all_windows_are(axis: Axis) -> None:
         ({"padding": (0, -1)}, r"padding is \[0, -1\], expected values of at least 0"),
     ],
 )
-def test_windows_that_cannot_be_are_refused_by_name(
+def test_invalid_windows_are_refused_by_name(
     changed: dict[str, tuple[int, int]], words: str
 ) -> None:
     usual: dict[str, Any] = {
@@ -112,13 +112,13 @@ def test_windows_that_cannot_be_are_refused_by_name(
         Windows.of("Conv2d", (5, 5), **(usual | changed))
 
 
-def test_taps_that_lie_in_the_padding_of_all_windows_count_for_nothing() -> None:
+def test_taps_in_the_padding_of_all_windows_are_omitted() -> None:
     axis = Axis(size=3, kernel=10**6, stride=400_000, padding=500_000, dilation=4, outputs=2)
     assert [*axis.reaching(0, 2)] == [25_000, 125_000]
     assert [axis.window(number) for number in range(2)] == [slice(0, 1, 4)] * 2
 
 
-def test_long_lists_of_taps_and_maps_of_long_axes_are_not_kept() -> None:
+def test_long_lists_of_taps_and_maps_of_long_axes_are_not_cached() -> None:
     tracemalloc.start()
     try:
         for kernel in range(KEPT_TAPS + 1, KEPT_TAPS + 21):
