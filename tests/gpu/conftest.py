@@ -1,4 +1,4 @@
-"""Servers that compute on the GPU of this machine, and on its processor."""
+"""Fixtures: servers that compute on this machine's GPU and CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.servers import RunningServer, server
 
 @pytest.fixture(scope="session")
 def gpu() -> Backend:
-    """The first GPU, or a reason to skip."""
+    """The first GPU; skips the test if there is none."""
     try:
         return open_backends("cupy", 1)[0]
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Convolutions that cuDNN computes are those of the definition, and those of our own kernels."""
+"""Convolutions computed by cuDNN agree with the definition and with our own kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 Array = np.ndarray[Any, Any]
 
-# Of the largest result. TF32 in place of float32 would be off by some 1e-4.
+# Relative to the largest result. TF32 in place of float32 would differ by some 1e-4.
 TOLERANCE = {"F32": 1e-5, "F16": 2e-3, "BF16": 1.6e-2}
 DIRECTIONS = ["", "XBackward", "WeightBackward"]
 
@@ -55,7 +55,7 @@ LAYERS = {
     "plane with gaps": Layer((4, 16, 20, 20), (24, 16, 3, 3), padding=2, dilation=2),
     "plane in groups": Layer((4, 16, 20, 20), (24, 4, 3, 3), padding=1, groups=4),
 }
-# cuDNN may have no engine for these that computes as we ask; then our own kernels do.
+# Layers for which cuDNN may lack an engine with the required precision; own kernels then compute.
 MAY_BE_OURS = {"plane with gaps", "plane in groups"}
 PLANE = LAYERS["plane"]
 
@@ -88,7 +88,7 @@ def tensors(layer: Layer, direction: str, dtype: str) -> list[Array]:
 
 
 def bound(session: BackendSession, layer: Layer, direction: str, dtype: str, third: Any) -> Any:
-    """Return what a session runs for a layer."""
+    """Return the kernel that a session binds for a layer."""
     of = DType.from_wire(dtype)
     specs = [
         TensorSpec(layer.x, of),
@@ -119,14 +119,14 @@ def run(
     dtype: str,
     arrays: list[Array],
 ) -> Array:
-    """Return what a session computes, in float64."""
+    """Return a session's result as float64."""
     call = bound(session, layer, direction, dtype, arrays[2])
     given = [uploaded(backend, session, array, dtype) for array in arrays]
     return on_host(backend, call(*given), dtype)
 
 
 def expected(layer: Layer, direction: str, dtype: str, arrays: list[Array]) -> Array:
-    """Return what NumPy computes in float64 from the numbers as they are rounded."""
+    """Return NumPy's result in float64 for the rounded inputs."""
     (numpy,) = open_backends("numpy", 1)
     session = numpy.open_session()
     rounded = session.array_dtype(DType.from_wire(dtype))
@@ -143,7 +143,7 @@ def is_cudnns(call: Any) -> bool:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_cudnns_results_are_those_of_the_definition(
+def test_cudnn_follows_the_definition(
     backend: CupyBackend, session: BackendSession, name: str, direction: str, dtype: str
 ) -> None:
     layer = LAYERS[name]
@@ -157,7 +157,7 @@ def test_cudnns_results_are_those_of_the_definition(
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_pointwise_layer_of_low_precision_is_cudnns(
+def test_cudnn_computes_pointwise_layers_of_low_precision(
     backend: CupyBackend, session: BackendSession, direction: str, dtype: str
 ) -> None:
     layer = Layer((4, 64, 14, 14), (32, 64, 1, 1))
@@ -169,7 +169,7 @@ def test_a_pointwise_layer_of_low_precision_is_cudnns(
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_without_cudnn_our_own_kernels_answer_the_same(
+def test_own_kernels_give_the_same_results_without_cudnn(
     backend: CupyBackend, session: BackendSession, direction: str
 ) -> None:
     from burn_remote_server.backends.cupy.backend import CupyBackend
@@ -193,13 +193,13 @@ def test_without_cudnn_our_own_kernels_answer_the_same(
         (Layer((2, 8, 9, 9), (8, 8, 1, 1)), "F32"),
     ],
 )
-def test_what_our_kernels_do_better_is_theirs(
+def test_layers_that_own_kernels_compute_better_do_not_go_to_cudnn(
     session: BackendSession, layer: Layer, dtype: str
 ) -> None:
     assert not is_cudnns(bound(session, layer, "", dtype, None))
 
 
-def test_infinities_stay_where_their_windows_are(
+def test_infinities_affect_only_their_own_windows(
     backend: CupyBackend, session: BackendSession
 ) -> None:
     x, weight, bias = tensors(PLANE, "", "F32")
@@ -213,7 +213,7 @@ def test_infinities_stay_where_their_windows_are(
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_results_come_out_the_same_each_time(
+def test_results_are_the_same_on_every_run(
     backend: CupyBackend, session: BackendSession, direction: str
 ) -> None:
     arrays = tensors(PLANE, direction, "F32")
@@ -224,7 +224,7 @@ def test_results_come_out_the_same_each_time(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_view_is_convolved_as_it_looks(
+def test_a_view_is_convolved_like_its_copy(
     backend: CupyBackend, session: BackendSession, dtype: str
 ) -> None:
     layer = Layer((2, 3, 5, 5), (7, 3, 3, 3))
@@ -232,7 +232,7 @@ def test_a_view_is_convolved_as_it_looks(
     wanted = run(backend, session, layer, "", dtype, arrays)
     call = bound(session, layer, "", dtype, arrays[2])
     x, weight, bias = (uploaded(backend, session, array, dtype) for array in arrays)
-    # An image further: 150 or 300 bytes, at which no vector of elements may be loaded.
+    # The second image starts at 150 or 300 bytes, too misaligned for vector loads.
     shifted = np.concatenate([arrays[0][:1], arrays[0]])
     later = uploaded(backend, session, shifted, dtype)[1:]
     np.testing.assert_array_equal(on_host(backend, call(later, weight, bias), dtype), wanted)
@@ -242,7 +242,7 @@ def test_a_view_is_convolved_as_it_looks(
     assert x.flags.c_contiguous
 
 
-def test_sessions_convolve_at_the_same_time(backend: CupyBackend) -> None:
+def test_sessions_convolve_concurrently(backend: CupyBackend) -> None:
     arrays = tensors(PLANE, "", "F32")
     wanted = expected(PLANE, "", "F32", arrays)
     worst: list[float] = []

@@ -1,4 +1,4 @@
-"""One definition of an operator's operation runs on NumPy's arrays and on CuPy's."""
+"""A custom operation runs on NumPy's and CuPy's arrays from one definition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def search_path() -> str:
     return ":".join([*sys.path, str(EXAMPLES)])
 
 
-def test_the_example_computes_on_both(running: RunningServer) -> None:
+def test_the_example_operation_computes_on_both_backends(running: RunningServer) -> None:
     x: Any = np.random.default_rng(2).standard_normal((64, 1000)).astype(np.float32)
     with br.RemoteDevice(running.address) as device:
         remote = device.tensor(x)

@@ -1,4 +1,4 @@
-"""Random programs on a GPU, and between a GPU and a processor, give what the reference gives."""
+"""Random programs on a GPU, and across a GPU and a CPU, agree with the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 50
 
 @pytest.fixture(scope="module", params=["native", "burn-0.21"])
 def devices(request: pytest.FixtureRequest, gpu: Backend) -> Iterator[list[br.Device]]:
-    """A GPU, and a processor that tensors move to and from."""
+    """A GPU and a CPU that tensors move between."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(server("--backend", name)) for name in ("cupy", "numpy")]
         yield [
@@ -30,9 +30,7 @@ def devices(request: pytest.FixtureRequest, gpu: Backend) -> Iterator[list[br.De
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-def test_programs_on_a_gpu_give_what_the_reference_gives(
-    devices: list[br.Device], first: int
-) -> None:
+def test_programs_on_a_gpu_agree_with_the_reference(devices: list[br.Device], first: int) -> None:
     for seed in range(first, first + BATCH):
         try:
             execute(generated(seed, len(devices)), devices)

@@ -1,4 +1,4 @@
-"""A GPU that is lost under a server says so to everyone, and one without pinned memory goes on."""
+"""Servers report a lost GPU to every session, and work without pinned memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CUDA_ERROR_OUT_OF_MEMORY = 2
 
 @contextlib.contextmanager
 def breakable(*flags: str) -> Iterator[RunningServer]:
-    """Run a server with an operation that breaks its GPU, which no other process notices."""
+    """Run a server with a custom operation that breaks the GPU for this process only."""
     added = ("--custom-operations", "support.gpu_faults", *flags)
     path = ":".join([*sys.path, str(TESTS)])
     with server("--backend", "cupy", *added, PYTHONPATH=path) as started:
@@ -50,18 +50,18 @@ def running(gpu: Backend) -> Iterator[RunningServer]:
 
 
 def session(running: RunningServer, token: str, **options: Any) -> br.RemoteDevice:
-    """Open a session of its own."""
+    """Open a separate session."""
     return br.RemoteDevice(running.address, token=token, **options)
 
 
 def written_nowhere(device: br.Device) -> br.Tensor:
-    """Break the device, and return what the operation should have computed."""
+    """Break the device and return the result of the operation that broke it."""
     x = br.ones((4,), device=device)
     return br.custom("write_nowhere", x, outputs=br.TensorSpec((4,), br.float32))
 
 
 def status(running: RunningServer, path: str) -> int:
-    """Return the status that a server answers by HTTP."""
+    """Return the status code of an HTTP request to a server."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
             return int(answer.status)
@@ -71,29 +71,29 @@ def status(running: RunningServer, path: str) -> int:
 
 
 def becomes(running: RunningServer, path: str, wanted: int) -> bool:
-    """Whether a server gives this answer within five seconds."""
+    """Whether a server responds with this status within five seconds."""
     deadline = time.monotonic() + 5
     while status(running, path) != wanted and time.monotonic() < deadline:
-        pass  # each look asks the server, which takes milliseconds
+        pass  # each request takes milliseconds
     return status(running, path) == wanted
 
 
-def test_everyone_hears_that_the_gpu_is_lost_and_the_server_stops_as_ever(
+def test_every_session_learns_that_the_gpu_is_lost_and_the_server_stops_cleanly(
     gpu: Backend, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Started here: what a fixture starts writes where nobody looks.
+    # Started here, because a fixture's server does not capture its output.
     with breakable() as running:
         everyone_hears_that_the_gpu_is_lost(running)
     log = capfd.readouterr().err
     assert log.count("device lost") == 1
-    # CuPy unloads its modules when the interpreter is all but gone, where nothing can be silenced.
+    # CuPy unloads its modules late in the interpreter's shutdown and cannot be silenced there.
     assert log.count("Traceback") == log.count("driver.moduleUnload") <= 1
     assert "Exception ignored" not in log
     assert len(log.splitlines()) < 10
 
 
 def everyone_hears_that_the_gpu_is_lost(running: RunningServer) -> None:
-    """Lose it, look at all that a session can ask of it, and stop the server."""
+    """Break the GPU, make every kind of request to it, and stop the server."""
     assert status(running, "/readyz") == 200
     with (
         session(running, "breaking") as breaking,
@@ -134,7 +134,7 @@ def everyone_hears_that_the_gpu_is_lost(running: RunningServer) -> None:
         assert running.stop() == 0
 
 
-def test_reads_that_wait_end(running: RunningServer) -> None:
+def test_waiting_reads_end_when_the_gpu_is_lost(running: RunningServer) -> None:
     with contextlib.ExitStack() as opened, ThreadPoolExecutor(8) as pool:
         devices = [opened.enter_context(session(running, f"waiting {n}")) for n in range(8)]
         reads = []
@@ -147,12 +147,12 @@ def test_reads_that_wait_end(running: RunningServer) -> None:
         with session(running, "breaking") as breaking, pytest.raises(br.DeviceLost, match=LOST):
             written_nowhere(breaking).numpy()
         for read in reads:
-            # Those that were computed before the GPU broke have their result.
+            # Reads computed before the fault have their result.
             error = read.exception(PATIENCE_SECONDS)
             assert error is None or isinstance(error, br.DeviceLost)
 
 
-def test_a_gpu_that_nobody_asks_is_found_lost(running: RunningServer) -> None:
+def test_the_loss_of_an_idle_gpu_is_detected(running: RunningServer) -> None:
     with session(running, "breaking") as breaking:
         broken = written_nowhere(breaking)
         assert becomes(running, "/readyz", 503)
@@ -175,7 +175,7 @@ def test_a_tensor_of_a_lost_gpu_does_not_move(
         assert running.stop() == 0
 
 
-def test_the_other_gpu_computes_right_or_is_lost_too(gpu: Backend) -> None:
+def test_the_other_gpu_computes_correctly_or_is_lost_too(gpu: Backend) -> None:
     """After an illegal address CUDA may refuse the whole process; an H200's driver 580 does."""
     if gpu.device_count < 2:
         pytest.skip(f"needs two GPUs; there is {gpu.device_count}")
@@ -213,7 +213,7 @@ def test_the_other_gpu_computes_right_or_is_lost_too(gpu: Backend) -> None:
 
 @pytest.fixture
 def unpinned(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The first GPU, on a machine whose pinned memory is in use."""
+    """The first GPU on a machine without free pinned memory."""
     from cupy.cuda import runtime
 
     from burn_remote_server.backends.cupy import host_copies
@@ -227,14 +227,14 @@ def unpinned(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 
 def elements_read(session: BackendSession, array: Any) -> bytes:
-    """Return an array's elements, now or when they come."""
+    """Return an array's elements, at once or after a wait."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     found = session.read(array, F32, lambda: answers.put)
     return bytes(answers.get(timeout=PATIENCE_SECONDS) if found is None else found)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5_000_003])
-def test_elements_arrive_and_return_without_pinned_memory(unpinned: Backend, size: int) -> None:
+def test_uploads_and_reads_work_without_pinned_memory(unpinned: Backend, size: int) -> None:
     data = np.random.default_rng(size).standard_normal(size, np.float32).tobytes()
     own = unpinned.open_session()
     own.activate()
@@ -243,7 +243,7 @@ def test_elements_arrive_and_return_without_pinned_memory(unpinned: Backend, siz
     assert bytes(unpinned.to_bytes(shared, F32)) == data
 
 
-def test_a_read_of_unfinished_work_without_pinned_memory_is_answered_later(
+def test_a_read_of_unfinished_work_without_pinned_memory_is_delivered_later(
     unpinned: Backend,
 ) -> None:
     square = TensorSpec((4096, 4096), F32)
@@ -261,7 +261,7 @@ def test_a_read_of_unfinished_work_without_pinned_memory_is_answered_later(
     assert bytes(answers.get(timeout=PATIENCE_SECONDS)) == data
 
 
-def test_a_copy_without_pinned_memory_holds_up_no_other_session(unpinned: Backend) -> None:
+def test_a_copy_without_pinned_memory_delays_no_other_session(unpinned: Backend) -> None:
     square = TensorSpec((4096, 4096), F32)
     shared = unpinned.to_device(
         TensorData(np.eye(4096, dtype=np.float32).tobytes(), square.shape, F32)
@@ -295,10 +295,10 @@ def test_a_copy_without_pinned_memory_holds_up_no_other_session(unpinned: Backen
         may_go_on.set()
 
 
-def test_asking_for_more_pinned_memory_than_there_is_leaves_the_gpu_as_it_was(gpu: Backend) -> None:
+def test_a_failed_allocation_of_pinned_memory_does_not_harm_the_gpu(gpu: Backend) -> None:
     from burn_remote_server.backends.cupy import host_copies
 
-    # More than a process can address: CUDA refuses at once, and so does the system then.
+    # More than a process can address: CUDA and the system both refuse at once.
     with pytest.raises(MemoryError):
         host_copies.host_array(2**60)
     own = gpu.open_session()

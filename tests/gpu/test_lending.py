@@ -1,4 +1,4 @@
-"""What opens no memory, or not enough of it, is refused, and the GPU goes on."""
+"""Invalid memory handles and sizes are refused and do not harm the GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def upload(gpu: Backend, elements: int) -> Any:
 
 
 @pytest.mark.parametrize("handle", [b"", b"\0" * 63, b"\0" * 64, b"\xff" * 64, bytes(range(64))])
-def test_a_false_handle_is_refused_and_the_gpu_goes_on(gpu: Backend, handle: bytes) -> None:
+def test_an_invalid_handle_is_refused_and_the_gpu_works_on(gpu: Backend, handle: bytes) -> None:
     with pytest.raises(TransferFailed):
         gpu.borrow(upload(gpu, 2**20), handle)
 
@@ -32,7 +32,7 @@ def test_a_false_handle_is_refused_and_the_gpu_goes_on(gpu: Backend, handle: byt
     assert bytes(gpu.to_bytes(gpu.to_device(data), F32)) == X.tobytes()
 
 
-def test_ones_own_memory_is_no_loan(gpu: Backend) -> None:
+def test_a_process_cannot_borrow_its_own_memory(gpu: Backend) -> None:
     loan = gpu.lend(gpu.to_device(TensorData(X.tobytes(), X.shape, F32)), F32)
     assert loan is not None
     with pytest.raises(TransferFailed):
@@ -53,7 +53,7 @@ sys.stdin.read()
 """
 
 
-def test_no_byte_is_copied_from_behind_what_was_lent(gpu: Backend) -> None:
+def test_no_byte_beyond_the_lent_block_is_copied(gpu: Backend) -> None:
     command = [sys.executable, "-c", LENDER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Server processes of one host hand tensors over as GPU memory, or else by socket."""
+"""Server processes of one host transfer tensors by GPU memory handles, or by socket."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ X = np.random.default_rng(7).standard_normal((1500, 2000)).astype(np.float32)
 
 
 def borrowed(target: RunningServer) -> int:
-    """Return how many tensors a server has copied from others' GPU memory."""
+    """Return how many tensors a server has copied from other processes' GPU memory."""
     return int(target.metric("burn_remote_transfers_borrowed_total"))
 
 
 def peer_bytes(target: RunningServer) -> int:
-    """Return how many bytes a server has received from others by socket."""
+    """Return how many bytes a server has received from peers by socket."""
     (found,) = (
         number
         for name, number in target.metrics().items()
@@ -44,7 +44,7 @@ def peer_bytes(target: RunningServer) -> int:
 
 
 def memory(running: RunningServer, kind: str) -> int:
-    """Return how many bytes of its first GPU a server has in use, or keeps."""
+    """Return how many bytes of its first GPU a server uses or caches."""
     (found,) = (
         number
         for name, number in running.metrics().items()
@@ -56,10 +56,10 @@ def memory(running: RunningServer, kind: str) -> int:
 
 
 def becomes(holds: Callable[[], bool]) -> bool:
-    """Whether something holds within five seconds."""
+    """Whether a condition holds within five seconds."""
     deadline = time.monotonic() + 5
     while not holds() and time.monotonic() < deadline:
-        pass  # each look asks a server, which takes milliseconds
+        pass  # each check requests a server's metrics, which takes milliseconds
     return holds()
 
 
@@ -67,7 +67,7 @@ def becomes(holds: Callable[[], bool]) -> bool:
 def two_servers(
     source: tuple[str, ...] = ON, target: tuple[str, ...] = ON, **variables: str
 ) -> Iterator[tuple[RunningServer, RunningServer]]:
-    """Run two processes; ``variables`` are the second one's."""
+    """Run two processes, the second with these environment variables."""
     with server(*source) as first, server(*target, **variables) as second:
         yield first, second
 
@@ -86,7 +86,7 @@ def pair(gpu: Backend) -> Iterator[tuple[RunningServer, RunningServer]]:
         yield running
 
 
-def test_a_tensor_goes_to_another_process_and_back_past_the_sockets(
+def test_a_tensor_moves_to_another_process_and_back_without_sockets(
     pair: tuple[RunningServer, RunningServer],
 ) -> None:
     source, target = pair
@@ -94,7 +94,7 @@ def test_a_tensor_goes_to_another_process_and_back_past_the_sockets(
     with devices(source.address, target.address) as (a, b):
         x = br.tensor(X, device=a)
         for _ in range(10):
-            # What was lent may be overwritten at once; nobody must see that.
+            # The lent memory may be overwritten at once; the copy must not show that.
             x = ((x * 2).to(b) + 1).to(a) * 0.5 - 0.5
         np.testing.assert_array_equal(x.to(b).numpy(), x.numpy())
         np.testing.assert_allclose(x.numpy(), X, atol=1e-5)
@@ -113,7 +113,7 @@ def test_a_tensor_goes_to_another_process_and_back_past_the_sockets(
     ],
     ids=["truth values", "float16", "int64", "256 MiB and a byte"],
 )
-def test_elements_of_other_kinds_arrive_as_they_were(
+def test_elements_of_other_dtypes_arrive_unchanged(
     pair: tuple[RunningServer, RunningServer], array: Array
 ) -> None:
     source, target = pair
@@ -123,7 +123,7 @@ def test_elements_of_other_kinds_arrive_as_they_were(
     assert borrowed(target) == before + 1
 
 
-def test_a_turned_tensor_arrives_in_order(pair: tuple[RunningServer, RunningServer]) -> None:
+def test_a_transposed_tensor_arrives_in_order(pair: tuple[RunningServer, RunningServer]) -> None:
     source, target = pair
     before = borrowed(target)
     with devices(source.address, target.address) as (a, b):
@@ -149,7 +149,7 @@ def test_a_quantized_tensor_keeps_its_integers_and_scales(
     assert borrowed(target) == before + 1
 
 
-def test_many_at_once_between_many_sessions_do_not_mix(
+def test_concurrent_moves_between_many_sessions_do_not_mix(
     pair: tuple[RunningServer, RunningServer],
 ) -> None:
     source, target = pair
@@ -170,7 +170,7 @@ def test_many_at_once_between_many_sessions_do_not_mix(
 
 
 @pytest.mark.parametrize(("source", "target"), [(ON, OFF), (OFF, ON), (OFF, OFF)])
-def test_where_one_does_not_allow_it_the_socket_is_used(
+def test_the_socket_is_used_if_one_process_does_not_allow_handles(
     gpu: Backend, source: tuple[str, ...], target: tuple[str, ...]
 ) -> None:
     with (
@@ -190,14 +190,14 @@ def test_a_processor_fetches_from_a_gpu_by_socket(gpu: Backend) -> None:
         np.testing.assert_array_equal(br.tensor(X, device=a).to(b).to(a).numpy(), X)
 
 
-def test_what_was_lent_is_free_again(gpu: Backend) -> None:
+def test_lent_memory_is_freed_after_the_copy(gpu: Backend) -> None:
     size = 2**28
     with two_servers() as (first, second), devices(first.address, second.address) as (a, b):
         before = memory(first, "used")
         moved = br.ones((size // 4,), device=a).to(b)
         assert float(moved.sum().item()) == size // 4
         a.sync()
-        # All that the source may keep is the block, for the next loan.
+        # The source may keep only the block, for the next loan.
         assert becomes(lambda: memory(first, "used") - before < 2**20)
         assert memory(second, "used") >= size
         for _ in range(5):
@@ -207,7 +207,7 @@ def test_what_was_lent_is_free_again(gpu: Backend) -> None:
         del moved
 
 
-def test_where_there_is_no_room_to_lend_the_socket_is_used(gpu: Backend) -> None:
+def test_the_socket_is_used_if_there_is_no_memory_for_a_loan(gpu: Backend) -> None:
     source = (*ON, "--device-memory", "96MiB", "--max-session-bytes", "90MiB")
     with two_servers(source) as (first, second), devices(first.address, second.address) as (a, b):
         array = np.arange(2**24, dtype=np.float32)  # 64 MiB
@@ -216,7 +216,7 @@ def test_where_there_is_no_room_to_lend_the_socket_is_used(gpu: Backend) -> None
 
 
 @pytest.mark.parametrize("sees", ["its own GPU only", "both GPUs"])
-def test_another_gpus_process_copies_too(gpu: Backend, sees: str) -> None:
+def test_a_process_on_another_gpu_copies_too(gpu: Backend, sees: str) -> None:
     if gpu.device_count < 2:
         pytest.skip(f"needs two GPUs; there is {gpu.device_count}")
     alone = sees == "its own GPU only"
@@ -232,7 +232,7 @@ def test_another_gpus_process_copies_too(gpu: Backend, sees: str) -> None:
             assert (borrowed(first), borrowed(second)) == (5, 5)
 
 
-def test_a_server_goes_on_when_the_one_it_lends_to_or_borrows_from_is_killed(gpu: Backend) -> None:
+def test_a_server_survives_the_death_of_its_lender_or_borrower(gpu: Backend) -> None:
     with server(*ON) as staying, br.RemoteDevice(staying.address) as here:
         used = memory(staying, "used")
         for _ in range(3):
@@ -244,12 +244,12 @@ def test_a_server_goes_on_when_the_one_it_lends_to_or_borrows_from_is_killed(gpu
                 here.sync()
                 other.kill()
                 for each in back:
-                    # A typed error, or the elements; never others.
+                    # Either a typed error or the right elements.
                     with contextlib.suppress(OperationFailed, ConnectionLost):
                         np.testing.assert_array_equal(each.numpy(), 1)
                 del moved, back, each
         np.testing.assert_array_equal(br.tensor(X, device=here).numpy(), X)
         here.sync()
         del x
-        # Moves whose target died are exposed once more, and expire.
+        # Tensors whose target died are exposed again and expire.
         assert memory(staying, "used") - used < 100 * X.nbytes

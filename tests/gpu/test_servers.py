@@ -1,4 +1,4 @@
-"""Programs compute on a server with a GPU, move tensors from and to it, and outlive its limits."""
+"""Programs on a server with a GPU: results, moves, concurrent sessions and full memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 def session(running: RunningServer, name: str) -> br.RemoteDevice:
-    """Open a session of its own: devices of equal address and token share one. No token is asked
-    for."""
+    """Open a separate session: devices of equal address and token would share one."""
     return br.RemoteDevice(running.address, token=name)
 
 
@@ -46,7 +45,7 @@ def cpu_device(cpu_server: RunningServer) -> Iterator[br.RemoteDevice]:
 
 
 @pytest.mark.parametrize("recording", [name for name in recordings() if "ndarray" not in name])
-def test_recorded_sessions_over_sockets_are_answered_as_by_the_original(
+def test_recorded_sessions_over_sockets_get_the_recorded_responses(
     recording: str, gpu_server: RunningServer
 ) -> None:
     recorded = [session for session in sessions(recording) if not session.get("addresses")]
@@ -60,12 +59,12 @@ def test_recorded_sessions_over_sockets_are_answered_as_by_the_original(
         )
     wrong = {name: found for name, found in problems.items() if found}
 
-    # What docs/conformance.md tells.
+    # The numbers for docs/conformance.md.
     print(f"cupy {recording}: {len(recorded):,} sessions over sockets, {len(wrong)} differ")  # noqa: T201
     assert not wrong
 
 
-def test_a_tensor_goes_to_the_processor_and_back(
+def test_a_tensor_moves_to_the_cpu_and_back(
     gpu_device: br.RemoteDevice, cpu_device: br.RemoteDevice
 ) -> None:
     array = np.random.default_rng(0).standard_normal((1000, 1000), np.float32)
@@ -78,12 +77,12 @@ def test_a_tensor_goes_to_the_processor_and_back(
     np.testing.assert_array_equal(back.numpy(), (array * 2 + 1) * 3)
 
 
-def test_sessions_of_one_gpu_hand_tensors_over(gpu_server: RunningServer) -> None:
+def test_sessions_of_one_gpu_move_tensors_between_them(gpu_server: RunningServer) -> None:
     with session(gpu_server, "a") as a, session(gpu_server, "b") as b:
         x = br.tensor(np.eye(2048, dtype=np.float32), device=a)
         for _ in range(50):
             moved = (x @ x).to(b)
-            # The memory of what a drops is written over at once; b must not see it.
+            # a overwrites the dropped tensor's memory at once; b must not see that.
             del x
             x = moved.to(a) @ br.eye(2048, device=a)
         np.testing.assert_array_equal(x.numpy(), np.eye(2048, dtype=np.float32))
@@ -91,7 +90,7 @@ def test_sessions_of_one_gpu_hand_tensors_over(gpu_server: RunningServer) -> Non
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool", "uint8"])
 @pytest.mark.parametrize("size", [0, 1, 1000, 5_000_003])
-def test_elements_arrive_and_return_as_they_were(
+def test_elements_are_read_back_unchanged(
     gpu_device: br.RemoteDevice, dtype: str, size: int
 ) -> None:
     array = np.random.default_rng(size).integers(0, 2, size).astype(dtype)
@@ -99,7 +98,7 @@ def test_elements_arrive_and_return_as_they_were(
     np.testing.assert_array_equal(br.tensor(array, device=gpu_device).numpy(), array)
 
 
-def test_many_reads_of_slow_results_are_answered_each_with_its_own(
+def test_many_reads_of_slow_results_each_get_their_own_result(
     gpu_device: br.RemoteDevice,
 ) -> None:
     x = br.tensor(np.eye(4096, dtype=np.float32), device=gpu_device)
@@ -116,7 +115,7 @@ def test_many_reads_of_slow_results_are_answered_each_with_its_own(
 def test_eight_sessions_at_once_get_their_own_results(gpu_server: RunningServer) -> None:
     def run(number: int) -> None:
         rng = np.random.default_rng(number)
-        # A rotation: errors do not grow however often it is applied.
+        # A rotation, so that repeated application does not amplify errors.
         rotation, _ = np.linalg.qr(rng.standard_normal((256, 256)))
         with session(gpu_server, str(number)) as device:
             device.seed(number)
@@ -134,7 +133,7 @@ def test_eight_sessions_at_once_get_their_own_results(gpu_server: RunningServer)
         list(pool.map(run, range(8)))
 
 
-def test_a_session_that_fills_the_gpu_is_told_and_lives_on(gpu: Backend) -> None:
+def test_a_session_that_fills_the_gpu_gets_an_error_and_continues(gpu: Backend) -> None:
     flags = ("--device-memory", "1GiB", "--max-session-bytes", "1TiB", "--max-total-bytes", "1TiB")
     with (
         server("--backend", "cupy", *flags) as running,
@@ -152,18 +151,18 @@ def test_a_session_that_fills_the_gpu_is_told_and_lives_on(gpu: Backend) -> None
         assert float(held[0].sum().item()) == 2**26
         assert float(kept.sum().item()) == 7000
 
-        # Freed memory of another size is found again: caches are emptied before giving up.
+        # Freed memory of another size is usable: caches are emptied before an allocation fails.
         held.clear()
         del failed
         whole = br.ones((3 * 2**26,), device=device)
         assert float(whole.sum().item()) == 3 * 2**26
-        # So is what another session has freed.
+        # The same holds for memory freed by another session.
         del whole
         device.sync()
         assert float(br.ones((3 * 2**26,), device=neighbour).sum().item()) == 3 * 2**26
 
 
-def test_an_upload_that_does_not_fit_fails_alone(gpu: Backend) -> None:
+def test_an_upload_beyond_the_free_memory_fails_alone(gpu: Backend) -> None:
     flags = ("--device-memory", "256MiB", "--max-session-bytes", "1TiB")
     with (
         server("--backend", "cupy", *flags, "--max-total-bytes", "1TiB") as running,
@@ -177,7 +176,7 @@ def test_an_upload_that_does_not_fit_fails_alone(gpu: Backend) -> None:
         assert float(small.sum().item()) == 10
 
 
-def test_the_server_tells_which_gpu_it_has_and_how_full_it_is(
+def test_the_server_reports_its_gpu_and_its_memory_use(
     gpu_device: br.RemoteDevice, gpu_server: RunningServer
 ) -> None:
     held = br.ones((2**24,), device=gpu_device)
@@ -194,7 +193,7 @@ def test_the_server_tells_which_gpu_it_has_and_how_full_it_is(
 
 
 def digits() -> tuple[Array, Array]:
-    """Return 512 pictures [n, 1, 8, 8] of a bar or a spot, and which it is: learnt in few steps."""
+    """Return 512 images [n, 1, 8, 8] of a bar or a spot, and their labels: learnt in few steps."""
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 2, 512)
     pictures = rng.normal(0, 0.1, (512, 1, 8, 8)).astype(np.float32)
@@ -233,7 +232,7 @@ def train(device: br.Device, steps: int = 40) -> tuple[list[br.Tensor], Array]:
     return [kernel, weight], np.array([float(loss.item()) for loss in losses])
 
 
-def test_a_convolutional_network_learns_on_the_gpu_what_it_learns_on_the_processor(
+def test_a_convolutional_network_trains_alike_on_gpu_and_cpu(
     gpu_device: br.RemoteDevice, cpu_device: br.RemoteDevice
 ) -> None:
     weights, losses = train(gpu_device)
@@ -246,7 +245,7 @@ def test_a_convolutional_network_learns_on_the_gpu_what_it_learns_on_the_process
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=2e-2)
 
 
-def test_truth_values_are_checked_where_they_lie(gpu: Backend) -> None:
+def test_bools_are_normalized_on_the_device(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     dtype = DType.from_wire({"Bool": "U8"})

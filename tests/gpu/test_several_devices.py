@@ -1,4 +1,4 @@
-"""One server offers several GPUs at paths of their own, and tensors go from one to the other."""
+"""One server offers several GPUs at separate paths and moves tensors between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def two_gpus(gpu: Backend) -> Iterator[RunningServer]:
         yield running
 
 
-def test_tensors_go_from_gpu_to_gpu_and_back(two_gpus: RunningServer) -> None:
+def test_tensors_move_from_gpu_to_gpu_and_back(two_gpus: RunningServer) -> None:
     array = np.random.default_rng(0).standard_normal((2000, 3000), np.float32)
     with (
         br.RemoteDevice(two_gpus.address) as first,
@@ -30,14 +30,14 @@ def test_tensors_go_from_gpu_to_gpu_and_back(two_gpus: RunningServer) -> None:
     ):
         x = br.tensor(array, device=first)
         for _ in range(20):
-            # Of the other GPU's memory, nothing may be written over before it has been read.
+            # The other GPU's memory must not be overwritten before it has been read.
             x = (x.T.to(second) + 1).T.to(first) - 1
         np.testing.assert_allclose(x.numpy(), array, atol=1e-4)
         flags = (br.tensor(array, device=first) > 0).to(second)
         np.testing.assert_array_equal(flags.numpy(), array > 0)
 
 
-def test_both_compute_at_once(two_gpus: RunningServer) -> None:
+def test_both_gpus_compute_concurrently(two_gpus: RunningServer) -> None:
     with (
         br.RemoteDevice(two_gpus.address) as first,
         br.RemoteDevice(f"{two_gpus.address}/1") as second,

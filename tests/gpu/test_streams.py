@@ -1,4 +1,4 @@
-"""Sessions of one GPU work at the same time and never see each other's half-finished memory."""
+"""Sessions of one GPU run concurrently and never see each other's unfinished results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def uploaded(gpu: Backend, session: BackendSession, array: Any) -> Any:
 
 
 def busy(session: BackendSession, x: Any, steps: int = 40) -> Any:
-    """Return x times the identity many times: some 100 ms of work that is not waited for."""
+    """Multiply x by the identity many times: some 100 ms of queued work."""
     multiply = session.bind(signature("Float.Matmul", SQUARE, SQUARE))
     result = x
     for _ in range(steps):
@@ -37,7 +37,7 @@ def busy(session: BackendSession, x: Any, steps: int = 40) -> Any:
     return result
 
 
-def test_what_is_still_being_computed_is_handed_over_whole(gpu: Backend) -> None:
+def test_an_unfinished_tensor_is_moved_with_its_final_elements(gpu: Backend) -> None:
     first, second = gpu.open_session(), gpu.open_session()
     first.activate()
     result = busy(first, uploaded(gpu, first, np.eye(SIDE, dtype=np.float32)))
@@ -49,7 +49,7 @@ def test_what_is_still_being_computed_is_handed_over_whole(gpu: Backend) -> None
     del shared
     doubled = second.bind(signature("Numeric.Add", SQUARE, SQUARE))(taken, taken)
     del taken
-    # The first session's memory is given out and written over again.
+    # The first session's memory is reused and overwritten.
     first.activate()
     for _ in range(8):
         busy(first, uploaded(gpu, first, np.zeros((SIDE, SIDE), np.float32)), 1)
@@ -59,7 +59,7 @@ def test_what_is_still_being_computed_is_handed_over_whole(gpu: Backend) -> None
     np.testing.assert_array_equal(seen, 2 * np.eye(SIDE, dtype=np.float32))
 
 
-def test_what_another_uses_outlives_its_own_session(gpu: Backend) -> None:
+def test_a_tensor_in_use_elsewhere_outlives_its_session(gpu: Backend) -> None:
     first, second = gpu.open_session(), gpu.open_session()
     second.activate()
     waiting = busy(second, uploaded(gpu, second, np.eye(SIDE, dtype=np.float32)))
@@ -69,7 +69,7 @@ def test_what_another_uses_outlives_its_own_session(gpu: Backend) -> None:
     second.activate()
     taken = second.adopt(shared)
     del shared
-    # Runs after a long queue; until then the array's memory must stay.
+    # Runs after a long queue; until then the array's memory must not be reused.
     total = second.bind(signature("Numeric.Add", SQUARE, SQUARE))(taken, waiting)
     del taken
     first.activate()
@@ -80,7 +80,7 @@ def test_what_another_uses_outlives_its_own_session(gpu: Backend) -> None:
     assert len(overwriting) == 8
 
 
-def test_a_read_of_unfinished_work_is_answered_later(gpu: Backend) -> None:
+def test_a_read_of_unfinished_work_is_delivered_later(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -94,7 +94,7 @@ def test_a_read_of_unfinished_work_is_answered_later(gpu: Backend) -> None:
     np.testing.assert_array_equal(seen, np.eye(SIDE, dtype=np.float32))
 
 
-def test_a_read_of_finished_work_is_answered_at_once(
+def test_a_read_of_finished_work_is_delivered_at_once(
     gpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("burn_remote_server.backends.cupy.host_copies.PATIENCE_SECONDS", 5.0)
@@ -109,7 +109,7 @@ def test_a_read_of_finished_work_is_answered_at_once(
     assert np.frombuffer(answer, np.float32).tolist() == [0, 1, 2, 3]
 
 
-def test_a_sync_is_answered_when_the_work_is_done(gpu: Backend) -> None:
+def test_a_sync_completes_when_the_work_is_done(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -121,7 +121,7 @@ def test_a_sync_is_answered_when_the_work_is_done(gpu: Backend) -> None:
     assert result.shape == (SIDE, SIDE)
 
 
-def test_memory_is_given_back_to_the_system(gpu: Backend) -> None:
+def test_memory_is_returned_to_the_system(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     array = uploaded(gpu, session, np.zeros(2**24, np.float32))
@@ -135,7 +135,7 @@ def test_memory_is_given_back_to_the_system(gpu: Backend) -> None:
     assert after.cached < 2**26
 
 
-def test_what_will_stay_has_a_pool_of_its_own(gpu: Backend) -> None:
+def test_long_lived_memory_has_its_own_pool(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     ones = session.bind(signature("Base.Ones", out=TensorSpec((2**20,), F32)))
@@ -149,7 +149,7 @@ def test_what_will_stay_has_a_pool_of_its_own(gpu: Backend) -> None:
     assert weights.data.mem is not passing.data.mem
 
 
-def test_streams_are_used_again(gpu: Backend) -> None:
+def test_streams_are_reused(gpu: Backend) -> None:
     first = gpu.open_session()
     first.activate()
     first.close()
@@ -164,7 +164,7 @@ def test_streams_are_used_again(gpu: Backend) -> None:
     third.close()
 
 
-def test_parts_and_views_share_memory_and_small_parts_do_not(gpu: Backend) -> None:
+def test_large_slices_and_views_share_memory_and_small_slices_do_not(gpu: Backend) -> None:
     session = gpu.open_session()
     session.activate()
     spec = TensorSpec((1000,), F32)

@@ -1,4 +1,4 @@
-"""A session has one graph for a task, and so many graphs at once."""
+"""A session builds one cuDNN graph per task and keeps a bounded number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.kernels import signature
 
 
 class Graph:
-    """What is expensive to build."""
+    """A graph that counts how often it is built."""
 
 
 def task(batch: int) -> Task:
@@ -28,7 +28,7 @@ def task(batch: int) -> Task:
     return found
 
 
-def test_operations_of_one_task_have_one_graph() -> None:
+def test_operations_of_one_task_share_a_graph() -> None:
     graphs = Graphs[Graph]()
     first = graphs.graph_of(task(1), Graph)
     assert first is not None
@@ -36,7 +36,7 @@ def test_operations_of_one_task_have_one_graph() -> None:
     assert graphs.graph_of(task(2), Graph) is not first
 
 
-def test_there_are_so_many_at_once_and_room_for_others_when_one_is_gone(
+def test_the_number_of_graphs_is_bounded_and_a_freed_graph_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cudnn_graphs, "MAX_GRAPHS", 3)
@@ -49,7 +49,7 @@ def test_there_are_so_many_at_once_and_room_for_others_when_one_is_gone(
     assert graphs.graph_of(task(4), Graph) is not None
 
 
-def test_one_that_cannot_be_built_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_cannot_be_built_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn_graphs, "MAX_GRAPHS", 1)
 
     def fail() -> Graph:

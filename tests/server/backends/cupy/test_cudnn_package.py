@@ -1,4 +1,4 @@
-"""Versions of cuDNN's package are read whatever they look like, and its errors are told apart."""
+"""Parsing of the version of cuDNN's package, and classification of its errors."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from burn_remote_server.backends.cupy.cudnn_package import lacks_memory, why_unu
 
 
 @pytest.mark.parametrize("version", ["1.10", "1.10.0", "1.10rc1", "1.22.1.post2", "2.0", "10.1"])
-def test_a_version_that_is_new_enough_is_used(version: str) -> None:
+def test_a_recent_version_is_used(version: str) -> None:
     assert why_unusable(version) is None
 
 
 @pytest.mark.parametrize("version", ["1.9.2", "0.10", "1.9rc12"])
-def test_an_older_one_is_not(version: str) -> None:
+def test_an_older_version_is_not_used(version: str) -> None:
     assert why_unusable(version) == f"nvidia-cudnn-frontend {version} is too old"
 
 
 @pytest.mark.parametrize("version", ["", "unknown", "rc1.10", "1"])
-def test_what_is_no_version_is_not_used_and_named(version: str) -> None:
+def test_an_invalid_version_is_not_used_and_reported(version: str) -> None:
     assert f"unreadable version: {version}" in str(why_unusable(version))
 
 
@@ -32,5 +32,5 @@ def test_what_is_no_version_is_not_used_and_named(version: str) -> None:
         ("CUDNN_STATUS_BAD_PARAM: uid is not allocated", False),
     ],
 )
-def test_an_error_for_want_of_memory_is_told_from_others(text: str, is_lacking: bool) -> None:
+def test_an_out_of_memory_error_is_distinguished_from_others(text: str, is_lacking: bool) -> None:
     assert lacks_memory(RuntimeError(text)) is is_lacking

@@ -1,4 +1,4 @@
-"""Which convolutions go to cuDNN, and as what, is decided from the signature; no GPU is needed."""
+"""The choice of convolutions for cuDNN from their signatures; needs no GPU."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("dtype", TAKEN)
-def test_layers_go_to_cudnn_as_the_table_says(dtype: str) -> None:
+def test_the_table_decides_which_layers_go_to_cudnn(dtype: str) -> None:
     seen = {
         name
         for name, (x, weight, groups) in LAYERS.items()
@@ -87,7 +87,7 @@ def test_a_task_has_the_shapes_of_all_three_tensors(
     )
 
 
-def test_a_line_is_a_plane_one_row_high() -> None:
+def test_a_one_dimensional_layer_is_a_plane_of_one_row() -> None:
     task = planned("F32", (2, 4, 9), (6, 4, 3), stride=(2,), padding=(1,), dilation=(2,))
     assert task == Task(
         Direction.FORWARD,
@@ -102,19 +102,19 @@ def test_a_line_is_a_plane_one_row_high() -> None:
     )
 
 
-def test_the_array_dtype_is_what_cudnn_sees() -> None:
+def test_a_task_has_the_array_dtype() -> None:
     task = planned("BF16", (1, 2, 4, 4), (5, 2, 3, 3))
     assert task is not None
     assert task.dtype == array_dtype(DType.from_wire("BF16"))
 
 
 @pytest.mark.parametrize("batch", [0, 2**20])
-def test_what_is_empty_or_beyond_32_bits_stays_ours(batch: int) -> None:
+def test_empty_layers_and_layers_beyond_32_bits_do_not_go_to_cudnn(batch: int) -> None:
     assert planned("F32", (batch, 8, 256, 256), (8, 8, 3, 3)) is None
 
 
 @pytest.mark.parametrize("name", ["ConvTranspose2d", "MaxPool2d", "Conv2dBiasBackward"])
-def test_other_operations_stay_ours(name: str) -> None:
+def test_other_operations_do_not_go_to_cudnn(name: str) -> None:
     x, weight, grad = spec("F32", 2, 8, 9, 9), spec("F32", 8, 8, 3, 3), spec("F32", 2, 8, 7, 7)
     transposed = options(2, padding_out=(0, 0))
     pooling: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A GPU that is lost is known by what it says of itself, and everyone who asks is told."""
+"""Detection of a lost GPU and its report to every caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 5
 
 
 class CudaError(RuntimeError):
-    """What CuPy raises for a call that failed."""
+    """The error that CuPy raises for a failed call."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA error {status}")
@@ -28,7 +28,7 @@ class CudaError(RuntimeError):
 
 
 class Gpu:
-    """A GPU that says of itself what a test wants."""
+    """A fake GPU whose status a test sets."""
 
     id = 3
 
@@ -46,7 +46,7 @@ class Gpu:
         return self.faults.event_status(lambda: NOT_READY)
 
     def fail(self, status: int = ILLEGAL_ADDRESS) -> None:
-        """Do something on the GPU, which breaks under it."""
+        """Run an operation during which the GPU breaks."""
         with self.faults:
             self.status = status
             raise CudaError(status)
@@ -54,11 +54,11 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back at the end
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # restored after the test
     yield Gpu()
 
 
-def test_an_error_of_a_lost_gpu_says_what_was_seen_and_what_to_do(gpu: Gpu) -> None:
+def test_the_error_of_a_lost_gpu_states_the_cause_and_the_remedy(gpu: Gpu) -> None:
     with pytest.raises(DeviceLost) as caught:
         gpu.fail()
     assert str(caught.value) == (
@@ -68,7 +68,7 @@ def test_an_error_of_a_lost_gpu_says_what_was_seen_and_what_to_do(gpu: Gpu) -> N
     assert isinstance(caught.value.__cause__, CudaError)
 
 
-def test_nothing_is_tried_on_a_gpu_that_is_known_to_be_lost(gpu: Gpu) -> None:
+def test_a_lost_gpu_is_not_used_again(gpu: Gpu) -> None:
     with pytest.raises(DeviceLost):
         gpu.fail()
     with pytest.raises(DeviceLost), gpu.faults:
@@ -76,21 +76,21 @@ def test_nothing_is_tried_on_a_gpu_that_is_known_to_be_lost(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("error", [CudaError(NO_MEMORY), CudaError(ILLEGAL_ADDRESS), ValueError()])
-def test_an_error_does_not_make_a_gpu_lost_that_works(gpu: Gpu, error: Exception) -> None:
-    # A number such as 700 may be another GPU's.
+def test_an_error_on_a_working_gpu_does_not_make_it_lost(gpu: Gpu, error: Exception) -> None:
+    # An error code such as 700 may come from another GPU.
     with pytest.raises(type(error)), gpu.faults:
         raise error
     assert gpu.faults.failure is None
 
 
-def test_an_error_that_has_a_type_stays_what_it_is(gpu: Gpu) -> None:
+def test_a_typed_error_is_passed_on(gpu: Gpu) -> None:
     gpu.status = ILLEGAL_ADDRESS
     with pytest.raises(UnknownTensor), gpu.faults:
         raise UnknownTensor("tensor 7")
 
 
 @pytest.mark.parametrize("status", sorted(LOST))
-def test_looking_finds_a_gpu_that_was_lost_while_nobody_used_it(gpu: Gpu, status: int) -> None:
+def test_a_check_detects_the_loss_of_an_idle_gpu(gpu: Gpu, status: int) -> None:
     assert gpu.faults.examine() is None
     gpu.status = status
     assert f"error {status} (cudaError" in str(gpu.faults.examine())
@@ -104,7 +104,7 @@ def test_a_gpu_that_is_busy_or_full_is_not_lost(gpu: Gpu, status: int) -> None:
     assert gpu.faults.examine() is None
 
 
-def test_the_log_says_it_once(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loss_is_logged_once(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         with pytest.raises(DeviceLost):
             gpu.fail()
@@ -112,7 +112,7 @@ def test_the_log_says_it_once(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> Non
     assert "device lost" in record.getMessage()
 
 
-def test_who_waits_for_an_event_of_a_lost_gpu_is_told(gpu: Gpu) -> None:
+def test_waiters_for_events_of_a_lost_gpu_are_notified(gpu: Gpu) -> None:
     told: queue.Queue[int] = queue.Queue()
     watch = Watch(gpu, gpu.event_status)
     watch.call(object(), told.put)
@@ -122,28 +122,30 @@ def test_who_waits_for_an_event_of_a_lost_gpu_is_told(gpu: Gpu) -> None:
     assert told.get(timeout=PATIENCE_SECONDS) == ILLEGAL_ADDRESS
 
 
-def test_an_event_that_reports_the_error_of_its_gpu_makes_it_lost(gpu: Gpu) -> None:
+def test_an_event_that_reports_a_fatal_error_makes_its_gpu_lost(gpu: Gpu) -> None:
     gpu.status = 719
     assert gpu.faults.event_status(lambda: 719) == 719
     assert "cudaErrorLaunchFailure" in str(gpu.faults.failure)
 
 
 @pytest.mark.parametrize("status", sorted(LOST))
-def test_an_event_with_an_error_does_not_make_a_gpu_lost_that_works(gpu: Gpu, status: int) -> None:
+def test_an_event_with_an_error_on_a_working_gpu_does_not_make_it_lost(
+    gpu: Gpu, status: int
+) -> None:
     assert gpu.faults.event_status(lambda: status) == status
     assert gpu.faults.failure is None
 
 
-def test_who_begins_to_wait_when_the_gpu_is_lost_is_told_too(gpu: Gpu) -> None:
+def test_waiters_that_start_after_the_loss_are_notified_too(gpu: Gpu) -> None:
     with pytest.raises(DeviceLost):
         gpu.fail()
     told: queue.Queue[int] = queue.Queue()
-    # Its thread starts only now, and cannot make the device its own.
+    # The thread starts only now and cannot select the lost device.
     Watch(gpu, gpu.event_status).call(object(), told.put)
     assert told.get(timeout=PATIENCE_SECONDS) == ILLEGAL_ADDRESS
 
 
-def test_destructors_that_give_back_to_a_lost_gpu_are_not_reported(
+def test_failed_destructors_of_a_lost_gpu_are_not_reported(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[BaseException | None] = []

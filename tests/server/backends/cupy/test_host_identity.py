@@ -1,4 +1,4 @@
-"""Processes of one host say the same of it, others do not."""
+"""Host identities: equal for processes of one host, different otherwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from burn_remote_server.backends.cupy.host_identity import host_identity
 
 
-def test_it_is_the_same_each_time_and_says_nothing_about_the_host(tmp_path: Path) -> None:
+def test_the_identity_is_stable_and_reveals_nothing_about_the_host(tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("11111111-2222-3333-4444-555555555555\n")
     identity = host_identity(boot)
@@ -19,7 +19,7 @@ def test_it_is_the_same_each_time_and_says_nothing_about_the_host(tmp_path: Path
     assert "1111" not in identity
 
 
-def test_after_another_start_and_for_another_user_it_is_another(
+def test_the_identity_differs_after_a_reboot_and_for_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = tmp_path / "boot_id"
@@ -32,5 +32,5 @@ def test_after_another_start_and_for_another_user_it_is_another(
     assert len(seen) == 4
 
 
-def test_a_system_that_does_not_tell_lends_nothing(tmp_path: Path) -> None:
+def test_a_system_without_an_identity_lends_nothing(tmp_path: Path) -> None:
     assert host_identity(tmp_path / "absent") is None

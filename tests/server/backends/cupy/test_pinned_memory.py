@@ -1,4 +1,4 @@
-"""Copies go on where there is no pinned memory left."""
+"""Copies work without pinned memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from burn_remote_server.backends.cupy.pinned_memory import HostMemory, is_pinned
 
 
 class CudaError(RuntimeError):
-    """What CuPy raises for a call that failed."""
+    """The error that CuPy raises for a failed call."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA error {status}")
@@ -19,7 +19,7 @@ class CudaError(RuntimeError):
 
 
 class Pinned:
-    """Pinned memory that there is, or the error in its place."""
+    """A fake allocator of pinned memory that may raise an error."""
 
     def __init__(self) -> None:
         self.memory = np.zeros(100, np.uint8)
@@ -36,7 +36,7 @@ def pinned() -> Pinned:
     return Pinned()
 
 
-def test_memory_is_pinned_where_there_is_some(pinned: Pinned) -> None:
+def test_memory_is_pinned_if_possible(pinned: Pinned) -> None:
     array = HostMemory(pinned).empty(7)
     assert array.base is pinned.memory
     assert array.size == 7
@@ -44,7 +44,7 @@ def test_memory_is_pinned_where_there_is_some(pinned: Pinned) -> None:
 
 
 @pytest.mark.parametrize("status", [2, 304])
-def test_without_pinned_memory_any_other_is_taken_and_the_log_says_so_once(
+def test_pageable_memory_replaces_pinned_memory_with_one_log_entry(
     pinned: Pinned, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = HostMemory(pinned)
@@ -58,7 +58,7 @@ def test_without_pinned_memory_any_other_is_taken_and_the_log_says_so_once(
     assert "no pinned memory left" in record.getMessage()
 
 
-def test_pinned_memory_is_taken_again_when_there_is_some(pinned: Pinned) -> None:
+def test_pinned_memory_is_used_again_when_it_is_available(pinned: Pinned) -> None:
     memory = HostMemory(pinned)
     pinned.error = CudaError(2)
     memory.empty(7)
@@ -67,9 +67,7 @@ def test_pinned_memory_is_taken_again_when_there_is_some(pinned: Pinned) -> None
 
 
 @pytest.mark.parametrize("error", [CudaError(700), RuntimeError(), MemoryError()])
-def test_other_errors_are_nothing_to_copy_by_another_way_for(
-    pinned: Pinned, error: Exception
-) -> None:
+def test_other_errors_are_passed_on(pinned: Pinned, error: Exception) -> None:
     pinned.error = error
     with pytest.raises(type(error)):
         HostMemory(pinned).empty(7)

@@ -1,4 +1,4 @@
-"""Who waits for an event of a GPU is told, whatever those before did with it."""
+"""The event watch calls every callback, even after one has raised."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def watch() -> Watch:
     return Watch(FakeDevice(), status_of)
 
 
-def test_an_event_that_has_passed_is_told_with_its_status(watch: Watch) -> None:
+def test_a_completed_event_calls_back_with_its_status(watch: Watch) -> None:
     told: queue.Queue[int] = queue.Queue()
     for status in (0, 719):
         watch.call(FakeEvent(status), told.put)
         assert told.get(timeout=PATIENCE_SECONDS) == status
 
 
-def test_an_event_that_is_ahead_is_told_once_it_has_passed(watch: Watch) -> None:
+def test_a_pending_event_calls_back_after_it_completes(watch: Watch) -> None:
     told: queue.Queue[int] = queue.Queue()
     event = FakeEvent()
     watch.call(event, told.put)
@@ -52,7 +52,7 @@ def test_an_event_that_is_ahead_is_told_once_it_has_passed(watch: Watch) -> None
     assert told.get(timeout=PATIENCE_SECONDS) == 0
 
 
-def test_a_callback_that_raises_is_logged_and_the_others_are_told(
+def test_a_callback_that_raises_is_logged_and_the_others_are_called(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: queue.Queue[str] = queue.Queue()
