@@ -67,8 +67,9 @@ def _as(argument: Any, dtype: Any, dtypes: Any) -> Any:
 def mean_squared_error(x: Array, number: int) -> Array:
     """Return the mean squared distance to a number; each step is rounded, so squares can overflow
     in float16, as they do in PyTorch."""
-    distance = rounded_once(lambda x: x - x.dtype.type(number))(x)
-    return np.asarray(in_float64(np.mean)(rounded_once(np.square)(distance)))
+    distance = np.asarray(rounded_once(lambda x: x - x.dtype.type(number))(x))
+    squares = np.asarray(rounded_once(np.square)(distance))
+    return np.asarray(in_float64(np.mean)(squares))
 
 
 def converted(x: Array, target: Any) -> Array:
