@@ -14,6 +14,7 @@ from burn_remote_server.backends.array.core.kernel_forms import KernelFamily, Pa
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
+from burn_remote_server.backends.array.kernels.movement import BaseMovement
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra
@@ -62,6 +63,17 @@ def _chosen(mask: Any, value: Any, tensor: Any) -> Any:
     return cupy.where(mask, value.view(np.int16), tensor.view(np.int16)).view(BFLOAT16)
 
 
+class CudaMovement(BaseMovement):
+    """Movement whose windows keep no memory alive that is not counted."""
+
+    def unfold(self, input: Any, *, dim: int, size: int, step: int, out: TensorSpec) -> Any:
+        """Return all windows of an axis: ``[…, windows, …, size]``."""
+        windows = super().unfold(input, dim=dim, size=size, step=step, out=out)
+        # The result of CuPy's ``as_strided`` has no ``base``, so the session's quota counts the
+        # bytes that it shows. They must cover the allocation.
+        return windows if windows.nbytes >= input.data.mem.size else windows.copy()
+
+
 class CudaRanking(NumericRanking):
     """Ranking that returns the first of several NaNs or equal values, where CuPy returns any."""
 
@@ -100,6 +112,7 @@ def cuda_families() -> list[KernelFamily]:
         CudaIndexing(CUPY),
         CudaLinearAlgebra(CUPY),
         CudaMasking(CUPY),
+        CudaMovement(CUPY),
         CudaRanking(CUPY),
         *cuda_module_families(),
     ]

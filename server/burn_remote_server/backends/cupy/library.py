@@ -1,4 +1,4 @@
-"""CuPy as an array module, with the functions that it lacks compared with NumPy."""
+"""CuPy as an array module, with the functions that it lacks or computes unlike NumPy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import cupy
 
+from burn_remote_server.backends.cupy.division import fmod, remainder
 from burn_remote_server.backends.cupy.products import matmul
 from burn_remote_server.backends.cupy.updates import update_in_order
 
@@ -46,13 +47,15 @@ class _Function:
 
 
 class Cupy:
-    """CuPy's functions, completed by those that it lacks."""
+    """CuPy's functions, completed by those that it lacks or computes unlike NumPy."""
 
     add = _Function(cupy.add, cupy.sum, "Add")
     multiply = _Function(cupy.multiply, cupy.prod, "Mul")
     minimum = _Function(cupy.minimum, cupy.min, "Min")
     maximum = _Function(cupy.maximum, cupy.max, "Max")
+    fmod = staticmethod(fmod)
     matmul = staticmethod(matmul)
+    remainder = staticmethod(remainder)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(cupy, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,45 @@ def test_floating_point_remainders_have_the_divisors_sign() -> None:
     seen = compute("Numeric.Rem", lhs, rhs)
 
     assert_same(seen, np.array([0.5, -0.5, -1.5, 1.5], dtype=np.float32))
+
+
+def python_remainder(lhs: float, rhs: float) -> float:
+    """Return the remainder as Python defines it; NaN where Python raises."""
+    return lhs % rhs if rhs and math.isfinite(lhs) else math.nan
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_remainders_of_zeros_infinities_and_huge_numbers_are_pythons(dtype: Any) -> None:
+    sizes = [0.0, 1e-4, 0.1, 0.5, 1.5, 7.0, 300.0, 65504.0, 3e38, np.inf, np.nan]
+    with np.errstate(all="ignore"):
+        numbers = np.array([sign * size for size in sizes for sign in (1, -1)]).astype(dtype)
+        expected = np.array(
+            [[python_remainder(float(x), float(y)) for y in numbers] for x in numbers]
+        ).astype(dtype)
+
+    seen = compute("Numeric.Rem", numbers[:, None], numbers)
+
+    assert_same(seen, expected)
+    is_number = ~np.isnan(expected.astype(np.float64))
+    np.testing.assert_array_equal(np.signbit(seen)[is_number], np.signbit(expected)[is_number])
+    for divisor, column in zip(numbers, expected.T, strict=True):
+        assert_same(compute("Numeric.RemScalar", numbers, rhs=float(divisor)), column)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_quotients_of_the_largest_integers_are_exact(dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    ends = [int(limits.min), int(limits.min) + 1, int(limits.max) - 1, int(limits.max)]
+    values = [*ends, int(limits.max) // 3 + 1, int(limits.max) // 2, 0, 1, 3, 7, 10]
+    numbers = np.array(values + ([-1, -3, -10] if limits.min else []), dtype)
+    divisors = numbers[numbers != 0]
+
+    quotients = wrapped(each(truncated, numbers[:, None], divisors), dtype)
+    assert_same(compute("Numeric.Div", numbers[:, None], divisors), quotients)
+    remainders = wrapped(each(operator.mod, numbers[:, None], divisors), dtype)
+    assert_same(compute("Numeric.Rem", numbers[:, None], divisors), remainders)
+    for divisor, column in zip(divisors, quotients.T, strict=True):
+        assert_same(compute("Numeric.DivScalar", numbers, rhs=int(divisor)), column)
 
 
 @given(

@@ -1,0 +1,80 @@
+"""Remainders of division on a GPU, as NumPy defines them.
+
+CuPy computes the remainder of floats as ``x - floor(x / y) * y``, which is NaN where ``x / y`` is
+infinite or ``y`` is, and has the wrong sign for a ``y`` much larger than ``x``. It computes
+``fmod`` of integers in ``float64``, which holds no more than 53 bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+__all__ = ["fmod", "remainder"]
+
+# The type that computes each dtype, and its C functions. The header of CuPy converts ``float16``.
+_FUNCTIONS: Final = {
+    np.dtype(np.float16): ("float", "fmodf", "copysignf"),
+    np.dtype(np.float32): ("float", "fmodf", "copysignf"),
+    np.dtype(np.float64): ("double", "fmod", "copysign"),
+}
+
+# NumPy's npy_remainder (numpy/_core/src/npymath/npy_math_internal.h.src). fmod is exact; a NaN is
+# unequal to 0 and not negative, so it stays NaN.
+_FLOAT_REMAINDER: Final = """
+    const {type} x = static_cast<{type}>(lhs), y = static_cast<{type}>(rhs);
+    {type} rest = {fmod}(x, y);
+    if (rest == 0) {{
+        rest = {copysign}(static_cast<{type}>(0), y);
+    }} else if ((rest < 0) != (y < 0)) {{
+        rest += y;
+    }}
+    out = rest;
+"""
+
+# Dividing the smallest integer by -1 overflows, which C++ leaves undefined, so -1 is not divided by.
+_INTEGER_FMOD: Final = """
+    const bool is_minus_one = static_cast<T>(-1) < static_cast<T>(0) && rhs == static_cast<T>(-1);
+    out = rhs == 0 || is_minus_one ? static_cast<T>(0) : static_cast<T>(lhs % rhs);
+"""
+
+
+@cache
+def _float_remainder(dtype: Any) -> Any:
+    kind, fmod_name, copysign_name = _FUNCTIONS[dtype]
+    return cupy.ElementwiseKernel(
+        "T lhs, T rhs",
+        "T out",
+        _FLOAT_REMAINDER.format(type=kind, fmod=fmod_name, copysign=copysign_name),
+        f"burn_remote_remainder_{dtype.name}",
+    )
+
+
+@cache
+def _integer_fmod() -> Any:
+    return cupy.ElementwiseKernel("T lhs, T rhs", "T out", _INTEGER_FMOD, "burn_remote_fmod")
+
+
+def remainder(lhs: Any, rhs: Any, out: Any = None) -> Any:
+    """Return the remainders, of the divisor's sign, of two arrays of one dtype that broadcast.
+
+    The remainder of a division of floats by 0 is NaN. Takes ``out`` for the result.
+    """
+    if lhs.dtype not in _FUNCTIONS:
+        return cupy.remainder(lhs, rhs, out=out)
+    kernel = _float_remainder(lhs.dtype)
+    return kernel(lhs, rhs) if out is None else kernel(lhs, rhs, out)
+
+
+def fmod(lhs: Any, rhs: Any, out: Any = None) -> Any:
+    """Return the remainders, of the dividend's sign, of two arrays of one dtype that broadcast.
+
+    The remainder of an integer divided by 0 is 0. Takes ``out`` for the result.
+    """
+    if lhs.dtype.kind not in "iu":
+        return cupy.fmod(lhs, rhs, out=out)
+    kernel = _integer_fmod()
+    return kernel(lhs, rhs) if out is None else kernel(lhs, rhs, out)
