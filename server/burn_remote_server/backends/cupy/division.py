@@ -35,7 +35,7 @@ _FLOAT_REMAINDER: Final = """
     out = rest;
 """
 
-# Dividing the smallest integer by -1 overflows, which C++ leaves undefined, so -1 is not divided by.
+# The smallest integer divided by -1 overflows, which C++ leaves undefined.
 _INTEGER_FMOD: Final = """
     const bool is_minus_one = static_cast<T>(-1) < static_cast<T>(0) && rhs == static_cast<T>(-1);
     out = rhs == 0 || is_minus_one ? static_cast<T>(0) : static_cast<T>(lhs % rhs);
