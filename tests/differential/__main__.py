@@ -10,6 +10,7 @@ import time
 import burn_remote as br
 from differential.program import Mismatch, execute, generated, shrunk
 from differential.reusing_server import reusing_memory, server
+from support.subnormals import FLUSHING_BACKENDS
 
 KINDS = ("local", "native", "burn-0.21")
 
@@ -30,7 +31,9 @@ def main() -> int:
         for seed in range(given.seed, given.seed + given.programs):
             if time.monotonic() - started > given.seconds:
                 break
-            program = generated(seed, len(devices))
+            program = generated(
+                seed, len(devices), subnormals=given.backend not in FLUSHING_BACKENDS
+            )
             try:
                 execute(program, devices)
             except Mismatch as mismatch:

@@ -50,6 +50,8 @@ class Draw:
 
     random: np.random.Generator
     known: dict[int, Known] = field(default_factory=dict)
+    # Whether tensors may have subnormal float32 and bfloat16 numbers, which some devices flush.
+    subnormals: bool = True
 
     # -- parameters ---------------------------------------------------------------------------
 

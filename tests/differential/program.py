@@ -13,6 +13,7 @@ from burn_remote_protocol.errors import BurnRemoteError
 from differential.drawing import ANY, FLOATS, Draw, Known, NothingFits
 from differential.operations import ROWS
 from support.kernels import BFLOAT16, Array
+from support.subnormals import has_flushable
 
 __all__ = ["Mismatch", "Program", "Step", "execute", "generated", "shrunk"]
 
@@ -75,9 +76,15 @@ def _literal(value: Any) -> str:
 # -- generation -------------------------------------------------------------------------------
 
 
-def generated(seed: int, devices: int, dtypes: Sequence[Any] = ANY) -> Program:
-    """Return the program of a seed: 5 to 40 operations, and the uploads they begin with."""
-    draw = Draw(np.random.default_rng(seed))
+def generated(
+    seed: int, devices: int, dtypes: Sequence[Any] = ANY, *, subnormals: bool = True
+) -> Program:
+    """Return the program of a seed: 5 to 40 operations, and the uploads they begin with.
+
+    Without ``subnormals``, no tensor has subnormal numbers of float32 or bfloat16: on a device that
+    flushes them, the result of an operation on one is not defined.
+    """
+    draw = Draw(np.random.default_rng(seed), subnormals=subnormals)
     steps: list[Step] = []
     # Programs of few dtypes have more operations in which tensors meet.
     chosen = [draw.one_of(dtypes) for _ in range(draw.integer(1, 3))] + [np.dtype(np.bool_)]
@@ -127,7 +134,7 @@ def _operate(draw: Draw, steps: list[Step]) -> None:
             result = np.asarray(
                 row.reference(*[draw.known[name].array for name in inputs], *parameters)
             )
-        if result.ndim > MAX_RANK:
+        if result.ndim > MAX_RANK or (has_flushable(result) and not draw.subnormals):
             continue
         exact = not row.rounds and all(draw.known[name].exact for name in inputs)
         reads = draw.chance(0.4 if not exact else 0.1)

@@ -17,8 +17,10 @@ from burn_remote_server.backends.array.kernels.indexing import BaseMasking
 from burn_remote_server.hosting import local as local_sessions
 from differential.drawing import ANY, BOOLS
 from differential.operations import ROWS
-from differential.program import Mismatch, execute, generated, shrunk
+from differential.program import Mismatch, Program, execute, generated, shrunk
 from differential.reusing_server import reusing_memory, server
+from support.kernels import Array
+from support.subnormals import has_flushable
 
 LOCAL_PROGRAMS = 600
 REMOTE_PROGRAMS = 100
@@ -64,6 +66,34 @@ def test_programs_on_two_servers_give_what_the_reference_gives(
 def test_a_seed_always_gives_the_same_program() -> None:
     assert [*map(str, generated(7, 2))] == [*map(str, generated(7, 2))]
     assert [*map(str, generated(7, 2))] != [*map(str, generated(8, 2))]
+
+
+def test_programs_for_devices_that_flush_subnormals_have_none() -> None:
+    found = {True: 0, False: 0}
+    for subnormals in found:
+        for seed in range(150):
+            program = generated(seed, 2, (np.dtype(np.float32),), subnormals=subnormals)
+            elements = reference_elements(program)
+            found[subnormals] += any(map(has_flushable, elements))
+
+    assert found[True]
+    assert not found[False]
+
+
+def reference_elements(program: Program) -> list[Array]:
+    """Return the reference's elements of every tensor of a program."""
+    known: dict[int, Array] = {}
+    with np.errstate(all="ignore"):
+        for step in program:
+            if step.operation == "upload":
+                known[step.out] = step.parameters[0]
+            elif step.operation == "move":
+                known[step.out] = known[step.inputs[0]]
+            else:
+                given = [known[name] for name in step.inputs]
+                row = ROWS[step.operation]
+                known[step.out] = np.asarray(row.reference(*given, *step.parameters))
+    return [*known.values()]
 
 
 def test_programs_of_the_bounded_run_have_every_operation_dtype_and_shape() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from support.kernels import BACKEND_NAME, BFLOAT16, Array
+from support.kernels import BFLOAT16, Array
+from support.subnormals import FLUSHES
 
 __all__ = [
     "BOOL",
@@ -44,8 +45,7 @@ def _values(dtype: Any, finite: bool) -> st.SearchStrategy[Any]:
             width=width,  # type: ignore[arg-type]
             allow_nan=not finite,
             allow_infinity=not finite,
-            # CuPy's kernels flush subnormal float32 numbers to zero.
-            allow_subnormal=False if BACKEND_NAME == "cupy" and width == 32 else None,
+            allow_subnormal=False if FLUSHES and width == 32 else None,
         )
     return hnp.from_dtype(dtype)
 
