@@ -107,7 +107,7 @@ def test_a_socket_without_a_hello_is_closed_in_time() -> None:
         connect(f"{running.address}/session") as socket_,
     ):
         answer = socket_.recv(5, decode=False)
-        assert b"no Hello came within 0.2 seconds" in answer
+        assert b"no Hello arrived within 0.2 seconds" in answer
         with pytest.raises(ConnectionClosed):
             socket_.recv(5)
 

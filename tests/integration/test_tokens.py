@@ -42,7 +42,7 @@ def test_white_space_around_a_token_is_no_part_of_it(
 
 def test_without_a_token_the_refusal_says_what_to_pass(guarded: RunningServer) -> None:
     with pytest.raises(
-        br.HandshakeRefused, match=r"^this server needs a token; pass .*token="
+        br.HandshakeRefused, match=r"^this server requires a token; pass .*token="
     ) as e:
         br.RemoteDevice(guarded.address)
     assert "\n" not in str(e.value)

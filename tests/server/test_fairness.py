@@ -16,7 +16,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.session_pump import serve_session
-from burn_remote_server.execution.sessions import FRAME_COST, TURN_COST
+from burn_remote_server.execution.sessions import DECODED_SIZE, FRAME_COST, TURN_COST
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
@@ -90,7 +90,7 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
     await asyncio.gather(*serving)
 
 
-@pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**20}])
+@pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**24}])
 async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) -> None:
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         host = Host(Settings(**limit), open_backends("numpy", 1), tasks)
@@ -105,7 +105,7 @@ async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) 
         for _ in range(1000):
             await asyncio.sleep(0)
         # One call that waits, and what the limit allows with the frame that reached it.
-        by_bytes = 2**20 // len(frame) + 1
+        by_bytes = 2**24 // (DECODED_SIZE * len(frame)) + 1
         assert session.queued == limit.get("session_queue_batches", by_bytes + 1)
         assert len(link.frames) == 100 - (session.queued - 1)
         leave.set()

@@ -1,1 +1,1 @@
-"""Who may come, where may this server go, and how much may each use?"""
+"""Access control: authentication, TLS, rules for peers, and quotas."""

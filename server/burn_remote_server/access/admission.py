@@ -1,4 +1,4 @@
-"""Admission of clients and peers by their tokens, with the limits of each token."""
+"""Admission of clients and peers by token, and the limits of each token."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["NOBODY", "Access", "Grant", "OpenToNetwork", "is_loopback_only", "to
 
 
 class OpenToNetwork(UsageError):
-    """A server without tokens would be open to a network."""
+    """A server without tokens would accept connections from a network."""
 
     code = "open_to_network"
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token gives: a name for the logs, and limits in place of the server's."""
+    """What a token grants: a name for the logs, and limits that override the server's."""
 
     name: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Access:
         self.reload()
 
     def reload(self) -> None:
-        """Read the tokens again; keeps those it has where that fails.
+        """Read the tokens again; on failure, keep the current ones.
 
-        Open sessions stay. Raises ``InvalidTokens``, ``OpenToNetwork``.
+        Open sessions stay open. Raises ``InvalidTokens``, ``OpenToNetwork``.
         """
         settings = self._settings
         tokens = read_tokens(settings)
@@ -67,7 +67,7 @@ class Access:
         self._peer = peer
 
     def admit(self, token: str | None) -> Grant:
-        """Return what a token gives a client. Raises ``HandshakeRefused``."""
+        """Return what a token grants to a client. Raises ``HandshakeRefused``."""
         if not self._tokens:
             return NOBODY
         grant = self._find(token)
@@ -76,18 +76,18 @@ class Access:
         return grant
 
     def peer_keys(self) -> tuple[bytes, ...]:
-        """Return the keys of which another server must prove one; none where it need not.
+        """Return the keys of which another server must prove one; empty if no proof is required.
 
-        A peer may prove the peer token or a client's token: transfers give access to nothing but
-        the tensors of clients.
+        A peer may prove the peer token or a client's token: transfers only give access to tensors
+        of clients.
         """
         keys = tuple(digest for digest, _ in self._tokens)
         return keys if self._peer is None else (self._peer, *keys)
 
     def serves_small_ids(self, token: str | None, is_allowed_peer: bool) -> bool:
-        """Whether a peer may fetch by one of Burn's small, guessable transfer ids.
+        """Whether a peer may fetch by Burn's small transfer ids, which can be guessed.
 
-        It must show a token, or connect from an address that ``--peer`` allows.
+        It must present a token, or connect from an address that ``--peer`` allows.
         """
         return is_allowed_peer or self._knows(token)
 
@@ -96,8 +96,8 @@ class Access:
         return is_peer or self._find(token) is not None
 
     def _find(self, token: str | None) -> Grant | None:
-        # Every token is compared, whole and by its digest: neither how much of a guess is right nor
-        # whose it resembles shows in the time.
+        # Compares the digest with every token's in constant time, so the duration reveals neither
+        # how much of a guess is right nor which token it resembles.
         presented = peer_key(token or "")
         found: Grant | None = None
         for digest, grant in self._tokens:
@@ -107,11 +107,12 @@ class Access:
 
 
 def token_in_path(target: str) -> tuple[str, str | None]:
-    """Take the token out of a request's path; return the path without it, and the token.
+    """Split a request's path into the path without the token, and the token.
 
-    Burn's client cannot send a token otherwise: ``ws://host:3000/token/TOKEN`` is an address that
-    it takes, and it appends its route. ``?token=TOKEN`` works too where a client keeps the query.
-    A path whose segment can be no token stays as it is, and so names no route.
+    Burn's client has no other way to send a token: it accepts the address
+    ``ws://host:3000/token/TOKEN`` and appends its route. Clients that keep the query of an address
+    can use ``?token=TOKEN``. A path with an invalid token is returned unchanged and matches no
+    route.
     """
     path, _, query = target.partition("?")
     if path.startswith("/token/"):
@@ -122,7 +123,7 @@ def token_in_path(target: str) -> tuple[str, str | None]:
 
 
 def is_loopback_only(host: str) -> bool:
-    """Whether a server that listens on ``host`` can be reached from its own machine only."""
+    """Whether a server that listens on ``host`` is reachable only from its own machine."""
     if is_wildcard(host):
         return False
     try:
@@ -132,7 +133,7 @@ def is_loopback_only(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return host == "localhost"  # listening there will fail, and say why
+        return host == "localhost"  # the listener will fail on any other and report the reason
     return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
 
 
@@ -142,7 +143,7 @@ def _exposure(host: str) -> str:
     except socket.gaierror:
         return unknown_host(host)
     return (
-        f"a server on {host or 'every interface'} needs tokens, since others can reach it: set "
+        f"a server on {host or 'all interfaces'} is reachable from a network and needs tokens: set "
         'BURN_REMOTE_TOKENS=name:"$(openssl rand -hex 32)" or --token-file FILE, '
         "or listen on 127.0.0.1"
     )
@@ -151,7 +152,8 @@ def _exposure(host: str) -> str:
 def _refusal(token: str | None) -> str:
     if token is None:
         return (
-            "this server needs a token; pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
+            "this server requires a token; "
+            "pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
         )
     return (
         "this server does not know this token; "
@@ -163,6 +165,6 @@ def _unique(tokens: Iterable[Token]) -> Iterable[Token]:
     seen: set[str] = set()
     for token in tokens:
         if token.secret in seen:
-            raise InvalidTokens(f"{token.name!r} has the token of another; each needs its own")
+            raise InvalidTokens(f"{token.name!r} repeats another entry's token; each needs its own")
         seen.add(token.secret)
         yield token

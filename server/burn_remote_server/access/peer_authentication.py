@@ -1,9 +1,9 @@
-"""The exchange in which two servers prove the peer token to each other, over an open link.
+"""Mutual authentication of two servers: each proves over the open link that it has the peer token.
 
-The target, which dialled, proves first, so that a source reveals nothing to whoever connects. What
-a stranger learns when it is dialled is one HMAC over nonces: enough to test guesses of the token,
-which is why tokens are long and random, and of no use anywhere else. ``peer_proofs`` has the
-cryptography, docs/wire-native.md the frames.
+The target of a transfer, which opened the connection, proves first, so a source reveals nothing to
+strangers. A target that connects to a stranger reveals one HMAC over nonces. With it the stranger
+can test guesses of the token, so tokens are long and random; it is useless otherwise.
+The cryptography is in ``peer_proofs``, the frames in docs/wire-native.md.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SAME_TOKEN: Final = "set the same BURN_REMOTE_PEER_TOKEN on both servers"
 async def prove_to_source(
     link: AsyncLink, address: Address, hello: Hello, key: bytes | None
 ) -> FetchSigner | None:
-    """Open a connection to another server, and return the signer of its fetches.
+    """Complete the handshake with a source server; return the signer of its fetches.
 
-    ``address`` is the one that was dialled. With ``key``, both servers prove that they have it;
-    without, the connection is open where the source asks for no proof, and nothing is signed.
-    Raises what the source answered, ``HandshakeRefused`` where it proves nothing.
+    ``address`` is the one that was dialled. With a ``key``, both servers prove that they have it.
+    Without one, the handshake succeeds only if the source requires no proof, and nothing is signed.
+    Raises the error that the source sent, or ``HandshakeRefused`` if the source proves nothing.
     """
     if key is None:
         await link.send(encode_frame(hello))
@@ -61,12 +61,12 @@ async def prove_to_source(
     if not isinstance(challenge, PeerChallenge):
         _refuse_unproven(challenge, hello.versions)
         raise HandshakeRefused(
-            "it asks for no proof of the peer token and gives none: it has no peer token, or is "
-            f"older than this server; {SAME_TOKEN}, and update the older one"
+            "it neither requested nor offered a proof of the peer token: it has no peer token, or "
+            f"it is older than this server; {SAME_TOKEN}, and update the older one"
         )
     if challenge.version not in hello.versions:
         raise VersionMismatch(
-            f"the source chose version {challenge.version}, which it was not offered"
+            f"the source chose version {challenge.version}, which this server did not offer"
         )
     transcript = Transcript(
         hello.versions,
@@ -80,7 +80,7 @@ async def prove_to_source(
     confirmation = decode_frame(await link.receive())
     if not isinstance(confirmation, PeerConfirmation):
         accepted(confirmation, hello.versions)  # raises the source's refusal
-        raise HandshakeRefused("it skipped its own proof of the peer token")
+        raise HandshakeRefused("it did not send its own proof of the peer token")
     if not hmac.compare_digest(confirmation.proof, source_proof(key, transcript)):
         raise HandshakeRefused(f"its proof of the peer token is wrong; {SAME_TOKEN}")
     welcome = accepted(decode_frame(await link.receive()), hello.versions)
@@ -92,13 +92,13 @@ async def prove_to_source(
 
 
 def _refuse_unproven(answer: object, versions: Sequence[int]) -> None:
-    """Raise a refusal that came in place of a challenge, with what to do about it."""
+    """Raise the refusal that the source sent instead of a challenge, with advice."""
     try:
         accepted(answer, versions)
     except HandshakeRefused as error:
         raise HandshakeRefused(
-            f"{error}; if they have it, update the source: it is older than this server and wants "
-            "the token itself, which no server sends any more"
+            f"{error}; if both have it, update the source: it is older than this server and "
+            "expects the token itself, which servers no longer send"
         ) from error
 
 
@@ -110,16 +110,16 @@ async def admit_target(
     own_addresses: Collection[str],
     timeout_seconds: float,
 ) -> FetchSigner | None:
-    """Check the server that sent ``hello``, and return the signer of its fetches.
+    """Authenticate the server that sent ``hello``; return the signer of its fetches.
 
-    ``keys`` are those of which it must prove one; without any, everybody is admitted and nothing is
-    signed. ``own_addresses`` are those under which other servers reach this one. Sends the
-    challenge and this server's proof, not the ``Welcome``. Raises ``HandshakeRefused``.
+    It must prove one of ``keys``; without keys, every server is admitted and nothing is signed.
+    ``own_addresses`` are those under which other servers reach this one. This function sends the
+    challenge and this server's proof, but not the ``Welcome``. Raises ``HandshakeRefused``.
     """
     if hello.token is not None:
         raise HandshakeRefused(
-            "a server sent its peer token in place of a proof, and whoever could read this "
-            "connection knows the token now; update that server and choose a new token"
+            "a server sent its peer token instead of a proof, so anyone who could read this "
+            "connection now knows the token; update that server and choose a new token"
         )
     offers_proof = hello.settings.get(PROOF_SETTING) == PROOF
     if not keys and not offers_proof:
@@ -127,7 +127,7 @@ async def admit_target(
     if not keys:
         raise HandshakeRefused(f"this server has no peer token; {SAME_TOKEN}")
     if not offers_proof:
-        raise HandshakeRefused(f"this server needs a proof of the peer token; {SAME_TOKEN}")
+        raise HandshakeRefused(f"this server requires a proof of the peer token; {SAME_TOKEN}")
     challenge = PeerChallenge(version, secrets.token_bytes(NONCE_BYTES))
     await link.send(encode_frame(challenge))
     try:
@@ -138,25 +138,25 @@ async def admit_target(
             f"no proof of the peer token came within {timeout_seconds:g} seconds"
         ) from None
     if not isinstance(answer, PeerProof):
-        raise ProtocolViolation(f"a proof was due, not {type(answer).__name__}")
+        raise ProtocolViolation(f"expected PeerProof, received {type(answer).__name__}")
     transcript = Transcript(hello.versions, version, challenge.nonce, answer.nonce, answer.address)
     key = find_key(keys, transcript, answer.proof)
     if key is None:
-        raise HandshakeRefused(f"this server does not have the peer token proved; {SAME_TOKEN}")
-    # After the proof: only who has the token learns this server's addresses.
+        raise HandshakeRefused(f"the proof matches none of the tokens of this server; {SAME_TOKEN}")
+    # Checked after the proof, so only a holder of the token learns this server's addresses.
     _check_dialled(answer.address, own_addresses)
     await link.send(encode_frame(PeerConfirmation(source_proof(key, transcript))))
     return fetch_signer(key, transcript)
 
 
 def _check_dialled(address: str, own_addresses: Collection[str]) -> None:
-    """Refuse a target that dialled another server, which may be relaying its proof to this one."""
+    """Refuse a target that dialled a different server: that server may be relaying its proof."""
     dialled = _normalized(address)
     if dialled is None or dialled not in map(_normalized, own_addresses):
         raise HandshakeRefused(
-            f"the target dialled {dialled or 'a malformed address'}, and this server is "
-            f"{', '.join(sorted(own_addresses))}; set --advertise-address to the address under "
-            "which other servers reach it"
+            f"the target dialled {dialled or 'a malformed address'}, but this server is at "
+            f"{', '.join(sorted(own_addresses))}; set --advertise-address to the address at which "
+            "other servers reach it"
         )
 
 

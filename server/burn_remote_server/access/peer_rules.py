@@ -1,8 +1,8 @@
 """Rules for the servers that this one may connect to when a client asks it to fetch a tensor.
 
-A client that could name any address would reach through the server into networks that it cannot
-reach itself. So a name is looked up once, the addresses found are checked, and the connection goes
-to one that passed: a name that resolves differently the second time gains nothing.
+Without rules, a client could use the server to reach networks that the client cannot reach itself
+(server-side request forgery). Each name is resolved once, and the connection goes to a resolved
+address that passed the check, so DNS rebinding gains nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["PeerRules", "is_forbidden", "is_own_address", "token_of"]
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Networks in which clouds hand out a machine's credentials, besides the link-local 169.254.169.254.
+# Networks of cloud metadata services, which hand out a machine's credentials. The link-local
+# 169.254.169.254 is refused with all link-local addresses.
 METADATA: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -35,7 +36,7 @@ METADATA: Final = tuple(
     )
 )
 
-# IPv6 networks whose addresses end in the IPv4 address that they stand for (RFC 6052, RFC 8215).
+# NAT64 networks: the last 32 bits of an address are an IPv4 address (RFC 6052, RFC 8215).
 _NAT64: Final = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48"))
 
 _ALL_PORTS: Final = range(1, 65_536)
@@ -45,13 +46,13 @@ _PORTS: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry of ``--peer``: a host's name or a network, and the ports allowed there."""
+    """One entry of ``--peer``: a host name or a network, and the ports allowed there."""
 
     host: str | Network
     ports: range
 
     def allows(self, name: str, found: Ip) -> bool:
-        """Whether this rule names a host, whatever the port."""
+        """Whether this rule matches a host, regardless of the port."""
         if isinstance(self.host, str):
             return name.lower() == self.host
         return found in self.host
@@ -60,8 +61,8 @@ class Rule:
 class PeerRules:
     """The servers that the settings allow.
 
-    Without rules, those are the servers of this machine, on any port. With rules, they are what the
-    rules name and nothing else.
+    Without rules, these are the servers on this machine, on any port. With rules, only hosts that
+    match a rule are allowed.
     """
 
     def __init__(
@@ -71,16 +72,16 @@ class PeerRules:
         *,
         needs_tls: bool = False,
     ) -> None:
-        """Read the rules; ``needs_tls`` refuses addresses without TLS.
+        """Parse the rules; ``needs_tls`` refuses addresses without TLS.
 
-        Raises ``UsageError`` for a text that is no rule.
+        Raises ``UsageError`` for a malformed rule.
         """
         self._is_own: Final = is_own or is_own_address
         self._rules: Final = tuple(_parsed_rule(peer) for peer in peers)
         self._needs_tls: Final = needs_tls
 
     def allows(self, name: str, found: Ip, port: int | None = None) -> bool:
-        """Whether a host of this name and address may be connected to, at a port or at any."""
+        """Whether connections to this host are allowed, at ``port`` or (``None``) at some port."""
         found = embedded(found)
         if is_forbidden(found):
             return False
@@ -92,9 +93,9 @@ class PeerRules:
         )
 
     def allows_address(self, text: str) -> bool:
-        """Whether a connection from ``192.0.2.7``, or ``192.0.2.7:51034``, is an allowed peer's.
+        """Whether a connection from ``192.0.2.7`` or ``192.0.2.7:51034`` is from an allowed peer.
 
-        The port from which a peer connects is arbitrary, so ports in rules do not matter here.
+        A peer connects from an arbitrary port, so the ports in the rules are ignored here.
         """
         if text.startswith("["):
             text = text[1:].partition("]")[0]
@@ -106,7 +107,7 @@ class PeerRules:
             return False
 
     async def resolve(self, address: str) -> tuple[Address, str]:
-        """Return a parsed address, and the numeric one to connect to.
+        """Resolve an address; return it parsed, with the IP address to connect to.
 
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for one that is not
         allowed.
@@ -115,14 +116,14 @@ class PeerRules:
         token = token_of(target)
         if self._needs_tls and not target.secure:
             raise TransferFailed(
-                f"this server fetches over TLS only, since it has --peer-ca, and {target} is "
-                "without TLS; give the source a certificate and a wss:// --advertise-address"
+                f"this server has --peer-ca, so it fetches over TLS only, and {target} does not "
+                "use TLS; give the source a certificate and a wss:// --advertise-address"
             )
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise TransferFailed(f"no host is known by the name {target.host!r}") from error
+            raise TransferFailed(f"the host name {target.host!r} cannot be resolved") from error
         addresses = [ip for *_, found in answers if (ip := _without_zone(str(found[0])))]
         for ip in addresses:
             if self.allows(target.host, ip, target.port):
@@ -131,31 +132,30 @@ class PeerRules:
         refusal = f"this server may not fetch from {target.host!r} at port {target.port}"
         if all(map(is_forbidden, addresses)):
             raise TransferFailed(
-                f"{refusal}; no setting allows link-local addresses and those at which clouds hand "
-                "out credentials"
+                f"{refusal}; link-local addresses and cloud metadata services are never allowed"
             )
         host = f"[{target.host}]" if ":" in target.host else target.host
         raise TransferFailed(
-            f"{refusal}; its operator can allow that with --peer {host}:{target.port}"
+            f"{refusal}; its operator can allow this with --peer {host}:{target.port}"
         )
 
 
 def _without_zone(numeric: str) -> Ip | None:
-    """Return an address, or ``None`` for one with a zone (``fe80::1%eth0``): it is link-local."""
+    """Parse an address; return ``None`` for a scoped one (``fe80::1%eth0``): it is link-local."""
     return None if "%" in numeric else ipaddress.ip_address(numeric)
 
 
 def token_of(target: Address) -> str | None:
     """Return the token in an address, or ``None``.
 
-    Raises ``TransferFailed`` for a path that is no device's, of which another program could be
-    asked.
+    Raises ``TransferFailed`` for a path that is not a device's: it could make a request to another
+    program on that host.
     """
     parts = parse_device_path(target.path)
     if parts is None:
         raise TransferFailed(
-            f"{target} is no server's device: its path may be /1, /2 … or empty, behind "
-            "/token/TOKEN where the server needs a token"
+            f"{target} is not the address of a device: the path must be empty or a device number "
+            "such as /1, after /token/TOKEN if the server requires a token"
         )
     return parts[0]
 
@@ -165,12 +165,12 @@ def _check_token_stays_private(target: Address, token: str | None, found: Ip) ->
     if token is not None and not target.secure and not embedded(found).is_loopback:
         raise TransferFailed(
             f"this server does not send the token in {target} over a network without TLS; "
-            "give the source a certificate and name it with wss://"
+            "give the source a certificate and use its wss:// address"
         )
 
 
 def is_forbidden(address: Ip) -> bool:
-    """Whether no setting allows this address: link-local, a cloud's metadata, or no host's."""
+    """Whether no setting allows this address: link-local, cloud metadata, or not a unicast one."""
     address = embedded(address)
     return (
         address.is_link_local
@@ -182,7 +182,7 @@ def is_forbidden(address: Ip) -> bool:
 
 
 def embedded(address: Ip) -> Ip:
-    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    """Return the IPv4 address embedded in an IPv6 address, or the address itself."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -196,7 +196,7 @@ def embedded(address: Ip) -> Ip:
 
 
 def is_own_address(address: Ip) -> bool:
-    """Whether an address is this machine's: only those can be bound to."""
+    """Whether an address belongs to this machine, tested by binding a socket to it."""
     if address.is_loopback:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -209,7 +209,7 @@ def is_own_address(address: Ip) -> bool:
 
 
 def _parsed_rule(peer: str) -> Rule:
-    """Read ``HOST``, ``HOST:PORT`` or ``HOST:PORT-PORT``, with a name, an address or a network."""
+    """Parse ``HOST``, ``HOST:PORT`` or ``HOST:PORT-PORT``; HOST is a name, address or network."""
     host, ports = _split_ports(peer)
     try:
         return Rule(ipaddress.ip_network(host, strict=False), _parsed_ports(peer, ports))
@@ -247,7 +247,7 @@ def _parsed_ports(peer: str, text: str | None) -> range:
 
 def _malformed(peer: str) -> UsageError:
     return UsageError(
-        f"--peer is {peer!r}; expected a host's name, address or network, and the ports where only "
-        "some are allowed, such as node-b, node-b:3000, 10.1.0.0/16:3000-3010 or [fd00::7]:3000, "
-        "without a scheme"
+        f"--peer is {peer!r}; expected a host name, address or network without a scheme, and "
+        "optionally a port or a range of ports, such as node-b, node-b:3000, "
+        "10.1.0.0/16:3000-3010 or [fd00::7]:3000"
     )

@@ -1,10 +1,10 @@
 """Memory and tensor limits of one session and of all sessions of a device.
 
-A session's bytes are counted in two parts. ``Quota.bytes`` has what its tensors show; the thread
-that executes the session changes it for every operation, without a lock. ``Quota.held`` has memory
-that is alive beyond that: a dropped tensor of which a view remains, that is exposed, or that waits
-in an answer. It may end in any thread, so a lock guards it. Both parts count against the session's
-limit and against the pool of the device.
+A session's bytes are counted in two parts. ``Quota.bytes`` counts the memory of its tensors. The
+thread that executes the session updates it for each operation, without a lock. ``Quota.held``
+counts other live memory: of dropped tensors that a view, an exposed tensor or a response in transit
+still references, and of buffers. Any thread may release it, so a lock guards it. Both parts count
+against the session's limit and against the device's pool.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
 
 __all__ = ["OverheadAccount", "Pool", "Quota"]
 
-# Sessions take bytes out of the pool in shares of 1/4096 of it, at most 16 MiB, so that operations
-# rarely need the pool's lock. Larger shares: more of the pool lies unused with idle sessions.
-# Smaller shares: the lock is taken more often.
+# Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. Large shares
+# keep the pool's lock off the path of most operations; small ones leave little idle.
 SHARES: Final = 4096
 LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 
-# Frames of a session, and its large signatures, that count in no quota, so that a session whose
-# tensors fill its quota still works. Times ``max_sessions``, this is a small part of a server's
-# memory.
+# Bytes of frames and large signatures that are free of charge, so that a session whose tensors fill
+# its quota still works. Multiplied by ``max_sessions``, a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
 
 
@@ -35,17 +33,17 @@ class Pool:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes: Final = max_bytes
         self.share: Final = min(LARGEST_SHARE_BYTES, max_bytes // SHARES)
-        # Memory ends wherever its last reference ends, also inside ``take`` of the same thread.
+        # Reentrant: garbage collection may release memory inside ``take`` of the same thread.
         self._lock: Final = threading.RLock()
         self._taken = 0
 
     @property
     def taken(self) -> int:
-        """Bytes that sessions have taken, used or not."""
+        """Bytes that sessions have reserved, used or not."""
         return self._taken
 
     def take(self, size: int) -> bool:
-        """Take bytes out of the pool if there are so many."""
+        """Reserve bytes; return whether they were available."""
         with self._lock:
             if self._taken + size > self.max_bytes:
                 return False
@@ -53,17 +51,17 @@ class Pool:
             return True
 
     def add(self, size: int) -> None:
-        """Take bytes that are in memory already, also where there are not so many."""
+        """Count bytes that are already allocated, even beyond the pool's limit."""
         with self._lock:
             self._taken += size
 
     @property
     def is_full(self) -> bool:
-        """Whether more was taken than there is."""
+        """Whether more is reserved than the limit."""
         return self._taken > self.max_bytes
 
     def give_back(self, size: int) -> None:
-        """Put bytes back."""
+        """Return reserved bytes."""
         with self._lock:
             self._taken -= size
 
@@ -71,15 +69,15 @@ class Pool:
         """Return the error for ``size`` bytes that did not fit."""
         return QuotaExceeded(
             f"bytes of all sessions: {self._taken + size:,} would be held, {self.max_bytes:,} are "
-            "allowed; wait until others need less, or raise max_total_bytes on the server"
+            "allowed; wait until other sessions free memory, or raise max_total_bytes on the server"
         )
 
 
 class Quota:
-    """Counts of the bytes and tensors of a session against their limits.
+    """The bytes and tensors of a session, counted against its limits.
 
-    ``release`` may be called in any thread; all other methods belong to the thread that executes
-    the session.
+    Any thread may call ``release``; all other methods belong to the thread that executes the
+    session.
     """
 
     __slots__ = (
@@ -102,8 +100,8 @@ class Quota:
         self.held = 0
         self._held_lock = threading.RLock()
         self._pool = Pool(max_bytes) if pool is None else pool
-        # Taken out of the pool for ``bytes``: at least so many, and ``_taken + held`` never exceeds
-        # ``max_bytes``. Below ``_floor`` bytes in use, some of it goes back.
+        # Bytes reserved from the pool: ``bytes <= _taken`` and ``_taken + held <= max_bytes``.
+        # When ``bytes`` falls below ``_floor``, the surplus returns to the pool.
         self._taken = 0
         self._floor = 0
 
@@ -113,7 +111,7 @@ class Quota:
         return self.bytes + self.held
 
     def take(self, size: int, count: int) -> None:
-        """Count what is about to be stored. Raises ``QuotaExceeded`` and counts nothing."""
+        """Count tensors about to be stored. If ``QuotaExceeded`` is raised, nothing is counted."""
         total = self.bytes + size
         if total > self._taken:
             self._take_more(total)
@@ -126,26 +124,28 @@ class Quota:
         self.tensors += count
 
     def give_back(self, size: int, count: int) -> None:
-        """Count what was freed."""
+        """Count tensors as freed."""
         self.bytes -= size
         self.tensors -= count
         if self.bytes < self._floor:
             self._put_back()
 
     def retain(self, size: int) -> None:
-        """Count bytes as held that ``give_back`` would count as freed: their tensors are dropped,
-        but something else keeps their memory alive. ``give_back`` follows."""
+        """Count the bytes of dropped tensors as held, because something else keeps them alive.
+
+        The caller then calls ``give_back`` for the tensors.
+        """
         with self._held_lock:
             self.held += size
         self._taken -= size
         self._floor -= size
 
     def hold(self, size: int) -> None:
-        """Count memory outside the tensors. Raises ``QuotaExceeded`` and counts nothing."""
+        """Count memory outside the tensors. If ``QuotaExceeded`` is raised, nothing is counted."""
         if self.bytes + self.held + size > self.max_bytes:
             raise self._refusal(self.bytes + self.held + size)
         over = self._taken + self.held + size - self.max_bytes
-        if over > 0:  # part of the share that was taken ahead
+        if over > 0:  # return part of the reserve that no tensor uses
             self._pool.give_back(over)
             self._taken -= over
             self._floor -= over
@@ -155,13 +155,13 @@ class Quota:
             self.held += size
 
     def release(self, size: int) -> None:
-        """Count held memory as freed, in any thread, also after the session has ended."""
+        """Count held memory as freed. Any thread may call this, also after the session's end."""
         with self._held_lock:
             self.held -= size
         self._pool.give_back(size)
 
     def refusal(self, sizes: Iterable[int]) -> QuotaExceeded | None:
-        """Return why tensors of these sizes could never be held, or ``None``."""
+        """Return the error for tensors that exceed the limit of one tensor, or ``None``."""
         for size in sizes:
             if size > self.max_tensor_bytes:
                 return QuotaExceeded(
@@ -171,10 +171,10 @@ class Quota:
         return None
 
     def take_slot(self, slots: int) -> None:
-        """Check how many tensors are failed or on their way.
+        """Check the number of failed and awaited tensors.
 
-        Raises ``LimitExceeded``, which ends the session: a failure that is refused its place would
-        be lost.
+        Raises ``LimitExceeded``, which ends the session: a failure that cannot be stored would be
+        lost.
         """
         if slots >= self.max_tensors:
             raise LimitExceeded(
@@ -182,9 +182,9 @@ class Quota:
             )
 
     def end(self) -> None:
-        """Put back into the pool what the tensors took: the session has ended.
+        """Return the tensors' bytes to the pool, at the end of the session.
 
-        What is held stays counted in the pool until ``release``.
+        Held bytes stay counted in the pool until ``release``.
         """
         self._pool.give_back(self._taken)
         # Late drops and results must not reach the pool any more.
@@ -214,9 +214,7 @@ class Quota:
     def _refusal(self, total: int) -> QuotaExceeded:
         held = self.held
         kept = (
-            f", {held:,} of them kept by views, exposed tensors and answers in transit"
-            if held
-            else ""
+            f", {held:,} of them by views, exposed tensors and responses in transit" if held else ""
         )
         return QuotaExceeded(
             f"session bytes: {total:,} would be held{kept}, {self.max_bytes:,} are allowed; "
@@ -225,9 +223,9 @@ class Quota:
 
 
 class OverheadAccount:
-    """The bytes that a session needs beside its tensors: frames, or signatures. Thread-safe.
+    """The bytes of a session's frames, or of its signatures. Thread-safe.
 
-    Those beyond ``FREE_OVERHEAD_BYTES`` count as held in the session's quota.
+    Bytes beyond ``FREE_OVERHEAD_BYTES`` count as held in the session's quota.
     """
 
     def __init__(self, quota: Quota) -> None:
@@ -237,9 +235,9 @@ class OverheadAccount:
         self._charged = 0
 
     def add(self, size: int) -> None:
-        """Count a frame or a signature. In the session's thread.
+        """Count a frame or a signature. Call only in the session's thread.
 
-        Raises ``QuotaExceeded`` and counts nothing.
+        If ``QuotaExceeded`` is raised, nothing is counted.
         """
         with self._lock:
             charge = max(0, self._bytes + size - FREE_OVERHEAD_BYTES) - self._charged
@@ -249,7 +247,7 @@ class OverheadAccount:
             self._bytes += size
 
     def remove(self, size: int) -> None:
-        """Count one as gone. In any thread."""
+        """Count a frame or a signature as freed. Any thread may call this."""
         with self._lock:
             self._bytes -= size
             freed = self._charged - max(0, self._bytes - FREE_OVERHEAD_BYTES)

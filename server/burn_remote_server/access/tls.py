@@ -1,4 +1,4 @@
-"""Which certificates does a server show, and which does it ask for?"""
+"""TLS contexts of the server, for the clients it accepts and the peers it connects to."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ __all__ = ["InvalidCertificate", "ServerTls", "peer_context"]
 
 
 class InvalidCertificate(UsageError):
-    """A certificate, key or authority cannot be used; the text says which and why."""
+    """An unusable certificate, key or certificate authority; the message says which and why."""
 
     code = "invalid_certificate"
 
 
 class ServerTls:
-    """The TLS of a listening server; ``context`` is ``None`` where it has no certificate."""
+    """The TLS context of a listening server, or ``None`` if it has no certificate."""
 
     def __init__(self, settings: Settings) -> None:
-        """Read the certificate. Raises ``InvalidCertificate``."""
+        """Load the certificate. Raises ``InvalidCertificate``."""
         self._settings: Final = settings
         self.context: Final = _server_context(settings) if settings.is_secure else None
 
     def reload(self) -> None:
-        """Show new connections the certificate that the files have now.
+        """Reload the certificate files for new connections.
 
-        Keeps the old one where they cannot be used. Raises ``InvalidCertificate``.
+        If they cannot be used, raises ``InvalidCertificate`` and keeps the old certificate.
         """
         if self.context is None:
             return
-        # Into a context of their own first: a certificate and a key that do not go together would
-        # leave the one in use with half of each.
+        # Try the files in a new context first: a certificate and a key that do not match would
+        # leave the live context with one of them replaced.
         _server_context(self._settings)
-        _show_certificate(self.context, self._settings)
-        _ask_for_certificates(self.context, self._settings)
+        _load_certificate(self.context, self._settings)
+        _require_client_certificates(self.context, self._settings)
 
 
 def peer_context(settings: Settings) -> ssl.SSLContext:
-    """Return how a server connects to a ``wss://`` peer: whom it trusts, and what it shows.
+    """Return the TLS context for connections to ``wss://`` peers.
 
     Raises ``InvalidCertificate``.
     """
     if settings.peer_ca is None:
         context = ssl.create_default_context()
-    else:  # without the system's authorities, which take 60 ms to read
+    else:  # skips the system's certificate authorities, which take 60 ms to load
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         _trust(context, settings.peer_ca, "peer_ca")
     if settings.is_secure:
-        _show_certificate(context, settings)
+        _load_certificate(context, settings)
     return context
 
 
 def _server_context(settings: Settings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Compression tells lengths of what it compresses; a renegotiation costs the server more.
+    # Compression leaks plaintext lengths; renegotiation costs a server more than its client.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    _show_certificate(context, settings)
-    _ask_for_certificates(context, settings)
+    _load_certificate(context, settings)
+    _require_client_certificates(context, settings)
     return context
 
 
-def _show_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
     certificate, key = settings.tls_certificate, settings.tls_key
     assert certificate is not None  # called for secure servers only
     for setting, path in (("tls_certificate", certificate), ("tls_key", key)):
         if path is not None:
             _check_readable(setting, path)
     try:
-        # An encrypted key would ask for its password on the terminal; nobody may be there.
+        # Without a password callback, OpenSSL would block on a terminal prompt.
         context.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         files = f"tls_certificate {certificate}" + (f" and tls_key {key}" if key else "")
         raise InvalidCertificate(f"{files}: {_reason(error)}") from error
 
 
-def _ask_for_certificates(context: ssl.SSLContext, settings: Settings) -> None:
+def _require_client_certificates(context: ssl.SSLContext, settings: Settings) -> None:
     if settings.tls_client_ca is not None:
         _trust(context, settings.tls_client_ca, "tls_client_ca")
         context.verify_mode = ssl.CERT_REQUIRED
@@ -102,13 +102,13 @@ def _check_readable(setting: str, path: Path) -> None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one that is not, readable by this user only")
+    raise ValueError("the key is encrypted; use an unencrypted key readable by this user only")
 
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or str(error)
     if reason == "KEY_VALUES_MISMATCH":
-        return "the key is not that of the certificate"
+        return "the key does not match the certificate"
     if reason in ("NO_START_LINE", "PEM lib") or "PEM" in reason:
         return "expected PEM text (-----BEGIN …)"
     return str(reason)

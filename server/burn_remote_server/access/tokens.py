@@ -1,7 +1,7 @@
-"""Tokens that open a session, and the limits of each: reading them from files and variables.
+"""Session tokens and their limits, read from a file and from an environment variable.
 
-A file of lines has ``name token`` in each, ``#`` begins a comment. A file whose name ends with
-``.toml`` has ``name = "token"``, or a table of a token and limits that replace the server's.
+A text file has one ``name token`` pair per line; ``#`` begins a comment. A ``.toml`` file has
+entries ``name = "token"``, or tables with a token and limits that override the server's settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["LIMITS", "InvalidTokens", "Token", "read_tokens"]
 
-# The settings that a token may replace.
+# The settings that a token may override.
 LIMITS: Final = frozenset(
     {
         "max_sessions",
@@ -34,20 +34,20 @@ LIMITS: Final = frozenset(
     }
 )
 
-# Sixteen random letters and digits are 95 bits, too many to guess.
+# Sixteen random letters and digits carry 95 bits of entropy, too many to guess.
 MIN_CHARACTERS: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class InvalidTokens(UsageError):
-    """The tokens cannot be used; the text says where and why, and has none of them."""
+    """Unusable tokens. The message says where and why, and never contains a token."""
 
     code = "invalid_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret that opens sessions, who has it, and the settings that it replaces."""
+    """A secret that opens sessions, the name of its holder, and the settings it overrides."""
 
     name: str
     secret: str = field(repr=False)
@@ -55,7 +55,7 @@ class Token:
 
 
 def read_tokens(settings: Settings) -> tuple[Token, ...]:
-    """Return the tokens of the file and the variable. Raises ``InvalidTokens``."""
+    """Read all tokens from the file and the environment variable. Raises ``InvalidTokens``."""
     tokens: list[Token] = []
     if settings.token_file is not None:
         tokens += _read_file(settings.token_file)
@@ -69,14 +69,14 @@ def read_tokens(settings: Settings) -> tuple[Token, ...]:
 
 
 def checked_secret(where: str, secret: object) -> str:
-    """Return a token that is long enough and can be sent. Raises ``InvalidTokens``."""
+    """Check the length and the characters of a token. Raises ``InvalidTokens``."""
     if not isinstance(secret, str) or not TOKEN_CHARACTERS.fullmatch(secret):
-        raise InvalidTokens(f"{where}: a token has letters, digits and ._~+/-= only")
+        raise InvalidTokens(f"{where}: a token may contain only letters, digits and ._~+/-=")
     if not MIN_CHARACTERS <= len(secret) <= MAX_TOKEN_CHARACTERS:
         raise InvalidTokens(
-            f"{where}: a token has from {MIN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, "
-            f"this one has {len(secret)}; "
-            'python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one'
+            f"{where}: a token must have {MIN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, "
+            f"this one has {len(secret)}; generate one with "
+            'python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
     return secret
 
@@ -90,7 +90,7 @@ def _read_file(path: Path) -> list[Token]:
         raise InvalidTokens(f"{path} is not UTF-8 text") from error
     tokens = _read_toml(path, text) if path.suffix == ".toml" else _read_lines(path, text)
     if not tokens:
-        raise InvalidTokens(f"{path} has no tokens")
+        raise InvalidTokens(f"{path} contains no tokens")
     return tokens
 
 
@@ -111,7 +111,7 @@ def _read_toml(path: Path, text: str) -> list[Token]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidTokens(f"{path} is not TOML: {error}") from error
+        raise InvalidTokens(f"{path} is not valid TOML: {error}") from error
     tokens = []
     for name, entry in table.items():
         where = f"{name} in {path}"
@@ -127,18 +127,20 @@ def _read_variable(text: str) -> list[Token]:
     for entry in entries:
         name, colon, secret = entry.partition(":")
         if not colon:
-            raise InvalidTokens(f"{where}: expected name:token, with commas between several")
+            raise InvalidTokens(f"{where}: expected name:token entries, separated by commas")
         tokens.append(_token(f"{name} in {where}", name, secret, {}))
     return tokens
 
 
 def _token(where: str, name: str, secret: object, limits: Mapping[str, Any]) -> Token:
     if not _NAME.fullmatch(name):
-        raise InvalidTokens(f"{where}: a name has up to 64 letters, digits and ._- only")
+        raise InvalidTokens(
+            f"{where}: a name must be 1 to 64 characters: letters, digits and ._- only"
+        )
     unknown = limits.keys() - LIMITS
     if unknown:
         raise InvalidTokens(
-            f"{where}: a token has no {min(unknown)}; it may have {', '.join(sorted(LIMITS))}"
+            f"{where}: a token cannot set {min(unknown)!r}; it can set {', '.join(sorted(LIMITS))}"
         )
     try:
         read = Settings(**limits)

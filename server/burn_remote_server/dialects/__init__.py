@@ -1,1 +1,1 @@
-"""The dialects of the wire: how each one serves its sockets."""
+"""The wire dialects and their connection handlers."""

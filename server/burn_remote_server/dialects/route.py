@@ -10,14 +10,14 @@ from burn_remote_server.hosting.host import Device
 
 __all__ = ["Route", "Serve"]
 
-# serve(link, device, token, address): serves one connection until it ends. ``token`` is the one in
-# the path; ``address`` is the one by which the client called this server, with the route.
+# serve(link, device, token, address): serves one connection until it ends. ``token`` is from the
+# path; ``address`` is the one that the client used for this server, without the route.
 Serve = Callable[[AsyncLink, Device, str | None, str], Awaitable[None]]
 
 
 class Route(NamedTuple):
-    """How to serve the connections of one path."""
+    """The handler of one path's connections."""
 
     serve: Serve
-    # Peers keep their connections open for the next tensor, so these do not end with the sessions.
+    # Peers keep connections open for the next tensor, so these outlive the sessions.
     is_for_peers: bool = False

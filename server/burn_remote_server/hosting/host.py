@@ -1,4 +1,4 @@
-"""What does one process host: its devices, its sessions, and the transfers between them?"""
+"""The devices of one process, their sessions, and the transfers between them."""
 
 from __future__ import annotations
 
@@ -42,18 +42,16 @@ from burn_remote_server.transfers.turns import Deadlines
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 
-# The domain of the transfer ids that are 32 random bytes.
+# The domain of native transfer ids, which are 32 random bytes.
 NATIVE_TRANSFERS: Final = "native"
 
 logger = get_logger(__name__)
 
-# Larger: what was exposed in vain holds its memory longer than the settings say. Smaller: an idle
-# server wakes up more often.
+# The longest delay before an expired tensor is freed; also how often an idle server wakes up.
 EXPIRE_EVERY_SECONDS: Final = 1.0
 
-# Of the bytes that the sessions of a device may hold, this part at most is kept for reuse when
-# tensors are freed. Larger parts make more arriving tensors fast.
-KEPT_PART: Final = 8
+# At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
+KEPT_DIVISOR: Final = 8
 
 
 def new_interpreter(
@@ -64,9 +62,9 @@ def new_interpreter(
     custom: CustomOperations = NO_OPERATIONS,
     answers: Pool | None = None,
 ) -> Interpreter:
-    """Return an interpreter within the quota that the settings give a session.
+    """Create an interpreter with the quota of one session.
 
-    ``answers`` is the pool of host memory for what is read from a device with memory of its own.
+    ``answers`` is the pool of host memory for elements read from a device with its own memory.
     """
     memory = backend.memory_bytes()
     quota = Quota(
@@ -88,15 +86,15 @@ def new_interpreter(
 
 
 def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -> None:
-    """Deliver an exposed tensor of this process to a session of this process.
+    """Deliver an exposed tensor of this process to another session of this process.
 
-    Arrays are never changed in place, so sessions of one backend share the array itself.
+    Shared arrays are never changed in place, so sessions of one backend share the array itself.
     """
     try:
         if exposed.failure is not None:
             raise exposed.failure
         if task.spec is not None and not is_expected(task.spec, exposed.spec):
-            raise TransferFailed(f"the source exposed {exposed.spec}, not {task.spec}")
+            raise TransferFailed(f"the source exposed {exposed.spec}, expected {task.spec}")
         slot.spec = exposed.spec
         if exposed.backend is backend:
             slot.complete(exposed.array)
@@ -105,11 +103,11 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
     except OperationFailed as error:
         slot.fail(error)
     except MemoryError:
-        slot.fail(TransferFailed(f"the target has no room for {exposed.spec}"))
+        slot.fail(TransferFailed(f"the target has no memory for {exposed.spec}"))
 
 
 class Device:
-    """One device of a process, at the path prefix ``/index`` (``/`` for the first)."""
+    """One device of a process, at the path ``/index`` (the first one also at ``/``)."""
 
     def __init__(self, index: int, backend: Backend, host: Host) -> None:
         self.index: Final = index
@@ -117,12 +115,12 @@ class Device:
         self.host: Final = host
         self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
         self._answers: Final = None if backend.reads_in_place else host.answers
-        # Out of which messages are taken while they arrive and wait.
+        # Counts messages while they arrive and while they wait for execution.
         self.host_memory: Final = self.pool if backend.reads_in_place else host.answers
 
     @property
     def peer_address(self) -> str:
-        """Where other servers fetch this device's tensors."""
+        """The address at which other servers fetch this device's tensors."""
         return self.host.peer_address(self.index)
 
     def open_session(
@@ -132,9 +130,9 @@ class Device:
         transfer_domain: str,
         grant: Grant = NOBODY,
     ) -> Session:
-        """Open a session whose engine speaks to ``outbox``, within the limits of its token.
+        """Open a session that replies through ``outbox``, within the limits of its token.
 
-        Raises ``HandshakeRefused`` where the device is lost.
+        Raises ``HandshakeRefused`` if the device is lost.
         """
         self.backend.examine()
         if self.backend.failure is not None:
@@ -173,7 +171,7 @@ class Device:
 
 
 class Host:
-    """Everything that the connections of one process share. Belongs to the event loop's thread."""
+    """The state that all connections of one process share. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -193,7 +191,7 @@ class Host:
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer, needs_tls=settings.peer_ca is not None)
-        # Host memory for what is read from devices with memory of their own.
+        # Host memory for elements read from devices with their own memory.
         self.answers: Final = Pool(settings.total_bytes(host_memory_bytes()))
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
@@ -203,26 +201,28 @@ class Host:
             self.peer_rules,
             tasks,
             self.counters,
-            # All devices of a process are of one library.
+            # All devices of a process have the same backend.
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
             memory=self.devices[0].host_memory,
         )
         self.draining: Final = asyncio.Event()
-        # Set when draining has ended the last session: what peers have begun to fetch is all that
-        # is left to do.
-        self.deserted: Final = asyncio.Event()
+        # Set when the server drains and the last session has ended. Only the fetches that peers
+        # have begun remain.
+        self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         self._waiting: Final = Deadlines(settings.fetch_timeout_seconds, self._not_exposed)
         for backend in backends:
-            # Memory that is kept for reuse is in no quota.
+            # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
-            backend.begin_recycling(allowed // KEPT_PART)
+            backend.begin_recycling(allowed // KEPT_DIVISOR)
         self._expire()
 
     def _expire(self) -> None:
-        """Free expired exposes and loans and cached memory that was not reused, and examine the
-        devices, now and every second."""
+        """Free expired exposes, loans and cached memory, and check the devices; repeat each second.
+
+        Cached memory expires when it is not reused.
+        """
         self._expire_transfers()
         for sending in self.sendings:
             sending.expire()
@@ -233,7 +233,7 @@ class Host:
             self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
 
     def _expire_transfers(self) -> None:
-        """Free expired exposes, one slice in each turn of the event loop."""
+        """Free expired exposes, a bounded number in each iteration of the event loop."""
         if self.transfers.expire():
             self._loop.call_soon(self._expire_transfers)
 
@@ -241,11 +241,11 @@ class Host:
         return TransferFailed(
             "no tensor was exposed under this transfer id within "
             f"{self.settings.fetch_timeout_seconds:g} seconds; "
-            "it may have been fetched already, or have expired"
+            "it may already have been fetched, or it may have expired"
         )
 
     def reload(self) -> None:
-        """Read tokens and certificates again; what cannot be used is reported and not taken."""
+        """Reload tokens and certificates; if they are unusable, log it and keep the old ones."""
         for what, source in (("tokens", self.access), ("certificate", self.tls)):
             try:
                 source.reload()
@@ -255,7 +255,7 @@ class Host:
                 logger.info("reloaded", what=what)
 
     def draw_session_id(self, grant: Grant) -> int:
-        """Return an id for a new session. Raises ``HandshakeRefused`` when there are too many."""
+        """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         identifier = self.sessions.draw_id()
         allowed = grant.limits.get("max_sessions")
         if allowed is not None:
@@ -268,16 +268,16 @@ class Host:
         return identifier
 
     def end_session(self, session: Session) -> None:
-        """End a session, free what it holds, and keep what it counted."""
+        """End a session, free its memory, and add its counters to the totals."""
         self.sessions.remove(session)
         session.count()
-        # What its worker still frees is as good as free.
+        # Its worker is still freeing tensors; report them as freed already.
         session.counters.tensors = session.counters.tensor_bytes = 0
         self.tally.close(session.counters)
         self.counters.sessions_closed += 1
 
     def total(self) -> Counters:
-        """Return what has been counted so far, by all sessions."""
+        """Return the counters of all sessions, open and ended."""
         for session in self.sessions:
             session.count()
         self.counters.transfers_open = len(self.transfers)
@@ -287,22 +287,22 @@ class Host:
         return self.tally.total()
 
     def peer_address(self, index: int) -> str:
-        """Where other servers reach a device of this process."""
+        """Return the address at which other servers reach a device of this process."""
         return self.settings.peer_address(self.port, index)
 
     def is_own(self, address: str) -> bool:
-        """Whether an address is one of this process's devices."""
+        """Whether an address is that of one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
     def start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
-        """Start a download, from another session of this process or from a peer. Any thread.
+        """Start a fetch, from another session of this process or from a peer. Thread-safe.
 
-        ``owner`` is the outbox of the session that wants it.
+        ``owner`` is the outbox of the session that fetches.
         """
-        fetch = self._fetch_here if self.is_own(task.address) else self._fetch_there
+        fetch = self._fetch_locally if self.is_own(task.address) else self._fetch_from_peer
         self.arrivals.begin(owner, slot, partial(fetch, owner, backend, task, slot))
 
-    async def _fetch_here(
+    async def _fetch_locally(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         is_number = isinstance(task.transfer, int)
@@ -314,7 +314,7 @@ class Host:
         else:
             await asyncio.to_thread(hand_over, exposed, task, slot, backend)
 
-    async def _fetch_there(
+    async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         try:
@@ -322,12 +322,12 @@ class Host:
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
-            slot.fail(TransferFailed("the target has no room for the tensor"))
+            slot.fail(TransferFailed("the target has no memory for the tensor"))
 
     async def exposed(self, key: tuple[str, bytes | int]) -> Exposed:
-        """Wait, within the configured bound, until a tensor is exposed.
+        """Wait until a tensor is exposed.
 
-        Raises ``TransferFailed`` when that takes too long.
+        Raises ``TransferFailed`` after the configured time.
         """
         future: asyncio.Future[Exposed] = self._loop.create_future()
 

@@ -1,7 +1,7 @@
-"""How does a program compute without any server? The engine, driven in the caller's thread.
+"""In-process computation without a server: an engine that runs in the caller's thread.
 
-``LocalDevice`` finds ``open_numpy`` through the entry point group ``burn_remote.local`` and speaks
-the native dialect to it, frame by frame, as to any server.
+``LocalDevice`` finds ``open_numpy`` through the entry point group ``burn_remote.local`` and
+exchanges frames of the native dialect with it, as with any server.
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ from burn_remote_server.settings.server_settings import Settings
 
 __all__ = ["LocalLink", "open_numpy"]
 
-# All local devices of a process meet here, so that tensors move between them without copying.
+# Shared by all local devices of a process, so tensors move between them without being copied.
 _transfers: Final = Transfers()
 _backends: dict[str, Backend] = {}
 
 
 def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
-    """Open a session on this process's own NumPy device, with operations of the program's own.
+    """Open a session on the NumPy device of this process, with the given custom operations.
 
-    Raises ``UsageError`` for what was not made by ``custom_operation``.
+    Raises ``UsageError`` for an object that ``custom_operation`` did not create.
     """
     custom = CustomOperations(custom_operations)
     backend = _backends.get("numpy")
     if backend is None:
-        # No lock, which a fork could leave locked: of two threads one opens it for nothing.
+        # Without a lock, which a fork could leave locked: two threads may both open a backend, and
+        # the second one is discarded.
         (opened,) = open_backends("numpy", 1)
         backend = _backends.setdefault("numpy", opened)
     return LocalLink(backend, Settings(), custom)
 
 
 class _Progress(tuple[Any, ...]):
-    """The tasks of a batch; ``place`` is that of the one that is being executed."""
+    """The tasks of a batch; ``place`` is the position of the task that is being executed."""
 
     place = 0
 
@@ -81,10 +82,10 @@ class _Progress(tuple[Any, ...]):
 
 
 class LocalLink:
-    """A ``BlockingLink`` to an engine: a frame has been executed when ``send`` returns.
+    """A ``BlockingLink`` to an in-process engine; ``send`` returns when the frame is executed.
 
-    The engine runs in the thread that sends, which may be the program's main thread: Ctrl-C can
-    come at any point of it.
+    The engine runs in the sending thread. That may be the program's main thread, so a
+    ``KeyboardInterrupt`` can be raised at any point of the execution.
     """
 
     address: Final = "the local device"
@@ -102,20 +103,20 @@ class LocalLink:
             _transfers,
             self._outbox,
             transfer_domain="local",
-            # For the expose: what is exposed in the process arrives with that.
+            # Bounds the wait for the expose; the tensor itself then arrives at once.
             fetch_patience_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
-        # Frames that were sent and not yet executed to their end, and how far the first one is.
+        # Frames that were sent and are not fully executed, and the progress of the first one.
         self._sent: deque[bytes] = deque()
         self._progress: _Progress | None = None
         self._begun: bytes | None = None
         self._arrived = threading.Condition()
         self._running = threading.Lock()
-        self._greeted = False
-        # Fetches that may still wait for their expose.
+        self._is_open = False
+        # Fetches that may still be waiting for their expose.
         self._awaited: list[tuple[Key, int, InFlight]] = []
-        # The caller's own NumPy settings stay as they are.
+        # Keeps the caller's NumPy settings unchanged.
         self._context = contextvars.copy_context()
         self._context.run(backend.prepare_thread)
         self._interrupted = False
@@ -124,12 +125,12 @@ class LocalLink:
     def send(self, frame: bytes) -> None:
         """Execute a frame. Raises ``ConnectionLost`` once the session has ended.
 
-        After a ``KeyboardInterrupt`` the operation that was being executed has failed, and all that
-        came behind it, in this frame and in others, is executed by a thread.
+        After a ``KeyboardInterrupt`` the operation being executed has failed. A thread executes
+        everything after it, in this frame and in later ones.
         """
         if self.closed:
             raise ConnectionLost(f"{self.address} was closed")
-        # Handed over before anything is waited for: from here on an interrupt loses nothing.
+        # Queued before anything can wait, so an interrupt from here on loses no frame.
         self._sent.append(frame)
         try:
             self._execute_sent()
@@ -145,21 +146,21 @@ class LocalLink:
                 if not self.closed:
                     self._execute(self._sent[0])
                 self._sent.popleft()
-                self._push_answers()
+                self._push_responses()
 
     def _execute(self, frame: bytes) -> None:
         try:
             self._context.run(self._take, frame)
         except BurnRemoteError as error:
-            self._say(Closing(error) if self._greeted else Refused(error))
+            self._send_message(Closing(error) if self._is_open else Refused(error))
             self._free()
 
-    def _push_answers(self) -> None:
+    def _push_responses(self) -> None:
         while (out := self._outbox.take()) is not None:
             self._push(out if isinstance(out, bytes) else out[0] + out[1])
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        """Execute a frame that is made of two parts."""
+        """Execute a frame that is given in two parts."""
         self.send(head + payload)
 
     def send_together(self, frames: Iterable[bytes]) -> None:
@@ -168,7 +169,7 @@ class LocalLink:
             self.send(frame)
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
-        """Return the next frame from the engine, ``None`` when the time is over."""
+        """Return the next frame from the engine, or ``None`` after the timeout."""
         with self._arrived:
             if not self._arrived.wait_for(self._readable, timeout_seconds):
                 return None
@@ -177,23 +178,23 @@ class LocalLink:
         raise ConnectionLost(f"{self.address} was closed")
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until a frame, or the end, can be received; consumes nothing."""
+        """Wait until a frame or the end can be received, without consuming it."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)
             self._interrupted = False
             return self._readable()
 
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
-        """Do nothing: the server lives and dies with this process."""
+        """Do nothing: an in-process engine needs no keepalive."""
 
     def interrupt(self) -> None:
-        """Make a ``wait_readable`` of another thread return."""
+        """Make another thread's ``wait_readable`` return."""
         with self._arrived:
             self._interrupted = True
             self._arrived.notify_all()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the session and free what it holds."""
+        """End the session and free its tensors."""
         with self._running:
             self._free()
 
@@ -216,15 +217,15 @@ class LocalLink:
             self._frames.append(frame)
             self._arrived.notify_all()
 
-    def _say(self, message: object) -> None:
+    def _send_message(self, message: object) -> None:
         self._push(encode_frame(message))
 
     def _take(self, frame: bytes) -> None:
         message = decode_frame(frame)
-        is_repeated = self._begun is frame  # an interrupt came while it was executed
+        is_repeated = self._begun is frame  # an interrupt stopped its execution
         self._begun = frame
         if isinstance(message, Hello):
-            self._greet(message)
+            self._open_session(message)
         elif isinstance(message, Batch):
             self._outbox.window.acknowledge(message.received)
             self._run(message)
@@ -235,10 +236,10 @@ class LocalLink:
         elif isinstance(message, Closing):
             self._free()
         else:
-            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+            raise ProtocolViolation(f"a client must not send {type(message).__name__}")
 
     def _run(self, batch: Batch) -> None:
-        """Execute a batch, or what an interrupt has left of it."""
+        """Execute a batch, or the rest of one that an interrupt stopped."""
         progress = self._progress
         if progress is None:
             progress = self._progress = _Progress(batch.tasks)
@@ -250,7 +251,7 @@ class LocalLink:
         self._engine.run(Batch(batch.received, progress))
         self._progress = None
 
-    def _greet(self, hello: Hello) -> None:
+    def _open_session(self, hello: Hello) -> None:
         limits = {
             "chunk_bytes": CHUNK_BYTES,
             "message_bytes": self._settings.max_message_bytes,
@@ -258,8 +259,8 @@ class LocalLink:
         }
         device = {"index": 0, "backend": self._backend.name}
         version = agreed_version(hello, VERSIONS)
-        self._greeted = True
-        self._say(Welcome(version, 1, b"", 0.0, device, limits, self.address))
+        self._is_open = True
+        self._send_message(Welcome(version, 1, b"", 0.0, device, limits, self.address))
 
     def _fetch(self, task: Fetch, slot: InFlight) -> None:
         key = ("local", task.transfer)

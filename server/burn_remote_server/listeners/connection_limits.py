@@ -1,4 +1,4 @@
-"""How many connections may there be, from where, and what becomes of one too many?"""
+"""Limits on open connections, in total and per address."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["ConnectionLimits"]
 
-# Connections over a limit that are kept for the moment that it takes to tell them so; those over
-# this are closed without a word. Larger: a flood holds more sockets. Smaller: fewer are told why.
+# This many connections over a limit receive a refusal; further ones are closed without a response,
+# so that a flood of connections holds few sockets.
 REFUSALS_AT_ONCE: Final = 32
 
-# How often the log tells of the latter. Larger: a flood is noticed later. Smaller: it fills the
+# Shortest time between two log entries about such connections, so that a flood does not fill the
 # log.
-TOLD_EVERY_SECONDS: Final = 10.0
+LOG_INTERVAL_SECONDS: Final = 10.0
 
 logger = get_logger(__name__)
 
 
 class ConnectionLimits:
-    """The ``ConnectionGate`` of a server: counts connections from the moment they are accepted."""
+    """The ``ConnectionGate`` of a server. Counts connections from the moment they are accepted."""
 
     def __init__(self, allowed: int, allowed_per_address: int) -> None:
         self._allowed: Final = allowed
@@ -29,15 +29,15 @@ class ConnectionLimits:
         self._open: Counter[str] = Counter()
         self._total = 0
         self._closed = 0
-        self._next_telling = 0.0
+        self._next_log_seconds = 0.0
 
     def __len__(self) -> int:
         return self._total
 
     def enter(self, address: str) -> tuple[bool, str]:
-        """Count a connection; return whether it may stay a while, and why it is refused, if so.
+        """Count a connection; return whether it gets a response, and why it is refused if it is.
 
-        ``leave`` must follow in any case.
+        The caller must call ``leave`` in every case.
         """
         self._open[address] += 1
         self._total += 1
@@ -66,12 +66,14 @@ class ConnectionLimits:
             logger.warning("connections_closed", count=closed, reason=reason)
 
     def close(self, now_seconds: float) -> int:
-        """Count a connection that is closed without a word; return how many of them the log shall
-        tell of now, if any."""
+        """Count a connection that was closed without a response.
+
+        Return the number of such connections to log now: 0 within the interval after a log entry.
+        """
         self._closed += 1
-        if now_seconds < self._next_telling:
+        if now_seconds < self._next_log_seconds:
             return 0
-        self._next_telling = now_seconds + TOLD_EVERY_SECONDS
+        self._next_log_seconds = now_seconds + LOG_INTERVAL_SECONDS
         closed, self._closed = self._closed, 0
         return closed
 

@@ -1,4 +1,4 @@
-"""How does a process listen, which route leads where, and how does it stop?"""
+"""The service of a process: its listening port, routes and shutdown."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ __all__ = ["serve"]
 
 logger = get_logger(__name__)
 
-# A worker that runs Python dispatch keeps the event loop waiting for up to this long (5 ms by
-# default). Smaller: the two switch more often and both get slower.
+# The longest time that a worker holds the interpreter lock while the event loop waits. Python's
+# default of 5 ms delays the event loop; still shorter intervals slow both by frequent switches.
 SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
-# Burn appends its route to the address as it stands: a trailing slash becomes a second one.
+# Burn appends its route to the address unchanged, so an address with a trailing slash gives "//".
 _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-# What one message may hold before its sender is admitted: a Hello has a few hundred bytes. Larger:
-# whoever reaches the port makes the server hold more. Smaller: long tokens and hints do not fit.
+# The largest message before a client is admitted. A Hello has a few hundred bytes; long tokens and
+# hints must fit too.
 OPENING_BYTES: Final = 64 * 1024
 
 
 async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
-    """Serve until ``drain`` is set; then finish what is queued, within the configured time.
+    """Serve until ``drain`` is set; then finish queued work, within the configured time.
 
-    ``ready`` is called with the host once the port accepts connections. Raises ``OSError`` where
-    the port cannot be had.
+    Calls ``ready`` with the host once the port accepts connections. Raises ``OSError`` if the
+    port cannot be opened.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     custom = load_operations(settings.custom_operations)
@@ -62,13 +62,13 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
                 await drain.wait()
                 await service.stop(listener)
         finally:
-            # Sessions that wait for their client to come back have not ended.
+            # Disconnected sessions under a lease are still open; cancel their fetches.
             host.arrivals.close()
         await host.peers.close()
 
 
 class _Service:
-    """Route connections to the pumps and count them."""
+    """Routes connections to the handlers of the dialects and tracks the running ones."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -86,7 +86,7 @@ class _Service:
         )
 
     def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:
-        """Return the context in which the port accepts connections."""
+        """Return a context manager during which the port accepts connections."""
         settings = self._host.settings
         return listen(
             "ws",
@@ -101,27 +101,27 @@ class _Service:
         )
 
     async def stop(self, listener: Listener) -> None:
-        """Accept nothing more, let sessions finish, then close what is left."""
+        """Accept no new connections, let sessions finish, then close the remaining ones."""
         listener.stop_accepting()
         self._host.draining.set()
         if self._running:
             logger.info("draining", sessions=len(self._host.sessions))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._host.settings.drain_seconds):
-                    await self._end_by_themselves()
+                    await self._wait_for_connections()
         for task in [*self._running]:
             task.cancel()
         if self._running:
             await asyncio.wait([*self._running])
 
-    async def _end_by_themselves(self) -> None:
-        """Wait until the sessions have ended, then until peers have what they were being sent."""
+    async def _wait_for_connections(self) -> None:
+        """Wait for the sessions to end, then for peers to receive the tensors being sent."""
         sessions = [
             task for task, route in self._running.items() if not self._routes[route].is_for_peers
         ]
         if sessions:
             await asyncio.wait(sessions)
-        self._host.deserted.set()
+        self._host.sessions_ended.set()
         if self._running:
             await asyncio.wait([*self._running])
 
@@ -133,8 +133,8 @@ class _Service:
         self._running[task] = route
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                called = _called(request).removesuffix(route)
-                await self._routes[route].serve(link, device, token, called)
+                address = _requested_address(request).removesuffix(route)
+                await self._routes[route].serve(link, device, token, address)
         finally:
             del self._running[task]
 
@@ -145,7 +145,7 @@ class _Service:
         return self._host.devices[int(match["device"] or 0)], match["route"]
 
     def _respond(self, request: Request) -> Response | None:
-        """Respond to requests that do not open a link: health, metrics, and wrong addresses."""
+        """Respond to a request that opens no link: health, metrics, or a wrong address."""
         match = _PATH.match(token_in_path(request.path)[0])
         if match is not None and request.headers.get("Upgrade", "").lower() == "websocket":
             device, devices = int(match["device"] or 0), len(self._host.devices)
@@ -153,7 +153,7 @@ class _Service:
             if refusal is None:
                 return None
             status, headers, body = refusal
-            # A client that was refused reads no body, but the status line.
+            # A refused WebSocket client reads the status line, but not the body.
             phrase = body.decode().strip()
         else:
             draining = self._host.draining.is_set()
@@ -164,8 +164,8 @@ class _Service:
         return Response(status, phrase, headers, body)
 
 
-def _called(request: Request) -> str:
-    """Return the address, with its route, by which somebody called this server."""
+def _requested_address(request: Request) -> str:
+    """Return the address, with the route, that the client used for this server."""
     return f"ws://{request.headers.get('Host', '')}{request.path}"
 
 

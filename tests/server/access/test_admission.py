@@ -50,7 +50,7 @@ def test_any_other_token_is_refused_with_what_to_check(token: str) -> None:
 
 
 def test_no_token_is_refused_with_what_to_pass() -> None:
-    with pytest.raises(HandshakeRefused, match=r"needs a token; pass .*BURN_REMOTE_TOKEN"):
+    with pytest.raises(HandshakeRefused, match=r"requires a token; pass .*BURN_REMOTE_TOKEN"):
         with_two().admit(None)
 
 
@@ -204,15 +204,15 @@ def test_a_toml_file_gives_each_token_limits_of_its_own(tmp_path: Path) -> None:
     ("name", "text", "problem"),
     [
         ("t", "alice\n", "line 1: expected a name and a token"),
-        ("t", "", "has no tokens"),
-        ("t", "alice short\n", "at|from 16 to 512 characters, this one has 5"),
+        ("t", "", "contains no tokens"),
+        ("t", "alice short\n", "must have 16 to 512 characters, this one has 5"),
         ("t", "alice has'quotes-and-more\n", "letters, digits"),
-        ("t", f"a/b {ALICE}\n", "a name has"),
+        ("t", f"a/b {ALICE}\n", "a name must be 1 to 64 characters"),
         ("t", f"a {ALICE}\na {BOB}\n", "two tokens have the name 'a'"),
-        ("t", f"a {ALICE}\nb {ALICE}\n", "'b' has the token of another"),
+        ("t", f"a {ALICE}\nb {ALICE}\n", "'b' repeats another entry's token"),
         ("t.toml", "alice = 7\n", "letters, digits"),
-        ("t.toml", "alice\n", "is not TOML"),
-        ("t.toml", f'[a]\ntoken = "{ALICE}"\nport = 7\n', "a token has no port"),
+        ("t.toml", "alice\n", "is not valid TOML"),
+        ("t.toml", f'[a]\ntoken = "{ALICE}"\nport = 7\n', "a token cannot set 'port'"),
         ("t.toml", f'[a]\ntoken = "{ALICE}"\nmax_sessions = 0\n', "max_sessions"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_reload_of_files_that_do_not_go_together_keeps_the_old_certificate(
 ) -> None:
     tls = ServerTls(write(tmp_path, authority, "node-a"))
     authority.issue_cert("node-b").private_key_pem.write_to_path(tmp_path / "key.pem")
-    with pytest.raises(InvalidCertificate, match="the key is not that of the certificate"):
+    with pytest.raises(InvalidCertificate, match="the key does not match the certificate"):
         tls.reload()
     assert tls.context is not None
     shown(tls.context, authority, "node-a")

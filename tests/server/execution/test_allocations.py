@@ -87,7 +87,7 @@ def test_memory_that_dropped_bases_leave_alive_is_refused_to_others() -> None:
         table.store(tensor, bytes_of(400))
         put(table, quota, 10 + tensor, table.arrays[tensor][:10], table.arrays[tensor])
         table.drop([tensor])
-    with pytest.raises(QuotaExceeded, match="1,100 would be held, 780 of them kept by views"):
+    with pytest.raises(QuotaExceeded, match="1,100 would be held, 780 of them by views"):
         quota.take(300, 1)
 
 

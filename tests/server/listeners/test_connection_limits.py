@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_server.listeners.connection_limits import (
+    LOG_INTERVAL_SECONDS,
     REFUSALS_AT_ONCE,
-    TOLD_EVERY_SECONDS,
     ConnectionLimits,
 )
 from burn_remote_server.listeners.http_responses import refuse
@@ -44,8 +44,8 @@ def test_a_flood_is_closed_without_a_word() -> None:
 def test_the_log_tells_of_a_flood_once_in_a_while() -> None:
     limits = ConnectionLimits(1, 1)
     assert [limits.close(100.0) for _ in range(50)] == [1, *[0] * 49]
-    assert limits.close(100.0 + TOLD_EVERY_SECONDS) == 50
-    assert limits.close(100.0 + TOLD_EVERY_SECONDS) == 0
+    assert limits.close(100.0 + LOG_INTERVAL_SECONDS) == 50
+    assert limits.close(100.0 + LOG_INTERVAL_SECONDS) == 0
 
 
 @given(st.lists(st.sampled_from("abc")))

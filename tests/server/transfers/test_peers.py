@@ -209,7 +209,7 @@ async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_n
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         stranger = Source(whole)
         stranger.handle = listen  # type: ignore[method-assign]
-        with pytest.raises(TransferFailed, match="skipped its own proof"):
+        with pytest.raises(TransferFailed, match="did not send its own proof"):
             await fetched(peers, stranger)
         await peers.close()
     said = b"".join(heard)

@@ -86,7 +86,7 @@ def connection_failure(address: Address, error: Exception) -> ConnectionFailed:
 def _explanation(address: Address, error: Exception) -> str:
     match error:
         case socket.gaierror():
-            return f"no host is known by the name {address.host!r}; check the address {address}"
+            return f"the host name {address.host!r} cannot be resolved; check the address {address}"
         case ConnectionRefusedError():
             return (
                 f"nothing listens at {address}; check the port, and that the server is running "

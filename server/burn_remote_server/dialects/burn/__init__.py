@@ -1,1 +1,1 @@
-"""The dialect of Burn 0.21: its sockets, its sessions and its compatibility rules."""
+"""The dialect of Burn 0.21: its sockets, sessions and compatibility rules."""

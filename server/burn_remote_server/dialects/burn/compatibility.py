@@ -1,7 +1,7 @@
-"""Which dtype does a real Burn 0.21 server answer where its client declared another?
+"""The operations whose results a real Burn 0.21 server returns with another dtype than declared.
 
-Its CPU backend gathers and selects truth values as bytes, and counts positions in 64 bits. Recorded
-traffic shows it, clients convert what they read, and so ours answers the same.
+Burn's CPU backend gathers and selects booleans as bytes, and returns indices as 64-bit integers, as
+recorded traffic shows. Clients convert what they read, so this server does the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
 __all__ = ["AnswerDTypes"]
 
-# By kind and variant: which of the tensors that the operation names, from the last, and its dtype.
+# By kind and variant: the position of a tensor in the operation's list, and its dtype when read.
 _ANSWERED: Final[dict[tuple[str, str], tuple[int, DType]]] = {
     ("BaseBool", "Gather"): (-1, U8),
     ("BaseBool", "Select"): (-1, U8),
@@ -27,18 +27,18 @@ _ANSWERED: Final[dict[tuple[str, str], tuple[int, DType]]] = {
     ("Module", "MaxPool2dWithIndices"): (-1, I64),
 }
 
-# Variants that only move elements, and so hand the odd dtype on.
+# Variants that only move elements, so their output has the dtype of their input.
 _MOVING: Final = frozenset({"Reshape", "SwapDims", "Permute", "Flip", "Expand", "Slice"})
 
 
 class AnswerDTypes:
-    """Remember, for one session, the tensors that are read with another dtype than declared."""
+    """The tensors of one session that are read with another dtype than declared."""
 
     def __init__(self) -> None:
         self._dtypes: dict[int, DType] = {}
 
     def applied(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Return the tasks, reads with the dtype that the real server would answer."""
+        """Yield the tasks, with the dtype of reads replaced by that of a real server."""
         for task in tasks:
             if type(task) is Operation:
                 self._note(task)
@@ -65,7 +65,7 @@ class AnswerDTypes:
             self._dtypes[operation.tensors[-1]] = handed_on
 
     def _forget(self, operation: Operation) -> None:
-        """Forget tensors that are written anew, dropped, or used for the last time."""
+        """Forget tensors that are overwritten, dropped, or used for the last time."""
         uses = operation.signature.input_uses
         dying = [use.status is TensorStatus.READ_WRITE for use in uses]
         is_drop = operation.signature.kind == "Drop"

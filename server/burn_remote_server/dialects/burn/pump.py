@@ -1,7 +1,7 @@
-"""How do the sockets of a Burn 0.21 client, and of its servers, live?
+"""Handlers of the sockets that Burn 0.21 clients and servers open.
 
-The real client hangs when a socket closes under it, so failures are answers here, never a close;
-and it must never be pinged.
+Burn's client hangs when the server closes a socket, so failures are sent as responses and the
+socket stays open. The client does not survive pings, so none are sent.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ __all__ = ["serve_data", "serve_request", "serve_response"]
 
 logger = get_logger(__name__)
 
-# Frames handed to the worker together. Larger: a batch holds the worker longer before its answers
-# leave. Smaller: the hand-over, about 40 µs, is shared by fewer operations.
-FRAMES_TOGETHER: Final = 256
-# Larger messages leave in fragments of this size. asyncio copies what the socket does not take at
-# once, so this bounds what a slow reader makes the server copy. The Rust client takes fragments.
+# Most frames in one batch for the worker. Handing a batch over costs about 40 µs; the responses to
+# its first frames wait for the whole batch.
+MAX_BATCH_FRAMES: Final = 256
+# Larger messages are sent in fragments of this size. asyncio copies what the socket does not accept
+# at once, so this bounds the copy for a slow reader. The Rust client accepts fragments.
 WHOLE_BYTES: Final = 2**20
-# Requests of one peer that wait for the one before. A Burn server sends one and waits. Larger: a
-# peer makes this one hold more. Smaller: nothing gained.
+# Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
 
 POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
@@ -53,13 +52,13 @@ async def serve_request(
     device: Device,
     sessions: BurnSessions,
     token: str | None,
-    called: str = "",
+    address: str = "",
 ) -> None:
-    """Execute what a client sends on ``/request`` until it goes.
+    """Execute the tasks that a client sends on ``/request`` until it disconnects.
 
-    ``called`` is the address by which it calls this server.
+    ``address`` is the one that the client uses for this server.
     """
-    joined = await _join(link, device, sessions, "/request", token, called)
+    joined = await _join(link, device, sessions, "/request", token, address)
     if joined is None:
         return
     identifier, session = joined
@@ -85,10 +84,10 @@ async def serve_response(
     device: Device,
     sessions: BurnSessions,
     token: str | None,
-    called: str = "",
+    address: str = "",
 ) -> None:
-    """Send a session's answers on ``/response`` until it ends."""
-    joined = await _join(link, device, sessions, "/response", token, called)
+    """Send a session's responses on ``/response`` until it ends."""
+    joined = await _join(link, device, sessions, "/response", token, address)
     if joined is None:
         return
     identifier, session = joined
@@ -100,7 +99,7 @@ async def serve_response(
             listening.cancel()
             waiting.cancel()
     except* BurnRemoteError:
-        pass  # the client has gone; its other socket says so too
+        pass  # the client disconnected; the handler of ``/request`` reports it
     finally:
         sessions.leave(device, identifier, session)
 
@@ -111,18 +110,18 @@ async def _join(
     sessions: BurnSessions,
     route: str,
     token: str | None,
-    called: str,
+    address: str,
 ) -> tuple[int, BurnSession] | None:
-    """Return the id and the session of a socket that opens; ``None`` when it was refused."""
+    """Return the id and the session of a new socket, or ``None`` if it was refused."""
     host = device.host
     seconds = host.settings.handshake_timeout_seconds
     try:
         grant = host.access.admit(token)
         async with asyncio.timeout(seconds):
             identifier = decode_init(await link.receive())
-        return identifier, sessions.join(device, identifier, route, grant, called)
+        return identifier, sessions.join(device, identifier, route, grant, address)
     except (BurnRemoteError, TimeoutError) as error:
-        reason = str(error) or f"no Init came within {seconds:g} seconds"
+        reason = str(error) or f"no Init arrived within {seconds:g} seconds"
         host.counters.sessions_refused += 1
         logger.warning("connection refused", peer=link.peer, route=route, reason=reason)
         await link.close(POLICY_VIOLATION, reason)
@@ -135,7 +134,9 @@ async def _complete_or_end(session: BurnSession, device: Device, missing: str) -
         async with asyncio.timeout(seconds):
             await session.complete.wait()
     except TimeoutError:
-        raise ProtocolViolation(f"no {missing} socket came within {seconds:g} seconds") from None
+        raise ProtocolViolation(
+            f"the client opened no {missing} socket within {seconds:g} seconds"
+        ) from None
 
 
 async def _end_with(session: BurnSession) -> None:
@@ -144,7 +145,7 @@ async def _end_with(session: BurnSession) -> None:
 
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
-    # One message carries a whole tensor here, so its bound is what the session may hold.
+    # One message carries a whole tensor, so the bound is the session's quota.
     link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
@@ -152,7 +153,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     expected = ExpectedOperations()
     while True:
         frames = [await link.receive()]
-        while len(frames) < FRAMES_TOGETHER and (more := link.receive_nowait()) is not None:
+        while len(frames) < MAX_BATCH_FRAMES and (more := link.receive_nowait()) is not None:
             frames.append(more)
         size = sum(map(len, frames))
         counters.client_received_bytes += size
@@ -170,7 +171,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             session.progress.clear()
             await session.progress.wait()
         if session.session.spent >= TURN_COST:
-            # As in the native dialect: frames that have arrived are received without waiting.
+            # ``receive`` does not yield while frames are buffered: let other sessions run.
             session.session.spent = 0
             await asyncio.sleep(0)
 
@@ -185,7 +186,7 @@ def _decoded(frames: Sequence[bytes], expected: ExpectedOperations) -> Iterator[
 
 
 async def _drain(session: BurnSession, host: Host) -> None:
-    """End the session in order when the server shuts down."""
+    """Finish the queued work and end the session when the server shuts down."""
     await host.draining.wait()
     await _finish(session)
     raise SessionLost("the server is shutting down")
@@ -204,7 +205,7 @@ async def _answer(link: AsyncLink, session: BurnSession) -> None:
             frame = frames.popleft()
             session.session.counters.client_sent_bytes += await _send(link, frame)
             session.outbox.taken(frame)
-            # The elements' memory must not wait for the next frame to be freed.
+            # Free the elements now, not when the next frame is sent.
             del frame
             session.progress.set()
         if session.ended.is_set():
@@ -213,15 +214,15 @@ async def _answer(link: AsyncLink, session: BurnSession) -> None:
         await session.wake.wait()
 
 
-async def _send(link: AsyncLink, pieces: Sequence[bytes | memoryview]) -> int:
-    """Send one message that is made of pieces; return its size."""
-    size = sum(map(len, pieces))
-    await link.send_pieces(pieces, None if size <= WHOLE_BYTES else WHOLE_BYTES)
+async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:
+    """Send one message from several buffers; return its size."""
+    size = sum(map(len, buffers))
+    await link.send_pieces(buffers, None if size <= WHOLE_BYTES else WHOLE_BYTES)
     return size
 
 
 async def _listen(link: AsyncLink) -> None:
-    """Notice when the client closes ``/response``; it sends nothing there."""
+    """Detect that the client closes ``/response``, on which it sends nothing."""
     while True:
         await link.receive()
 
@@ -231,35 +232,38 @@ async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> 
         async with asyncio.timeout(seconds):
             return await requests.get()
     except TimeoutError:
-        raise HandshakeRefused(f"nothing was asked for within {seconds:g} seconds") from None
+        raise HandshakeRefused(f"no request arrived within {seconds:g} seconds") from None
 
 
-async def serve_data(link: AsyncLink, device: Device, token: str | None, called: str = "") -> None:
-    """Answer another server's requests for tensors on ``/data``, one after the other.
+async def serve_data(link: AsyncLink, device: Device, token: str | None, address: str = "") -> None:
+    """Serve another server's requests for tensors on ``/data``, one at a time.
 
-    Burn's own ids are small numbers that anybody guesses, so only known peers are served by them.
+    Burn's own transfer ids are small and easily guessed, so only known peers may use them.
     """
     host = device.host
-    knows = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
+    is_known = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
     requests: asyncio.Queue[int] = asyncio.Queue(MAX_WAITING_REQUESTS)
     sending = asyncio.Lock()
     seconds = host.settings.handshake_timeout_seconds
     try:
         async with asyncio.TaskGroup() as tasks:
-            # While a request waits for its tensor, only reading tells that the peer has gone.
+            # While a request waits for its tensor, only a read detects that the peer disconnected.
             tasks.create_task(_receive_requests(link, requests))
-            tasks.create_task(_leave(host, sending))
+            tasks.create_task(_close_when_draining(host, sending))
             while True:
-                transfer = await _next_request(requests, None if knows else seconds)
-                if not knows and not is_secret(transfer):
-                    raise HandshakeRefused("this server does not know you; see --peer")
-                key = transfer_key(burn_domain(called), transfer)
+                transfer = await _next_request(requests, None if is_known else seconds)
+                if not is_known and not is_secret(transfer):
+                    raise HandshakeRefused(
+                        "this server accepts small transfer ids only with a valid token or from "
+                        "addresses that --peer allows"
+                    )
+                key = transfer_key(burn_domain(address), transfer)
                 async with sending:
                     await _answer_request(link, host, key)
     except* ConnectionLost:
         pass
     except* BurnRemoteError as group:
-        # The dialect has no word for a failed transfer: only the end of the connection tells.
+        # The dialect has no message for a failed transfer, so close the connection.
         reason = str(group.exceptions[0])
         logger.warning("transfer refused", peer=link.peer, reason=reason)
         await link.close(POLICY_VIOLATION, reason)
@@ -270,9 +274,9 @@ async def _receive_requests(link: AsyncLink, requests: asyncio.Queue[int]) -> No
         await requests.put(decode_data_request(await link.receive()))
 
 
-async def _leave(host: Host, sending: asyncio.Lock) -> None:
-    """End the connection when the server stops and nothing is being sent over it."""
-    await host.deserted.wait()
+async def _close_when_draining(host: Host, sending: asyncio.Lock) -> None:
+    """End the connection when the server shuts down and no tensor is being sent over it."""
+    await host.sessions_ended.wait()
     async with sending:
         raise ConnectionLost("this server is shutting down")
 

@@ -1,7 +1,8 @@
 """Sessions of Burn 0.21 clients, each of which has two sockets.
 
-A client opens ``/request`` and ``/response`` in any order, and names the session it drew on both.
-The session opens with the first; when the other does not come in time, it ends.
+A client opens ``/request`` and ``/response`` in any order and sends the session id, which it chose,
+on both. The first socket opens the session; if the second does not follow in time, the session
+ends.
 """
 
 from __future__ import annotations
@@ -38,33 +39,33 @@ __all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
 
 DIALECT: Final = "burn-0.21"
 
-# Failures that no read has told, of which a sync tells the first. Larger: a program that never
-# syncs holds more. Smaller: of many failures, fewer are known to have been read.
+# Most failures kept until a read or a sync reports them, so that a program that never syncs cannot
+# accumulate them.
 MAX_UNREPORTED: Final = 64
 
 
 class BurnOutbox:
-    """Frames of Burn's dialect for what an engine says. The engine appends, the pump takes."""
+    """Queue of response frames in Burn's dialect. The engine appends, the pump takes."""
 
     def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
         self._max_waiting_bytes = max_waiting_bytes
-        # Counted by one thread each: the engine adds, the pump takes away.
+        # Each counter has one writing thread: the engine's, or the pump's.
         self._added_bytes = 0
         self.taken_bytes = 0
         self.frames: deque[list[bytes | memoryview]] = deque()
-        self.failures: Counter[str] = Counter()  # so far, by the error's code
+        self.failures: Counter[str] = Counter()  # number so far, by error code
         self._unreported: list[OperationFailed] = []
         self._account: OverheadAccount | None = None
 
     def count_in(self, account: OverheadAccount) -> None:
-        """Count the bytes of frames in an account from now on."""
+        """Count the bytes of later frames in an account."""
         self._account = account
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        """Answer a request.
+        """Queue the response to a request.
 
-        Raises ``LimitExceeded``, which ends the session, where not even a refusal has room.
+        Raises ``LimitExceeded``, which ends the session, if not even an error fits into the quota.
         """
         if isinstance(value, OperationFailed):
             self._unreported = [each for each in self._unreported if each.tensor != value.tensor]
@@ -73,13 +74,13 @@ class BurnOutbox:
         waiting = self._added_bytes - self.taken_bytes
         if waiting and waiting + size > self._max_waiting_bytes:
             refusal = QuotaExceeded(
-                f"bytes of answers that wait to be sent: {waiting + size:,} would, "
+                f"bytes of queued responses: {waiting + size:,} would be queued, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
             )
             frame = encode_answer(Answer(request, refusal))
             size = sum(map(len, frame))
         elif size <= INLINE_BYTES:
-            frame = [b"".join(frame)]  # else a small view would keep a large tensor's memory
+            frame = [b"".join(frame)]  # a small view could keep a large tensor's memory alive
         try:
             self._count(frame)
         except QuotaExceeded as error:
@@ -90,7 +91,7 @@ class BurnOutbox:
             except QuotaExceeded:
                 waiting = len(self.frames)
                 raise LimitExceeded(
-                    f"answers that wait to be sent ({error.reason})",
+                    f"queued responses ({error.reason})",
                     seen=waiting + 1,
                     allowed=waiting,
                 ) from error
@@ -108,7 +109,7 @@ class BurnOutbox:
             self._account.add(_own_bytes(frame))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Keep a failure: the read of a tensor tells it, and the next sync if none does."""
+        """Keep a failure until a read of the tensor, or else the next sync, reports it."""
         self.failures[error.code] += 1
         if len(self._unreported) < MAX_UNREPORTED:
             self._unreported.append(error)
@@ -125,25 +126,27 @@ class BurnOutbox:
             return encode_answer(Answer(request, OperationFailed(str(error))))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
-        """Start a download."""
+        """Start a fetch."""
         self._device.host.start_fetch(self, self._device.backend, task, slot)
 
 
 def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
-    """Return what a frame takes without elements that lie in a tensor's memory, which count there
-    (``TensorTable.hold_answer``)."""
-    return held_bytes(sum(len(piece) for piece in frame if isinstance(piece, bytes)))
+    """Return a frame's own memory, without elements that are views of a tensor's memory.
+
+    ``TensorTable.hold_answer`` counts those.
+    """
+    return held_bytes(sum(len(buffer) for buffer in frame if isinstance(buffer, bytes)))
 
 
 class BurnSession:
-    """A session and which of its sockets are there."""
+    """A session and the state of its two sockets."""
 
     def __init__(self, session: Session, outbox: BurnOutbox) -> None:
         self.session: Final = session
         self.outbox: Final = outbox
         self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = AnswerDTypes()
-        # Set when there is something to send, or room to read on.
+        # Set when there may be frames to send (wake), or room to read on (progress).
         self.wake: Final = asyncio.Event()
         self.progress: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
@@ -152,64 +155,64 @@ class BurnSession:
         session.notify = self.notify
 
     def notify(self) -> None:
-        """Look again: work was done."""
+        """Wake the handlers after work was done."""
         self.wake.set()
         self.progress.set()
         if self.session.error is not None:
             self.ended.set()
 
     def submit(self, tasks: Sequence[BurnTask], size: int) -> None:
-        """Execute tasks, which came in ``size`` bytes, now or in their turn."""
+        """Execute tasks that arrived in ``size`` bytes, now or after the queued ones."""
         runner = self._runner
         self.session.submit_work(partial(runner.run, tasks), partial(runner.estimate, tasks), size)
 
     def attach(self, route: str) -> None:
-        """Note that one of the sockets is there. Raises ``ProtocolViolation`` for a second one."""
+        """Register a socket. Raises ``ProtocolViolation`` if the route already has one."""
         if route in self._routes:
-            raise ProtocolViolation(f"the session has a {route} socket already")
+            raise ProtocolViolation(f"the session already has a {route} socket")
         self._routes.add(route)
         if len(self._routes) == 2:
             self.complete.set()
 
 
 class BurnSessions:
-    """The Burn sessions of one process, by device and the id that the client drew."""
+    """The Burn sessions of one process, by device and the id that the client chose."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[int, int], BurnSession] = {}
 
     def join(
-        self, device: Device, identifier: int, route: str, grant: Grant, called: str = ""
+        self, device: Device, identifier: int, route: str, grant: Grant, address: str = ""
     ) -> BurnSession:
-        """Return the session that a socket belongs to, opened by the first of its two.
+        """Return the session of a new socket; its first socket opens the session.
 
-        ``called`` is the address by which the client calls this server.
+        ``address`` is the one that the client uses for this server.
 
-        Raises ``ProtocolViolation`` where that socket is there already, ``HandshakeRefused`` where
-        the server has too many sessions or the other socket came with another token.
+        Raises ``ProtocolViolation`` if the session already has this socket, ``HandshakeRefused`` if
+        the server has too many sessions or if the other socket has a different token.
         """
         key = (device.index, identifier)
         found = self._sessions.get(key)
         if found is None:
             settings = device.host.settings.limited(grant.limits)
             outbox = BurnOutbox(device, settings.session_bytes(device.backend.memory_bytes()))
-            # Clients draw their ids; the server's own keep two of them apart.
+            # Client-chosen ids can collide, so the server draws its own id as well.
             session = device.open_session(
-                device.host.draw_session_id(grant), outbox, burn_domain(called), grant
+                device.host.draw_session_id(grant), outbox, burn_domain(address), grant
             )
             outbox.count_in(OverheadAccount(session.interpreter.answers))
             session.counters.failures = outbox.failures
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:
-            # The ids are numbers that clients draw: who guesses one must not get its answers.
-            raise HandshakeRefused("both sockets of a session show the same token")
+            # Ids can be guessed: another client must not receive this session's responses.
+            raise HandshakeRefused("both sockets of a session must present the same token")
         found.attach(route)
         return found
 
     def leave(self, device: Device, identifier: int, session: BurnSession) -> None:
-        """End a session: one of its sockets has gone. A second time does nothing."""
+        """End a session because one of its sockets closed. A second call does nothing."""
         key = (device.index, identifier)
-        # By the time that the second socket goes, another session may have the same id.
+        # When the second socket closes, another session may already use the same id.
         if self._sessions.get(key) is session:
             del self._sessions[key]
             device.host.end_session(session.session)

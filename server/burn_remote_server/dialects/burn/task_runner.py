@@ -1,4 +1,7 @@
-"""What does a session do with Burn's tasks, whose client waits for ever if its socket is closed?"""
+"""Execution of a Burn session's tasks.
+
+Burn's client waits for ever if its socket closes, so a failed session keeps answering.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ __all__ = ["BurnTask", "TaskRunner", "Unreadable"]
 logger = get_logger(__name__)
 
 
-# Tensors of a session that the event loop may free at once, about 1 ms.
+# Most tensors that the event loop frees at once; takes about 1 ms.
 FREED_INLINE: Final = 5_000
 
 
 class Unreadable(NamedTuple):
-    """Something in a task's place that is none."""
+    """A malformed task."""
 
     error: ProtocolViolation
 
@@ -32,10 +35,10 @@ BurnTask = Task | Operation | Unreadable
 
 
 class TaskRunner:
-    """Execute tasks that came one by one.
+    """Executes the tasks of a Burn session.
 
-    What ends another session ends this one's work alone: its tensors are freed, and every question
-    from then on is answered with the reason.
+    After an error that would end a native session, this one frees its tensors and answers every
+    later request with the reason.
     """
 
     def __init__(self, engine: Engine, interpreter: Interpreter, outbox: Outbox) -> None:
@@ -60,14 +63,14 @@ class TaskRunner:
                     handle(task)
             except BurnRemoteError as error:
                 self._refuse(task, error)
-            except Exception as error:  # a defect of ours: the client must hear of it all the same
+            except Exception as error:  # a bug in the server: the client still needs a response
                 logger.exception("session_failed")
                 self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
     def estimate(self, tasks: Sequence[BurnTask]) -> int | None:
-        """Estimate what tasks cost; ``None`` where it cannot be told beforehand."""
+        """Estimate the cost of tasks; return ``None`` if it is unknown."""
         tensors = self._interpreter.tensors
-        # The first error frees all tensors, which the event loop must not wait for.
+        # The first error frees all tensors, and freeing many would block the event loop.
         if tensors.has_slots() or len(tensors) > FREED_INLINE:
             return None
         total = 0

@@ -1,1 +1,1 @@
-"""The native dialect: its handshake, its session connections and its peer connections."""
+"""The native dialect: handshake, session connections and peer connections."""

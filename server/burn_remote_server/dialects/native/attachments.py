@@ -1,8 +1,8 @@
-"""Native sessions, each with the connection that serves it or the lease that keeps it.
+"""Native sessions, each with the connection that serves it or the lease that keeps it alive.
 
-``protocol/…/session_states.py`` decides what happens; this module performs it. Everything here runs
-on the event loop, and taking a session over from another connection never waits: so resumes that
-overlap are carried out one after the other, and the last one wins.
+The state machine is in ``protocol/…/session_states.py``; this module performs its actions.
+Everything here runs on the event loop. Taking a session over from another connection never waits,
+so concurrent resumes happen one after the other, and the last one wins.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from burn_remote_server.execution.sessions import Session
 
 __all__ = ["Attachment", "Attachments"]
 
-# What may be sent and not acknowledged. A client that reads acknowledges every few frames; one that
-# never does would hold arrays here that it has long dropped.
+# Limits of the replay window. A client acknowledges every few frames; one that never does would
+# keep arrays alive here that it dropped long ago.
 MAX_UNACKNOWLEDGED_BYTES: Final = 2**30
 MAX_UNACKNOWLEDGED_FRAMES: Final = 65_536
 
 
 class Attachment:
-    """A native session with its outbox, its counts of frames, and the connection that serves it.
+    """A native session with its outbox, its frame counters, and the connection that serves it.
 
-    ``free`` drops the session; it is called once.
+    ``free`` ends the session; it is called once.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Attachment:
         return self._end.received
 
     def attach(self, connection: asyncio.Task[Any], writer: FrameWriter) -> int:
-        """Let a connection serve the session; return the number of its link."""
+        """Attach the session to a connection; return the number of its link."""
         self._connection = connection
         self._writer = writer
         self._end.take_received()
@@ -59,9 +59,9 @@ class Attachment:
         return self._end.link
 
     def resume(self, received: int) -> None:
-        """Take the session away from its connection or its lease, for the one that resumes it.
+        """Detach the session from its connection or lease, so that a new connection can resume it.
 
-        Raises ``SessionLost`` and changes nothing where that cannot succeed.
+        Raises ``SessionLost``, changing nothing, if the session cannot be resumed.
         """
         duty = self._end.resumed(received)
         self._end.begin_link()
@@ -73,11 +73,11 @@ class Attachment:
             self.outbox.replay()
 
     def serves(self, link: int) -> bool:
-        """Whether the link with this number serves the session, and no later one."""
+        """Whether the link with this number still serves the session."""
         return link == self._end.link
 
     def detach(self, link: int, lease_seconds: float) -> None:
-        """Keep the session without a connection until its client resumes it or the lease ends."""
+        """Keep the session without a connection until it is resumed or the lease expires."""
         if Duty.START_LEASE not in self._end.broke(link):
             return
         self._hang_up()
@@ -89,7 +89,7 @@ class Attachment:
             self._perform(self._end.fire(Event.CLOSE))
 
     def leave(self) -> None:
-        """Note that the client said ``Closing``: nobody can resume the session any more."""
+        """Record that the client sent ``Closing``, so the session can no longer be resumed."""
         self._end.fire(Event.CLOSING)
 
     def _expire(self) -> None:
@@ -107,10 +107,10 @@ class Attachment:
             self._lease = None
 
     def _hang_up(self) -> None:
-        """Stop the connection that serves the session; it closes its link by itself."""
+        """Stop the connection that serves the session; its handler closes the link."""
         self.session.notify = _ignore
         if self._writer is not None:
-            # At once: a frame that it took from now on would go to the old link only.
+            # Immediately: a frame that it took later would be sent only on the old link.
             self._writer.stop()
             self._writer = None
         if self._connection is not None and self._connection is not asyncio.current_task():
@@ -122,7 +122,10 @@ class Attachment:
         self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
-        """Forget frames that the client has. Raises ``ProtocolViolation``, ``LimitExceeded``."""
+        """Remove acknowledged frames from the replay window.
+
+        Raises ``ProtocolViolation``, ``LimitExceeded``.
+        """
         self._end.acknowledge(received)
         window = self.outbox.window
         if window.bytes > MAX_UNACKNOWLEDGED_BYTES:
@@ -134,11 +137,11 @@ class Attachment:
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether the client should be told what has arrived."""
+        """Whether an acknowledgement is due."""
         return self._end.owes_acknowledgement
 
     def acknowledgement(self) -> Acknowledged:
-        """Return what tells the client how many of its frames have arrived."""
+        """Return an acknowledgement of the client's frames."""
         return Acknowledged(self._end.take_received())
 
 
@@ -153,26 +156,26 @@ class Attachments:
         self._attachments: dict[int, Attachment] = {}
 
     def add(self, attachment: Attachment) -> None:
-        """Remember a session, so that its client can resume it."""
+        """Register a session, so that its client can resume it."""
         self._attachments[attachment.session.identifier] = attachment
 
     def forget(self, attachment: Attachment) -> None:
-        """Forget a session that has ended."""
+        """Remove a session that has ended."""
         self._attachments.pop(attachment.session.identifier, None)
 
     def resume(self, resume: Resume, token: str) -> Attachment:
-        """Return the session that a client resumes, free of its old connection.
+        """Return the session that a client resumes, detached from its old connection.
 
-        ``token`` is the name of the token that the client presents. Raises ``SessionLost`` for a
-        session that is not here, is not this client's, or cannot be resumed.
+        ``token`` is the name of the token that the client presents. Raises ``SessionLost`` if the
+        session is unknown, belongs to another client, or cannot be resumed.
         """
         attachment = self._attachments.get(resume.session)
-        # One sentence for all three, so that whoever guesses ids learns nothing.
+        # The same error for all three cases, so that a client that guesses ids learns nothing.
         if (
             attachment is None
             or not hmac.compare_digest(attachment.session.secret, resume.secret)
             or attachment.session.token != token
         ):
-            raise SessionLost("the server does not know this session (any more)")
+            raise SessionLost("the server does not know this session, or it has ended")
         attachment.resume(resume.received)
         return attachment

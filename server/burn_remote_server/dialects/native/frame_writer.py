@@ -1,4 +1,4 @@
-"""Sends a native connection's frames, one at a time, and lets its reader wait for room."""
+"""The writer of a native connection's frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["FrameWriter"]
 
 
 class FrameWriter:
-    """Send what an outbox holds, one frame at a time, and let the reader wait for room."""
+    """Sends the frames of an outbox, one at a time; the connection's reader waits for its progress.
+
+    The reader stops receiving while too much work or too many frames are queued (backpressure).
+    """
 
     def __init__(
         self,
@@ -28,32 +31,32 @@ class FrameWriter:
         self._outbox = outbox
         self._sent = sent
         self._session = session
-        self._said: deque[bytes] = deque()
+        self._control: deque[bytes] = deque()  # frames outside the session's sequence
         self._stopped = False
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing more from the outbox: another connection's writer does."""
+        """Stop taking frames from the outbox, because another connection's writer takes over."""
         self._stopped = True
 
     def wake(self) -> None:
-        """Check again whether there is something to send, or room."""
+        """Check for frames to send, and let the reader check for room."""
         self._wake.set()
         self._progress.set()
 
-    def say(self, message: object) -> None:
-        """Send a message that does not belong to the session's frames."""
-        self._said.append(encode_frame(message))
+    def send_control(self, message: object) -> None:
+        """Send a message outside the session's numbered frames."""
+        self._control.append(encode_frame(message))
         self._wake.set()
 
     async def progress(self) -> None:
-        """Wait until something has been done or sent."""
+        """Wait until work has been done or a frame has been sent."""
         self._progress.clear()
         await self._progress.wait()
 
     async def run(self) -> None:
-        """Send for as long as the connection lives. Raises what ended the session."""
+        """Send until the connection ends. Raises the error that ended the session."""
         while True:
             await self.flush()
             if self._session is not None and self._session.error is not None:
@@ -62,10 +65,10 @@ class FrameWriter:
             self._wake.clear()
 
     async def flush(self) -> None:
-        """Send everything that waits."""
-        while not self._stopped and (self._said or len(self._outbox)):
-            if self._said:
-                await self._link.send(self._said.popleft())
+        """Send all queued frames."""
+        while not self._stopped and (self._control or len(self._outbox)):
+            if self._control:
+                await self._link.send(self._control.popleft())
                 continue
             frame = self._outbox.take()
             if isinstance(frame, bytes):

@@ -19,13 +19,13 @@ from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["greeting", "name_of", "read_hello", "receive_first", "refuse", "say_goodbye"]
+__all__ = ["name_of", "read_hello", "receive_first", "receive_hello", "refuse", "say_goodbye"]
 
 logger = get_logger(__name__)
 
 
 def name_of(message: object) -> str:
-    """Return how a message is called in errors."""
+    """Return the name of a message's type for error messages."""
     return type(message).__name__
 
 
@@ -36,11 +36,11 @@ async def receive_first(link: AsyncLink, host: Host) -> bytes:
         async with asyncio.timeout(seconds):
             return await link.receive()
     except TimeoutError:
-        raise ProtocolViolation(f"no Hello came within {seconds:g} seconds") from None
+        raise ProtocolViolation(f"no Hello arrived within {seconds:g} seconds") from None
 
 
-async def greeting(link: AsyncLink, host: Host) -> tuple[Hello, int]:
-    """Receive a ``Hello``; return it, and the version to speak.
+async def receive_hello(link: AsyncLink, host: Host) -> tuple[Hello, int]:
+    """Receive a ``Hello``; return it and the agreed version.
 
     Raises ``ConnectionLost``, ``ProtocolViolation``, ``VersionMismatch``.
     """
@@ -48,20 +48,22 @@ async def greeting(link: AsyncLink, host: Host) -> tuple[Hello, int]:
 
 
 def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:
-    """Return what a client's first frame says, and the version to speak with it.
+    """Decode a client's first frame; return its ``Hello`` and the agreed version.
 
     Raises ``ProtocolViolation``, ``VersionMismatch``.
     """
     hello = decode_frame(frame)
     if not isinstance(hello, Hello):
-        raise ProtocolViolation(f"a connection opens with Hello, not with {name_of(hello)}")
+        raise ProtocolViolation(
+            f"the first message of a connection must be Hello, not {name_of(hello)}"
+        )
     return hello, agreed_version(hello, VERSIONS)
 
 
 async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
-    """Answer a ``Hello`` that is not accepted. Never raises.
+    """Refuse a ``Hello`` and close the connection. Never raises.
 
-    Garbled bytes get no answer: the client tries again when the connection is closed.
+    After corrupted bytes no reason is sent: the client retries when the connection closes.
     """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return
@@ -75,7 +77,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
 
 
 async def say_goodbye(link: AnyAsyncLink, error: BurnRemoteError) -> None:
-    """Tell the other end why this one closes the connection. Never raises."""
+    """Send the reason and close the connection. Never raises."""
     try:
         await link.send(encode_frame(Closing(error)))
         await link.close(1001 if isinstance(error, SessionLost) else 1008, error.code)

@@ -1,4 +1,4 @@
-"""The source's side of a connection over which another server fetches exposed tensors."""
+"""The source's end of a connection over which another server fetches exposed tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
-from burn_remote_server.dialects.native.handshake import greeting, name_of, refuse, say_goodbye
+from burn_remote_server.dialects.native.handshake import (
+    name_of,
+    receive_hello,
+    refuse,
+    say_goodbye,
+)
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.execution.slots import InFlight
@@ -29,9 +34,9 @@ __all__ = ["serve_peer"]
 
 
 async def serve_peer(link: AsyncLink, host: Host) -> None:
-    """Answer the fetches of another server until it disconnects."""
+    """Serve the fetches of another server until it disconnects."""
     try:
-        hello, version = await greeting(link, host)
+        hello, version = await receive_hello(link, host)
         signer = await admit_target(
             link,
             hello,
@@ -66,15 +71,15 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
-            tasks.create_task(_leave(host, sending))
+            tasks.create_task(_close_when_draining(host, sending))
             while True:
                 message = decode_frame(await link.receive())
                 if not isinstance(message, FetchRequest):
-                    raise ProtocolViolation(f"a peer does not send {name_of(message)}")
+                    raise ProtocolViolation(f"a peer must not send {name_of(message)}")
                 if signer is not None and not signer.accepts(
                     message.tag, message.request, message.transfer, message.offset
                 ):
-                    raise ProtocolViolation("the signature of a fetch is wrong")
+                    raise ProtocolViolation("a fetch has an invalid signature")
                 if sending.arrived(message):
                     outbox.abandon(message.request)
                     continue
@@ -91,9 +96,9 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         sending.expose_again()
 
 
-async def _leave(host: Host, sending: Sending) -> None:
-    """End the connection when the server stops and the peer has what it was being sent."""
-    await host.deserted.wait()
+async def _close_when_draining(host: Host, sending: Sending) -> None:
+    """End the connection when the server shuts down and the peer has received its tensors."""
+    await host.sessions_ended.wait()
     await sending.finished()
     raise ConnectionLost("this server is shutting down")
 
@@ -125,7 +130,7 @@ async def _answer(
         outbox.reply(request.request, error)
     except MemoryError:
         sending.give_up(request)
-        reason = "the source has no room to copy the tensor's elements"
+        reason = "the source has no memory to copy the tensor's elements"
         outbox.reply(request.request, TransferFailed(reason))
     writer.wake()
 

@@ -1,4 +1,4 @@
-"""The life of one native connection: handshake, read loop, write loop, end."""
+"""The handler of a native client's connection: handshake, read loop, write loop, end."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ async def serve_session(
     token: str | None = None,
     admitted: Callable[[], None] = _nothing,
 ) -> None:
-    """Serve one client until it goes, misbehaves, or the server drains.
+    """Serve one client until it disconnects, violates the protocol, or the server drains.
 
-    ``attachments`` are the native sessions of this process. ``token`` is the one in the path, for a
+    ``attachments`` are the native sessions of this process. ``token`` is from the path, for a
     client whose ``Hello`` has none. ``admitted`` is called once the client is admitted.
     """
     host = device.host
     link: AnyAsyncLink = plain
     try:
         first = await receive_first(plain, host)
-        if is_checked(first):  # then each frame is, in both directions
+        if is_checked(first):  # then every frame has a checksum, in both directions
             link = checked = CheckedAsyncLink(plain)
             hello, version = read_hello(checked.open(first))
         else:
@@ -116,7 +116,7 @@ async def serve_session(
 
 
 class _Ending(NamedTuple):
-    """How a connection ends: what the client is told, and how long its session is kept."""
+    """How a connection ends: the reason to send, and how long to keep the session."""
 
     reason: BurnRemoteError | None = None
     lease_seconds: float = 0.0
@@ -168,7 +168,7 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
 
 
 class _Connection:
-    """The link with this number, and the session that it serves until a later link does."""
+    """A link and the session that it serves until a later link takes over."""
 
     def __init__(
         self,
@@ -185,10 +185,10 @@ class _Connection:
         self._host: Final = host
 
     async def converse(self) -> BurnRemoteError:
-        """Read and write until the server drains; return what the client is told then.
+        """Read and write until the server drains; return the reason to send to the client.
 
-        Raises ``ConnectionLost`` when the client is gone, ``ClosedDevice`` when it said
-        ``Closing``, and ``ProtocolViolation`` when it misbehaves.
+        Raises ``ConnectionLost`` when the connection breaks, ``ClosedDevice`` when the client
+        sends ``Closing``, and ``ProtocolViolation`` when it sends an invalid message.
         """
         attachment, writer, host = self._attachment, self._writer, self._host
         reading = asyncio.ensure_future(self._read())
@@ -215,10 +215,10 @@ class _Connection:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _beat(self) -> None:
-        """Send a frame each interval: one that was lost before shows in its checksum."""
+        """Send a frame each interval; its checksum reveals whether an earlier frame was lost."""
         while True:
             await asyncio.sleep(self._host.settings.heartbeat_seconds)
-            self._writer.say(self._attachment.acknowledgement())
+            self._writer.send_control(self._attachment.acknowledgement())
 
     async def _read(self) -> None:
         attachment, writer = self._attachment, self._writer
@@ -237,16 +237,16 @@ class _Connection:
                 await self._finish()
                 raise message.error
             self._take(message, len(frame))
-            del frame, message  # not held while this waits
+            del frame, message  # do not keep them alive during the waits below
             if attachment.owes_acknowledgement:
-                writer.say(attachment.acknowledgement())
+                writer.send_control(attachment.acknowledgement())
             while (
                 session.is_behind(queue_length, queue_bytes) or len(outbox) >= MAX_WAITING_REPLIES
             ):
                 await writer.progress()
             if session.spent >= TURN_COST:
-                # Frames that have arrived are received without waiting: without this, a session
-                # with many of them would keep the others from theirs.
+                # ``receive`` does not yield while frames are buffered, so without this a session
+                # with many buffered frames would starve the others.
                 session.spent = 0
                 await asyncio.sleep(0)
 
@@ -264,10 +264,10 @@ class _Connection:
         elif isinstance(message, Acknowledged):
             attachment.note_acknowledged(message.received)
         else:
-            raise ProtocolViolation(f"a client in a session does not send {name_of(message)}")
+            raise ProtocolViolation(f"a client in a session must not send {name_of(message)}")
 
     async def _finish(self) -> None:
-        """Wait for what a client asked for before ``Closing``: moves to others may depend on it."""
+        """Finish the work queued before ``Closing``: other sessions may wait for its transfers."""
         session = self._attachment.session
         while session.queued and session.error is None:
             await self._writer.progress()

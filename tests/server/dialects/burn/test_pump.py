@@ -25,7 +25,7 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn import pump as burn_pump
 from burn_remote_server.dialects.burn.pump import (
-    FRAMES_TOGETHER,
+    MAX_BATCH_FRAMES,
     serve_data,
     serve_request,
     serve_response,
@@ -128,7 +128,7 @@ async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(
     await asyncio.sleep(0)  # the session opens
     second = scripted([INIT])
     await serve_request(second, host.devices[0], sessions, ALICE)
-    assert "has a /request socket already" in second.closed_with[1]
+    assert "already has a /request socket" in second.closed_with[1]
     assert len(host.sessions) == 1
     request.end()
     await serving
@@ -181,7 +181,8 @@ async def test_nobody_with_another_token_joins_a_session_by_its_number(
     await asyncio.sleep(0)  # the session opens
     eavesdropping = scripted([INIT])
     await serve_response(eavesdropping, host.devices[0], sessions, BOB)
-    assert eavesdropping.closed_with == (1008, "both sockets of a session show the same token")
+    reason = "both sockets of a session must present the same token"
+    assert eavesdropping.closed_with == (1008, reason)
     request.end()
     await serving
 
@@ -235,7 +236,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
     for _ in range(2000):
         await asyncio.sleep(0)
     # Answers that wait, and batches that wait for the worker.
-    batches = host.settings.session_queue_batches * FRAMES_TOGETHER
+    batches = host.settings.session_queue_batches * MAX_BATCH_FRAMES
     assert len(request.frames) > 30_000 - 2 * MAX_WAITING_REPLIES - batches
     response.let_go()
     await response.wait_sent(30_000)

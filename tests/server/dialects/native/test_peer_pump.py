@@ -51,7 +51,7 @@ async def test_a_tensor_of_a_lost_device_is_refused_and_holds_up_no_stop() -> No
         assert isinstance(answer, Reply)
         assert isinstance(answer.value, DeviceLost)
 
-        host.deserted.set()
+        host.sessions_ended.set()
         await serving
         assert len(host.transfers) == 0
 
@@ -82,4 +82,4 @@ async def test_a_fetch_that_whoever_relays_the_connection_adds_ends_it() -> None
             pass
         assert "signature" in str(answer.error)
         await serving
-        host.deserted.set()
+        host.sessions_ended.set()
