@@ -48,6 +48,9 @@ MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
 NATIVE: Final = "native"
 BURN: Final = "burn-0.21"
 NOT_FOUND: Final = 404
+# Twice: a bit that flips in the request's path makes a native server answer 404 too, and Burn's
+# dialect has no checksums.
+NATIVE_ATTEMPTS: Final = 2
 
 
 class Device:
@@ -248,14 +251,15 @@ def _connect(
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
-    try:
-        return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
-    except ConnectionFailed as error:
-        # A server built with Burn has no such route and answers 404. It knows no tokens either:
-        # one in the path would tell a stranger a secret.
-        if dialect is not None or error.http_status != NOT_FOUND:
-            raise
-        return _connect_burn(address, None, tls, timeout_seconds)
+    for _ in range(NATIVE_ATTEMPTS):
+        try:
+            return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
+        except ConnectionFailed as error:
+            if dialect is not None or error.http_status != NOT_FOUND:
+                raise
+    # A server built with Burn has no such route and answers 404. It knows no tokens either: one in
+    # the path would tell a stranger a secret.
+    return _connect_burn(address, None, tls, timeout_seconds)
 
 
 def _connect_burn(

@@ -6,14 +6,28 @@ import pytest
 
 import burn_remote as br
 from support.burn_end import burn_end
+from support.faulty_network import Fault, faulty_network
+from support.servers import server
 
 
 def test_a_server_without_a_native_route_gets_the_burn_dialect() -> None:
     with burn_end() as end:
         device = end.admit(lambda: br.RemoteDevice(end.address))
         assert device.info == {"dialect": "burn-0.21"}
-        assert end.refused == ["/session"]
+        assert end.refused == ["/session", "/session"]
         device.close()
+
+
+def test_a_flipped_bit_in_the_path_does_not_select_the_dialect_without_checksums() -> None:
+    path_byte = len("GET /s")
+    with (
+        server() as running,
+        faulty_network(running.port, [Fault("flip", path_byte)]) as network,
+        br.RemoteDevice(network.address) as device,
+    ):
+        assert "dialect" not in device.info
+        assert br.ones((3,), device=device).tolist() == [1, 1, 1]
+        assert network.faults["flip"] == 1
 
 
 def test_a_given_dialect_is_not_detected() -> None:
@@ -35,7 +49,7 @@ def test_a_server_error_is_not_taken_for_the_burn_dialect(status: int) -> None:
 def test_a_device_behind_a_path_keeps_its_path() -> None:
     with burn_end() as end, pytest.raises(br.ConnectionFailed, match="404"):
         br.RemoteDevice(f"{end.address}/1")
-    assert end.refused == ["/1/session", "/1/request"]
+    assert end.refused == ["/1/session", "/1/session", "/1/request"]
 
 
 def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:
