@@ -12,8 +12,7 @@ from typing import Final
 
 from burn_remote.sessions.burn_connection import BurnConnection
 from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote.sessions.runtime import Flushable, Flusher
-from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.runtime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher
 from burn_remote_protocol.errors import BurnRemoteError
 
 __all__ = ["Departures"]

@@ -19,9 +19,16 @@ from burn_remote.sessions.answers import Answers
 from burn_remote.sessions.connection import Connection, Dial, fresh
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.numbering import IN_FULL, Numbered, Numbering
-from burn_remote.sessions.runtime import Flusher, watch, weakly
+from burn_remote.sessions.runtime import (
+    BATCH_BYTES,
+    BATCH_TASKS,
+    DROP_BYTES,
+    DROP_TENSORS,
+    Flusher,
+    watch,
+    weakly,
+)
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.batching import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,

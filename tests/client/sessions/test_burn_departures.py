@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote.sessions.burn_departures import Departures
 from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote_protocol.batching import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.runtime import BATCH_TASKS, DROP_BYTES
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import Seed
 
