@@ -10,6 +10,9 @@ from burn_remote_protocol.errors import ConnectionLost
 
 __all__ = ["ScriptedLink"]
 
+# What a test waits for comes within this time, or never: the code under test has failed.
+PATIENCE_SECONDS = 5.0
+
 
 class ScriptedLink:
     """An ``AsyncLink`` that receives its frames at once, and then nothing until ``end``.
@@ -45,10 +48,11 @@ class ScriptedLink:
         self._changed.set()
 
     async def wait_sent(self, count: int) -> None:
-        """Wait until ``count`` frames were sent."""
-        while len(self.sent) < count:
-            self._has_sent.clear()
-            await self._has_sent.wait()
+        """Wait until ``count`` frames were sent. Raises ``TimeoutError``."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.sent) < count:
+                self._has_sent.clear()
+                await self._has_sent.wait()
 
     def hold(self) -> None:
         """Block senders, as a peer that does not read."""
@@ -59,8 +63,9 @@ class ScriptedLink:
         self._may_send.set()
 
     async def wait_held(self) -> None:
-        """Wait until a sender is blocked."""
-        await self._is_held.wait()
+        """Wait until a sender is blocked. Raises ``TimeoutError``."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._is_held.wait()
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""

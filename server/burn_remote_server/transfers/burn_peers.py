@@ -117,8 +117,8 @@ class BurnPeers:
         So a fetch ends after ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` and three stall
         times at the latest.
         """
-        receiving = asyncio.ensure_future(link.receive())
         first = link.received_bytes
+        receiving = asyncio.ensure_future(link.receive())
         # Pings and the heads of fragments count as arrived, and no limit on messages.
         allowed = first + 2 * max_message_bytes
         try:

@@ -105,7 +105,9 @@ class ReluctantLink:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.is_ending.set()
-            await self.may_end.wait()
+            # Bounded: pytest cancels this task where the test has failed.
+            async with asyncio.timeout(5):
+                await self.may_end.wait()
             raise
         raise AssertionError("nothing comes")
 
