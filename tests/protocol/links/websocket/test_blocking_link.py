@@ -17,6 +17,8 @@ from websockets.server import ServerProtocol
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.websocket import keepalive
+from burn_remote_protocol.links.websocket.keepalive import KeepaliveTimer
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
 from support.link_scripts import accept_websocket, frame_bytes, scripted_link
 from support.link_servers import LOOPS, PATIENCE_SECONDS, link_server, raw_server, read_to_end
@@ -177,12 +179,47 @@ async def wait_for(answered: Any) -> None:
     await answered
 
 
-def test_a_peer_that_answers_pings_stays_connected() -> None:
+class Clock:
+    """Takes the place of ``time`` in the keepalive timer; stands still until a test moves it."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(keepalive, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Counts the signs of life that a link has recorded."""
+    heard = threading.Semaphore(0)
+    heard_message = KeepaliveTimer.heard_message
+
+    def count(timer: KeepaliveTimer) -> None:
+        heard_message(timer)
+        heard.release()
+
+    monkeypatch.setattr(KeepaliveTimer, "heard_message", count)
+    return heard
+
+
+def test_a_peer_that_answers_pings_stays_connected(
+    clock: Clock, heard: threading.Semaphore
+) -> None:
     with link_server() as server:
         link = connect(server.address)
         link.keep_alive(0.02)
         end = server.accept()
-        assert link.receive(0.3) is None
+        for _ in range(5):
+            clock.now += 1  # the next ping is due, and so would be the end of a silent peer
+            while not heard.acquire(blocking=False):
+                assert link.receive(0.01) is None
         end.send(b"alive")
         assert link.receive(PATIENCE_SECONDS) == b"alive"
         link.close()
@@ -201,13 +238,17 @@ def test_a_peer_that_does_not_answer_pings_is_lost(
             link.receive(timeout_seconds)
 
 
-def test_a_reader_without_a_time_waits_on_while_pings_are_answered() -> None:
+def test_a_reader_without_a_time_waits_on_while_pings_are_answered(
+    clock: Clock, heard: threading.Semaphore
+) -> None:
     with link_server() as server:
         link = connect(server.address)
         link.keep_alive(0.01)
         end = server.accept()
         received = in_thread(link.receive, None)
-        while end.link.received_bytes < 5 * len(b"\x89\x80mask"):
+        for _ in range(5):
+            clock.now += 1
+            assert heard.acquire(timeout=PATIENCE_SECONDS)
             assert not received.done()
         end.send(b"alive")
         assert received.result(PATIENCE_SECONDS) == b"alive"
