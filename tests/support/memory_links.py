@@ -28,11 +28,15 @@ from burn_remote_protocol.links.interface import (
 
 __all__ = [
     "AsyncMemoryLink",
+    "MemoryFarEnd",
     "MemoryLink",
     "MemoryTransport",
     "async_memory_pair",
     "memory_pair",
 ]
+
+# How long a test waits for a frame.
+PATIENCE_SECONDS: Final = 5.0
 
 # Bytes that one direction holds before its sender waits. One frame always fits, however large.
 CAPACITY_BYTES: Final = 2**20
@@ -213,6 +217,20 @@ class MemoryLink(_End):
         with self._changed:
             self._hang_up(code, reason)
             self._changed.notify_all()
+
+
+class MemoryFarEnd:
+    """The other end, whose ``receive`` waits at most as long as a test does."""
+
+    def __init__(self, link: BlockingLink) -> None:
+        self.send = link.send
+        self.send_parts = link.send_parts
+        self.close = link.close
+        self.vanish = link.close
+        self._link = link
+
+    def receive(self) -> bytes | memoryview | None:
+        return self._link.receive(PATIENCE_SECONDS)
 
 
 class AsyncMemoryLink(_End):

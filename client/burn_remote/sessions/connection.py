@@ -29,7 +29,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.checked import AnyBlockingLink, CheckedLink
+from burn_remote_protocol.links.checked import CheckedLink
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
 from burn_remote_protocol.session_states import (
@@ -175,7 +175,7 @@ class Connection:
                 frame = encode_frame(Acknowledged(self.take_received()))
                 self._pass_on(self._link, frame, None)
 
-    def _pass_on(self, link: AnyBlockingLink, frame: bytes, payload: memoryview | None) -> bool:
+    def _pass_on(self, link: BlockingLink, frame: bytes, payload: memoryview | None) -> bool:
         try:
             if payload is None:
                 link.send(frame)
@@ -199,7 +199,7 @@ class Connection:
 
     # -- breaking and resuming ----------------------------------------------------------------
 
-    def _break(self, link: AnyBlockingLink, error: BurnRemoteError) -> None:
+    def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
         """Note that a link broke; resume if possible. Any thread, any number of times."""
         is_break = isinstance(error, ConnectionLost | GarbledBytes)
         with self._changed:
@@ -296,9 +296,7 @@ class Connection:
                 if not self._pass_on(link, frame, None if payload is None else memoryview(payload)):
                     return
 
-    def _open(
-        self, timeout_seconds: float, resume: Resume | None
-    ) -> tuple[AnyBlockingLink, Welcome]:
+    def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
         plain = self._dial(timeout_seconds)
         link = plain if plain.detects_corruption else CheckedLink(plain)
         try:
@@ -351,7 +349,7 @@ class Connection:
             raise fresh(self.error)
 
 
-def _say_closing(link: AnyBlockingLink) -> None:
+def _say_closing(link: BlockingLink) -> None:
     with contextlib.suppress(BurnRemoteError):
         link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError
-from burn_remote_protocol.links.checked import AnyBlockingLink
+from burn_remote_protocol.links.interface import BlockingLink
 
 __all__ = ["Receiver"]
 
@@ -32,7 +32,7 @@ class Receiver:
 
     def __init__(
         self,
-        link: AnyBlockingLink,
+        link: BlockingLink,
         handle: Callable[[Any], None],
         lost: Callable[[Any, BurnRemoteError], None],
     ) -> None:
@@ -89,7 +89,7 @@ class Receiver:
         """Have the attendant read now: somebody awaits an answer without a thread of its own."""
         self._wanted.set()
 
-    def use(self, link: AnyBlockingLink, handle: Callable[[Any], None]) -> None:
+    def use(self, link: BlockingLink, handle: Callable[[Any], None]) -> None:
         """Continue with another link in place of one that broke."""
         with self._changed:
             self._source = (link, handle)

@@ -64,7 +64,7 @@ def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memo
     return [b"\x92" + _pack(content) + identity]
 
 
-def decode_answer(frame: bytes) -> Answer:
+def decode_answer(frame: bytes | memoryview) -> Answer:
     """Parse a frame of ``/response``. Raises ``ProtocolViolation``."""
     content, identity = sequence(unpack_frozen(frame), 2, "an answer with its position and stream")
     name, body = variant(content, "an answer")

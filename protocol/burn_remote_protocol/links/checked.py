@@ -23,7 +23,8 @@ WebSocket framing: what was lost is sent again over the next link.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from xxhash import xxh3_64, xxh3_64_digest
@@ -33,7 +34,6 @@ from burn_remote_protocol.links.interface import NORMAL_CLOSURE, AsyncLink, Bloc
 
 __all__ = [
     "AnyAsyncLink",
-    "AnyBlockingLink",
     "CheckedAsyncLink",
     "CheckedLink",
     "Checks",
@@ -73,7 +73,7 @@ class Checks:
         self._sent += 1
         return _MARK + digest.digest() + head
 
-    def open(self, sealed: bytes) -> bytes | memoryview:
+    def open(self, sealed: bytes | memoryview) -> bytes | memoryview:
         """Return the frame inside. Raises ``GarbledBytes``."""
         frame: bytes | memoryview = (
             sealed[_HEADER_BYTES:]
@@ -97,21 +97,40 @@ def _garbled(error: ProtocolViolation) -> GarbledBytes:
 
 
 class CheckedLink:
-    """A ``BlockingLink`` with checksums. Unlike there, only one thread may send at a time."""
+    """A ``BlockingLink`` with checksums.
+
+    ``receive`` raises ``GarbledBytes`` where other links raise ``ProtocolViolation``. After a
+    ``KeyboardInterrupt`` in a send, close the link: if a frame was numbered and not sent, the other
+    end refuses the next one.
+    """
+
+    detects_corruption: Final = True
 
     def __init__(self, link: BlockingLink) -> None:
         self._link: Final = link
         self._checks: Final = Checks()
+        # Frames are sent in the order of their numbers.
+        self._sending: Final = threading.Lock()
 
     @property
     def address(self) -> str:
         return self._link.address
 
+    @property
+    def closed(self) -> bool:
+        return self._link.closed
+
     def send(self, frame: bytes) -> None:
-        self._link.send(self._checks.seal(frame))
+        with self._sending:
+            self._link.send(self._checks.seal(frame))
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        self._link.send_parts(self._checks.seal_parts(head, payload), payload)
+        with self._sending:
+            self._link.send_parts(self._checks.seal_parts(head, payload), payload)
+
+    def send_together(self, frames: Sequence[bytes]) -> None:
+        with self._sending:
+            self._link.send_together([self._checks.seal(frame) for frame in frames])
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | memoryview | None:
         """Return the next frame, as ``BlockingLink.receive``. Raises ``GarbledBytes``."""
@@ -169,5 +188,4 @@ class CheckedAsyncLink:
         await self._link.close(code, reason)
 
 
-AnyBlockingLink = BlockingLink | CheckedLink
 AnyAsyncLink = AsyncLink | CheckedAsyncLink

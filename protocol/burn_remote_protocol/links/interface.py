@@ -104,7 +104,7 @@ class BlockingLink(Protocol):
         """Send several frames like ``send``, with few system calls. Raises ``ConnectionLost``."""
         ...
 
-    def receive(self, timeout_seconds: float | None = None) -> bytes | None:
+    def receive(self, timeout_seconds: float | None = None) -> bytes | memoryview | None:
         """Return the next frame, or ``None`` if none is complete within the timeout.
 
         A timeout of 0 does not wait. A ``KeyboardInterrupt`` while waiting loses nothing: the next

@@ -10,15 +10,21 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from burn_remote_protocol.dialects.native import encode_frame
-from burn_remote_protocol.errors import GarbledBytes, LimitExceeded
+from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
 from burn_remote_protocol.links.checked import (
     CheckedAsyncLink,
     CheckedLink,
     Checks,
     is_checked,
 )
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Hello
-from support.memory_links import async_memory_pair, memory_pair
+from support.link_ends import FarEnd, OpenPair, take
+from support.link_servers import PATIENCE_SECONDS
+from support.links import BlockingLinkConformance
+from support.memory_links import MemoryFarEnd, async_memory_pair, memory_pair
+
+HEADER_BYTES = 9
 
 
 def test_the_example_of_the_wire_document_is_right() -> None:
@@ -84,6 +90,35 @@ def test_a_blocking_link_checks_both_directions() -> None:
     far.send(b"no checksum")
     with pytest.raises(GarbledBytes):
         link.receive(1)
+
+
+class TestCheckedLink(BlockingLinkConformance):
+    """A ``CheckedLink`` is a ``BlockingLink``."""
+
+    @pytest.fixture
+    def open_pair(self) -> OpenPair:
+        def open_pair(max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[BlockingLink, FarEnd]:
+            near, far = memory_pair(max_message_bytes=max_message_bytes + HEADER_BYTES)
+            return CheckedLink(near), MemoryFarEnd(CheckedLink(far))
+
+        return open_pair
+
+    def test_a_message_over_the_limit_is_refused_and_ends_the_link(
+        self, open_pair: OpenPair
+    ) -> None:
+        link, far = open_pair(max_message_bytes=1000)
+        far.send(bytes(1000))
+        assert take(link) == bytes(1000)
+        far.send(bytes(1001))
+        with pytest.raises(GarbledBytes, match="seen 1,010, allowed 1,009"):
+            link.receive(PATIENCE_SECONDS)
+        with pytest.raises(ConnectionLost, match="1009"):
+            far.receive()
+
+
+def test_what_a_checked_link_delivers_is_what_was_sent() -> None:
+    plain, _ = memory_pair()
+    assert CheckedLink(plain).detects_corruption
 
 
 def test_broken_framing_counts_as_garbled() -> None:

@@ -10,23 +10,8 @@ import pytest
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink, BlockingLink
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import FarEnd, OpenPair
-from support.link_servers import PATIENCE_SECONDS
 from support.links import BlockingLinkConformance
-from support.memory_links import MemoryLink, async_memory_pair, memory_pair
-
-
-class MemoryFarEnd:
-    """The other end, whose ``receive`` waits at most as long as a test does."""
-
-    def __init__(self, link: MemoryLink) -> None:
-        self.send = link.send
-        self.send_parts = link.send_parts
-        self.close = link.close
-        self.vanish = link.close
-        self._link = link
-
-    def receive(self) -> bytes | None:
-        return self._link.receive(PATIENCE_SECONDS)
+from support.memory_links import MemoryFarEnd, async_memory_pair, memory_pair
 
 
 class TestMemoryLink(BlockingLinkConformance):

@@ -42,7 +42,7 @@ def test_interrupts_while_receiving_lose_nothing() -> None:
         link = connect(server.address)
         end = server.accept()
         sending = in_thread(send_all, end, frames)
-        received: list[bytes | None] = []
+        received: list[bytes | memoryview | None] = []
         with frequent_interrupts(0.001):
             while len(received) < len(frames):
                 with contextlib.suppress(Interrupted):
