@@ -78,11 +78,12 @@ class CudaRanking(NumericRanking):
     """Ranking that returns the first of several NaNs or equal values, where CuPy returns any."""
 
     def __init__(self, xp: Any) -> None:
-        super().__init__(_FirstExtremes(xp))
+        super().__init__(_RankingFunctions(xp))
 
 
-class _FirstExtremes:
-    """An array module whose ``argmax`` and ``argmin`` return the first position."""
+class _RankingFunctions:
+    """An array module whose ``argmax`` and ``argmin`` return the first position, and whose
+    ``partition`` orders NaN last."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
@@ -92,6 +93,11 @@ class _FirstExtremes:
 
     def argmin(self, array: Any, axis: int, keepdims: bool) -> Any:
         return _first(array, cupy.min(array, axis=axis, keepdims=True), axis)
+
+    def partition(self, array: Any, place: int, axis: int) -> Any:
+        # CuPy's own kernel compares NaN as if it were equal to every number. CuPy uses that kernel
+        # only for long lines of which nearly all elements are kept; else it sorts too.
+        return cupy.sort(array, axis=axis)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._xp, name)

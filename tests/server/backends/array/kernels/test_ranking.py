@@ -53,6 +53,17 @@ def test_the_k_largest_come_first_and_in_order(data: st.DataObject, dtype: Any) 
     assert_same(values, np.take_along_axis(wide, positions, axis=axis).astype(dtype))
 
 
+@pytest.mark.parametrize("count", [3, 6_000, 11_990])
+def test_the_k_largest_of_long_rows_begin_with_nan(count: int) -> None:
+    random = np.random.default_rng(3)
+    tensor = random.standard_normal((4, 12_000)).astype(np.float32)
+    tensor[random.random(tensor.shape) < 0.2] = np.nan
+
+    seen = compute("Numeric.TopK", tensor, axis=1, accumulator_len=count)
+
+    assert_same(seen, np.sort(tensor, axis=1)[:, ::-1][:, :count])
+
+
 @given(st.data(), st.sampled_from(NUMBERS))
 def test_extremes_are_the_first_of_equals_and_nan_before_others(
     data: st.DataObject, dtype: Any
