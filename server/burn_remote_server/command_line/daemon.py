@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import socket
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Final
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.command_line import banner, signals
+from burn_remote_server.command_line.garbage import BoundedCollector
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners import service
@@ -29,6 +29,9 @@ __all__ = ["CannotStart", "run"]
 
 DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS), "Burn 0.21")
 
+# How often garbage is looked for among all objects, which stops the server for up to 100 ms.
+EXAMINE_EVERY_SECONDS: Final = 60.0
+
 
 class CannotStart(BurnRemoteError):
     """The server could not start to listen. The text says why and what to do."""
@@ -44,10 +47,9 @@ def run(settings: Settings) -> None:
     def announce(host: Host) -> None:
         nonlocal is_ready
         is_ready = True
-        # What was imported stays for good. Frozen, it is no longer traversed by each full garbage
-        # collection, which would stop the event loop for 40 ms.
-        gc.collect()
-        gc.freeze()
+        collector = BoundedCollector()
+        collector.install()
+        asyncio.get_running_loop().call_later(EXAMINE_EVERY_SECONDS, _examine, collector)
         signals.on_hangup(asyncio.get_running_loop(), host.reload)
         addresses = [
             websocket_address(
@@ -79,6 +81,12 @@ def run(settings: Settings) -> None:
         problem = _first(group)
     if problem is not None:
         raise CannotStart(_explain(problem, settings)) from problem
+
+
+def _examine(collector: BoundedCollector) -> None:
+    """Free all garbage, now and every minute."""
+    collector.examine_all()
+    asyncio.get_running_loop().call_later(EXAMINE_EVERY_SECONDS, _examine, collector)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
