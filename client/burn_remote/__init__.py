@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from burn_remote import functional, gradients, init, random
-from burn_remote.addresses import (
+from burn_remote.devices.addresses import (
     DeviceId,
     address_to_id,
     id_to_address,
 )
-from burn_remote.chosen_device import default_device
-from burn_remote.device import (
+from burn_remote.devices.default import default_device
+from burn_remote.devices.device import (
     Device,
     LocalDevice,
     RemoteDevice,

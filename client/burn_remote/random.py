@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.axes import normal_shape
 from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
-from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.devices.default import checked_device, default_device
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
@@ -26,7 +26,7 @@ from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.device import Device
+    from burn_remote.devices.device import Device
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
 

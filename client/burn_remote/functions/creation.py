@@ -29,7 +29,7 @@ from burn_remote.arguments.numbers import (
     whole_for,
     whole_number,
 )
-from burn_remote.chosen_device import checked_device, default_device
+from burn_remote.devices.default import checked_device, default_device
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import (
     MAX_UPLOADED_RANGE,
@@ -52,7 +52,7 @@ from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.device import Device
+    from burn_remote.devices.device import Device
     from burn_remote.runner.interface import RunnerClient
 
 __all__ = [

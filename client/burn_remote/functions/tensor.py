@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
-from burn_remote.chosen_device import checked_device
+from burn_remote.devices.default import checked_device
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import (
     activations,
@@ -28,7 +28,7 @@ from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.device import Device
+    from burn_remote.devices.device import Device
 
 __all__ = ["Tensor"]
 

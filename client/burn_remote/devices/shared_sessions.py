@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from burn_remote.sessions.connection import fresh
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed
 
-__all__ = ["OpenSessions", "Use"]
+__all__ = ["SharedSessions", "Use"]
 
 
 class Closable(Protocol):
@@ -51,7 +51,7 @@ class _Shared(Generic[S]):
 class Use(Generic[S]):
     """One device's use of a session."""
 
-    def __init__(self, sessions: OpenSessions[S], shared: _Shared[S]) -> None:
+    def __init__(self, sessions: SharedSessions[S], shared: _Shared[S]) -> None:
         self._sessions: Final = sessions
         self.shared: Final = shared
 
@@ -66,7 +66,7 @@ class Use(Generic[S]):
             self.session.close()
 
 
-class OpenSessions(Generic[S]):
+class SharedSessions(Generic[S]):
     """Sessions by key. Thread-safe; no lock is held while a session is opened or closed.
 
     Threads that want the same session wait for the thread that opens it, and for no other.

@@ -9,7 +9,9 @@ from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
-from burn_remote.addresses import (
+from burn_remote.arguments.arrays import AnyDType, as_dtype
+from burn_remote.arguments.numbers import real_number, whole_number
+from burn_remote.devices.addresses import (
     DeviceId,
     address_to_id,
     default_address,
@@ -17,12 +19,10 @@ from burn_remote.addresses import (
     normal_address,
     with_token,
 )
-from burn_remote.arguments.arrays import AnyDType, as_dtype
-from burn_remote.arguments.numbers import real_number, whole_number
-from burn_remote.credentials import checked_token, trusted_context
+from burn_remote.devices.credentials import checked_token, trusted_context
+from burn_remote.devices.shared_sessions import SharedSessions
 from burn_remote.diagnostics.foreign_names import device_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.open_sessions import OpenSessions
 from burn_remote.runner.interface import RunnerClient
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
@@ -175,7 +175,7 @@ class RemoteDevice(Device):
     ``VersionMismatch``.
     """
 
-    _sessions: ClassVar[OpenSessions[RunnerStack]] = OpenSessions()
+    _sessions: ClassVar[SharedSessions[RunnerStack]] = SharedSessions()
 
     @explained
     def __init__(

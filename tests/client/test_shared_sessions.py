@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from burn_remote.open_sessions import OpenSessions, Use
+from burn_remote.devices.shared_sessions import SharedSessions, Use
 from burn_remote_protocol.errors import ConnectionFailed
 
 PATIENCE_SECONDS = 5.0
@@ -26,7 +26,7 @@ class FakeSession:
         self.closed = True
 
 
-Sessions = OpenSessions[FakeSession]
+Sessions = SharedSessions[FakeSession]
 
 
 def use(
@@ -53,7 +53,7 @@ class SlowOpening:
 
 @pytest.fixture
 def sessions() -> Sessions:
-    return OpenSessions()
+    return SharedSessions()
 
 
 def test_a_host_that_does_not_answer_delays_no_other(sessions: Sessions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burn_remote.device import Device, RemoteDevice
+from burn_remote.devices.device import Device, RemoteDevice
 from burn_remote.diagnostics.foreign_names import device_advice
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 
