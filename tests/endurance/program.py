@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 import burn_remote as br
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.runtime import Flusher
+from burn_remote.sessions.lifetime import Flusher
 from support.servers import RunningServer
 
 

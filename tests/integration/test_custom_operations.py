@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_server.custom import CustomOperation
 from support.servers import RunningServer, server
 
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # The example's operations, and some that fail.
 TROUBLE = """
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_server.custom import custom_operation
 
 @custom_operation("broken", inputs={"x": "any"}, shapes=lambda x: x)

@@ -9,7 +9,11 @@ import pytest
 
 import burn_remote as br
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions import answers, burn_replies, burn_session, native_session, receiving
+from burn_remote.sessions.burn.burn_responses import BurnResponses
+from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.response_router import ResponseRouter
+from burn_remote.sessions.receiver import Receiver
 from support.interrupts import InterruptAt
 from support.servers import RunningServer
 
@@ -19,15 +23,15 @@ LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
 RECEIVING = frozenset(
     function.__code__
     for function in (
-        receiving.Receiver._read_frame,
-        native_session.NativeSession._handle,
-        burn_session.BurnSession._handle,
-        answers.Answers.take,
-        answers.Answers._take_reply,
-        answers.Answers._take_chunk,
-        answers.Answers._complete,
-        burn_replies.BurnReplies.take,
-        burn_replies.BurnReplies._finish_sync,
+        Receiver._read_frame,
+        NativeSession._handle,
+        BurnSession._handle,
+        ResponseRouter.take,
+        ResponseRouter._take_reply,
+        ResponseRouter._take_chunk,
+        ResponseRouter._complete,
+        BurnResponses.take,
+        BurnResponses._finish_sync,
         Pending._finish,
         Pending._call_back,
     )

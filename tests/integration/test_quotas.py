@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import server

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     VERSIONS,

@@ -25,9 +25,9 @@ from burn_remote.diagnostics.foreign_names import device_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import RunnerClient
 from burn_remote.runner.stack import RunnerStack
-from burn_remote.sessions.burn_facts import FRAGMENT_BYTES
-from burn_remote.sessions.burn_session import BurnSession
-from burn_remote.sessions.native_session import NativeSession
+from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed, UsageError

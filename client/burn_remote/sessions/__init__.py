@@ -1,1 +1,1 @@
-"""How does a program's work reach a server, native or Burn's, and how do answers come back?"""
+"""Sessions: connections that carry out what runners ask for, and survive as long as they can."""

@@ -21,12 +21,15 @@ _PACKAGES: Final = frozenset(
             f"{_ROOT}.{part}"
             for part in (
                 "arguments",
+                "devices",
                 "diagnostics",
                 "dispatch",
                 "functions",
                 "nn",
                 "runner",
                 "sessions",
+                "sessions.burn",
+                "sessions.native",
             )
         ),
     }

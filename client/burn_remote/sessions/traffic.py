@@ -1,4 +1,4 @@
-"""How much has a session said and heard?"""
+"""Counters of what a session has sent and received."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Traffic"]
 class Traffic:
     """Counts since the session opened. Bytes are those of the frames, without WebSocket headers.
 
-    ``requests`` counts what an answer was asked for: reads, ``sync`` and questions about dtypes.
-    Requests that a program waits for one after the other are round trips.
+    ``requests`` counts what has a response: reads, ``sync`` and queries of dtypes. Requests that a
+    program waits for one after the other are round trips.
     """
 
     operations: int = 0
@@ -23,7 +23,7 @@ class Traffic:
     bytes_received: int = 0
 
     def __sub__(self, before: Traffic) -> Traffic:
-        """Return what came since ``before``."""
+        """Return the difference from an earlier count."""
         return Traffic(
             self.operations - before.operations,
             self.requests - before.requests,

@@ -16,9 +16,9 @@ from websockets.frames import Opcode
 import burn_remote as br
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.stack import RunnerStack
-from burn_remote.sessions.burn_facts import FRAGMENT_BYTES, MAX_MESSAGE_BYTES
-from burn_remote.sessions.burn_session import BurnSession
-from burn_remote.sessions.runtime import Flusher
+from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES, MAX_MESSAGE_BYTES
+from burn_remote.sessions.lifetime import Flusher
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_tasks
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, DTypeUsage
 from burn_remote_protocol.errors import (

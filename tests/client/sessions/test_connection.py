@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from burn_remote.sessions.connection import Connection, fresh
+from burn_remote.sessions.native.connection import Connection
+from burn_remote.sessions.raising import fresh
 from burn_remote_protocol.dialects.native import VERSIONS, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -51,7 +52,7 @@ def test_attempts_to_come_back_wait_a_random_time_that_doubles_up_to_a_bound(
         bounds.append(high)
         return 0.0
 
-    monkeypatch.setattr("burn_remote.sessions.connection.random.uniform", drawn)
+    monkeypatch.setattr("burn_remote.sessions.native.connection.random.uniform", drawn)
     client, server = memory_pair()
     welcome = Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, {}, "")
     server.send(encode_frame(welcome))

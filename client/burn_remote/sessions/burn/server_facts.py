@@ -1,4 +1,4 @@
-"""What does a client know of a Burn server, which says nothing of itself?"""
+"""Facts about Burn 0.21's servers, which describe themselves in no message."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from burn_remote_protocol.messages import Welcome
 
 __all__ = ["FRAGMENT_BYTES", "MAX_MESSAGE_BYTES", "facts", "find_bool_store"]
 
-# The largest message that a real server takes. One byte more, and it closes the socket.
+# The largest message that a real server accepts; it closes the socket at one byte more.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
-# Its largest WebSocket frame is 16 MiB. Smaller fragments: more headers. Larger: nothing gained.
+# A real server accepts WebSocket frames up to 16 MiB; above 1 MiB nothing is gained.
 FRAGMENT_BYTES: Final = 2**20
 
 _GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
 
 
 def facts(address: str) -> Welcome:
-    """Return what a native server would say; other servers find this one at ``address``."""
+    """Return the ``Welcome`` of a server that other servers reach at ``address``."""
     return Welcome(
         version=0,
         session=0,
@@ -36,9 +36,9 @@ def facts(address: str) -> Welcome:
 def find_bool_store(
     ask: Callable[[DType], Pending[DTypeUsage]], address: str, timeout_seconds: float
 ) -> DType:
-    """Ask how a server stores truth values, as Burn's own client does when it connects.
+    """Ask a server how it stores bools, as Burn's own client does when it connects.
 
-    Raises ``ConnectionFailed`` where the server does not answer.
+    Raises ``ConnectionFailed`` if the server does not answer.
     """
     stores = (BOOL, BOOL_U8, BOOL_U32)
     answers = [ask(store) for store in stores]

@@ -1,4 +1,4 @@
-"""Which signatures does a server know, and by which numbers?"""
+"""The signatures that a server knows, and their numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from burn_remote_protocol.dialects.native import MAX_SIGNATURES, encode_task
 from burn_remote_protocol.messages import Define
 from burn_remote_protocol.operations.row import Signature
 
-__all__ = ["IN_FULL", "Numbered", "Numbering"]
+__all__ = ["IN_FULL", "Numbered", "SignatureTable"]
 
-# Stands for the number of a signature that is sent in full each time.
+# In place of the number of a signature that is sent in full each time.
 IN_FULL: Final = -1
 
 # A signature whose definition is longer than this is sent in full each time: it is a list of many
@@ -23,7 +23,7 @@ MAX_DEFINITION_BYTES: Final = 2048
 Numbered = tuple[int, Signature, int]
 
 
-class Numbering:
+class SignatureTable:
     """The numbers of a session's signatures, a ring of them. Not thread-safe."""
 
     def __init__(self) -> None:

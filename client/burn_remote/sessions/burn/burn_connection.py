@@ -1,8 +1,8 @@
-"""How do frames get to a Burn server and its answers back, and what is known when they do not?
+"""The two sockets of a session in Burn 0.21's dialect.
 
-Two sockets: tasks leave on ``/request``, answers come on ``/response``. Burn 0.21 has no way to
-come back to a session, and its server says nothing of what went wrong: it closes a socket, often
-only ``/request``. So both are watched, and neither is ever pinged, which would end the session.
+Tasks are sent on ``/request``, responses arrive on ``/response``. The dialect cannot resume a
+session, and a real server does not report what went wrong: it closes a socket, often only
+``/request``. So both are watched. Neither is ever pinged, because a ping would end the session.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from burn_remote.sessions.connection import fresh
-from burn_remote.sessions.receiving import Receiver
+from burn_remote.sessions.raising import fresh
+from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init
 from burn_remote_protocol.errors import (
@@ -32,7 +32,7 @@ DialRoute = Callable[[str], BlockingLink]
 
 
 class BurnConnection:
-    """One session's two sockets. ``handle`` gets each answer, ``lost`` the error that ended it."""
+    """One session's two sockets. ``handle`` gets each response, ``lost`` the error at the end."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class BurnConnection:
         self._lost = lost
         self._explain = explain
         self._ending = threading.Lock()
-        # Drawn at random: on a real server whoever names it shares the session.
+        # Random, because on a real server any client that names the id shares the session.
         self._session: Final = secrets.randbits(64)
         self._requests = dial("/request")
         try:
@@ -75,7 +75,7 @@ class BurnConnection:
         self._watcher.start()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send frames in order, in as few system calls as may be. Raises what ended the session."""
+        """Send frames in order, in few system calls. Raises the error that ended the session."""
         self.raise_error()
         self.traffic.frames_sent += len(frames)
         self.traffic.bytes_sent += sum(map(len, frames))
@@ -86,7 +86,7 @@ class BurnConnection:
             self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise what ended the session, if anything did."""
+        """Raise the error that ended the session, if it has ended."""
         if self.error is not None:
             raise fresh(self.error)
 
@@ -113,14 +113,14 @@ class BurnConnection:
         self._watcher.close()
 
     def close(self, last_frames: Sequence[bytes]) -> None:
-        """Say goodbye and end the session."""
+        """Send the last frames and a close message, and end the session."""
         if self.error is None:
             with contextlib.suppress(ConnectionLost):
                 self._requests.send_together([*last_frames, encode_close(self._session)])
         self.end(ClosedDevice(f"the device at {self.address} was closed"))
 
     def abandon(self, error: BurnRemoteError) -> None:
-        """Fail from now on, without a word on sockets that the parent process still uses."""
+        """Fail from now on; send nothing on the sockets, which the parent process still uses."""
         self.error = error
         self._ending = threading.Lock()
 

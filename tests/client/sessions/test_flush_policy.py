@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from burn_remote.sessions.burn_departures import Departures
-from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote.sessions.runtime import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.burn.flush_policy import FlushPolicy
+from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import Seed
 
@@ -51,20 +51,20 @@ def outgoing() -> Outgoing:
 
 
 @pytest.fixture
-def departures(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> Departures:
+def departures(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> FlushPolicy:
     session: Any = "session"
     flusher: Any = NeverFlushing(scheduled)
-    return Departures(session, outgoing, connection, flusher)
+    return FlushPolicy(session, outgoing, connection, flusher)
 
 
-def add(departures: Departures, outgoing: Outgoing, made_bytes: int = 0) -> None:
+def add(departures: FlushPolicy, outgoing: Outgoing, made_bytes: int = 0) -> None:
     with departures.lock:
         outgoing.task(Seed(0))
         departures.added(made_bytes)
 
 
 def test_a_few_wait_and_ask_once_for_their_millisecond(
-    departures: Departures, outgoing: Outgoing, connection: Connection, scheduled: list[object]
+    departures: FlushPolicy, outgoing: Outgoing, connection: Connection, scheduled: list[object]
 ) -> None:
     for _ in range(3):
         add(departures, outgoing)
@@ -75,7 +75,7 @@ def test_a_few_wait_and_ask_once_for_their_millisecond(
 
 
 def test_many_leave_at_once(
-    departures: Departures, outgoing: Outgoing, connection: Connection
+    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(BATCH_TASKS):
         add(departures, outgoing)
@@ -83,7 +83,7 @@ def test_many_leave_at_once(
 
 
 def test_what_makes_much_memory_leaves_at_once(
-    departures: Departures, outgoing: Outgoing, connection: Connection
+    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(4):
         add(departures, outgoing, DROP_BYTES // 2)
@@ -91,14 +91,14 @@ def test_what_makes_much_memory_leaves_at_once(
 
 
 def test_nothing_is_sent_where_nothing_waits(
-    departures: Departures, connection: Connection
+    departures: FlushPolicy, connection: Connection
 ) -> None:
     departures.flush()
     assert connection.sent == []
 
 
 def test_an_error_is_told_to_who_sends_and_not_to_the_clock(
-    departures: Departures, outgoing: Outgoing, connection: Connection
+    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     add(departures, outgoing)
     connection.error = ConnectionLost("gone")

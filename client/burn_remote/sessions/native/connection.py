@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from burn_remote.sessions.receiving import Receiver
+from burn_remote.sessions.raising import fresh
+from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
@@ -41,7 +42,7 @@ from burn_remote_protocol.session_states import (
     State,
 )
 
-__all__ = ["Connection", "Dial", "fresh"]
+__all__ = ["Connection", "Dial"]
 
 Dial = Callable[[float], BlockingLink]
 Parts = tuple[bytes, bytes | None]
@@ -352,12 +353,3 @@ class Connection:
 def _say_closing(link: BlockingLink) -> None:
     with contextlib.suppress(BurnRemoteError):
         link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))
-
-
-def fresh(error: BurnRemoteError) -> BurnRemoteError:
-    """Return an error like this one: each raise gets a traceback of its own."""
-    # Not by calling the class: some take keywords that are no arguments of the exception.
-    again = error.__class__.__new__(error.__class__, *error.args)
-    again.__dict__.update(error.__dict__)
-    again.__cause__ = error.__cause__
-    return again

@@ -1,7 +1,7 @@
-"""When does what waits for a Burn server leave?
+"""When the queued tasks of a Burn session are sent.
 
-Together with as much else as may be: when there is much of it, when much memory waits to be freed
-on the server, when somebody waits for an answer, or else after a millisecond.
+They are sent together: when there are many, when much memory waits to be freed on the server, when
+a thread waits for a response, or else after a millisecond.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import contextlib
 import threading
 from typing import Final
 
-from burn_remote.sessions.burn_connection import BurnConnection
-from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote.sessions.runtime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher
+from burn_remote.sessions.burn.burn_connection import BurnConnection
+from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher
 from burn_remote_protocol.errors import BurnRemoteError
 
-__all__ = ["Departures"]
+__all__ = ["FlushPolicy"]
 
 
-class Departures:
+class FlushPolicy:
     """Sends what a session's queue holds. ``lock`` guards both, and the order of what is issued."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.burn_facts import MAX_MESSAGE_BYTES, facts, find_bool_store
+from burn_remote.sessions.burn.server_facts import MAX_MESSAGE_BYTES, facts, find_bool_store
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.answers import UNREPORTED_LENGTH, Answers
 from burn_remote.sessions.locations import RING_LENGTH, Locations
+from burn_remote.sessions.native.response_router import UNREPORTED_LENGTH, ResponseRouter
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Failed, Reply
 
@@ -17,14 +17,14 @@ def failed(tensor: int) -> Failed:
     return Failed((tensor,), OperationFailed(f"failure {tensor}", operation="Add", tensor=tensor))
 
 
-def asked(answers: Answers, request: int) -> Pending[Any]:
+def asked(answers: ResponseRouter, request: int) -> Pending[Any]:
     pending: Pending[Any] = Pending()
     answers.expect(request, pending, None)
     return pending
 
 
 def test_a_sync_raises_the_first_of_many_failures() -> None:
-    answers = Answers(Locations())
+    answers = ResponseRouter(Locations())
     sync = asked(answers, 1)
     for tensor in range(UNREPORTED_LENGTH + 10):
         answers.take(failed(tensor))
@@ -34,7 +34,7 @@ def test_a_sync_raises_the_first_of_many_failures() -> None:
 
 
 def test_a_sync_raises_no_failure_that_a_read_has_raised() -> None:
-    answers = Answers(Locations())
+    answers = ResponseRouter(Locations())
     read, sync = asked(answers, 1), asked(answers, 2)
     for tensor in (5, 6):
         answers.take(failed(tensor))
@@ -47,14 +47,14 @@ def test_a_sync_raises_no_failure_that_a_read_has_raised() -> None:
 
 def test_a_failure_names_its_line_however_many_operations_follow() -> None:
     locations = Locations()
-    answers = Answers(locations)
+    answers = ResponseRouter(locations)
     note(locations, 1)
     answers.take(failed(1))
     for tensor in range(2, RING_LENGTH + 2):
         note(locations, tensor)
     sync = asked(answers, 1)
     answers.take(Reply(1, None))
-    with pytest.raises(OperationFailed, match="test_answers"):
+    with pytest.raises(OperationFailed, match="test_response_router"):
         sync.result(0)
 
 

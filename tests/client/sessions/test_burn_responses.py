@@ -1,4 +1,4 @@
-"""Answers find who waits for them, and are what the program knows, not what the server stores."""
+"""Responses of a Burn server complete the requests that wait for them, in the declared dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.burn_replies import BurnReplies
+from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.locations import Locations
 from burn_remote_protocol.dialects.burn_responses import Answer
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
@@ -30,17 +30,17 @@ def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> 
 
 
 @pytest.fixture
-def replies() -> BurnReplies:
-    return BurnReplies(Locations())
+def replies() -> BurnResponses:
+    return BurnResponses(Locations())
 
 
-def asked(replies: BurnReplies, request: int, read: TensorHandle | None = None) -> Pending[Any]:
+def asked(replies: BurnResponses, request: int, read: TensorHandle | None = None) -> Pending[Any]:
     pending: Pending[Any] = Pending()
     replies.expect(request, pending, None if read is None else (read.id, read.spec))
     return pending
 
 
-def test_answers_find_their_questions_in_any_order(replies: BurnReplies) -> None:
+def test_answers_find_their_questions_in_any_order(replies: BurnResponses) -> None:
     sync, usage, read = asked(replies, 1), asked(replies, 2), asked(replies, 3, handle(F32))
     data = TensorData(bytes(8), (2,), F32)
     for answer in (Answer(3, data), Answer(1, None), Answer(2, 3)):
@@ -57,7 +57,7 @@ def test_answers_find_their_questions_in_any_order(replies: BurnReplies) -> None
     ],
 )
 def test_a_read_is_what_the_program_declared(
-    replies: BurnReplies, declared: DType, answered: DType, elements: Any, expected: Any
+    replies: BurnResponses, declared: DType, answered: DType, elements: Any, expected: Any
 ) -> None:
     stored = np.array(elements, np.int64 if answered is I64 else np.uint8)
     pending = asked(replies, 1, handle(declared))
@@ -70,24 +70,24 @@ def test_a_read_is_what_the_program_declared(
 
 @pytest.mark.parametrize("answer", [None, 3, TensorData(bytes(12), (3,), F32)])
 def test_an_answer_that_is_no_tensor_of_that_shape_is_a_violation(
-    answer: Any, replies: BurnReplies
+    answer: Any, replies: BurnResponses
 ) -> None:
     asked(replies, 1, handle(F32))
     with pytest.raises(ProtocolViolation, match="read of float32"):
         replies.take(Answer(1, answer))
 
 
-def test_an_answer_that_nobody_asked_for_is_a_violation(replies: BurnReplies) -> None:
+def test_an_answer_that_nobody_asked_for_is_a_violation(replies: BurnResponses) -> None:
     asked(replies, 1)
     replies.take(Answer(1, None))
     with pytest.raises(ProtocolViolation, match="not asked"):
         replies.take(Answer(1, None))
 
 
-def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnReplies) -> None:
+def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponses) -> None:
     locations = Locations()
     locations.note(9)
-    replies = BurnReplies(locations)
+    replies = BurnResponses(locations)
     failed, other = asked(replies, 1, handle(F32)), asked(replies, 2)
     replies.take(Answer(1, OperationFailed("too small")))
     with pytest.raises(OperationFailed, match="too small") as caught:
@@ -96,7 +96,7 @@ def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnReplies)
     assert not other.done()
 
 
-def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnReplies) -> None:
+def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnResponses) -> None:
     waiting = [asked(replies, number) for number in range(3)]
     replies.fail(ConnectionLost("gone"))
     errors = []
@@ -108,7 +108,7 @@ def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnReplies) -> No
     replies.fail(ConnectionLost("again"))  # nobody is left
 
 
-def test_waiting_for_an_answer_does_not_keep_the_tensor_alive(replies: BurnReplies) -> None:
+def test_waiting_for_an_answer_does_not_keep_the_tensor_alive(replies: BurnResponses) -> None:
     dropped: list[int] = []
 
     class Noting(Holder):

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.burn_connection import BurnConnection, DialRoute
-from burn_remote.sessions.burn_departures import Departures
-from burn_remote.sessions.burn_facts import facts, find_bool_store
-from burn_remote.sessions.burn_outgoing import Outgoing
-from burn_remote.sessions.burn_replies import BurnReplies
+from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
+from burn_remote.sessions.burn.burn_responses import BurnResponses
+from burn_remote.sessions.burn.flush_policy import FlushPolicy
+from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.burn.server_facts import facts, find_bool_store
+from burn_remote.sessions.lifetime import Flusher, watch, weakly
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.runtime import Flusher, watch, weakly
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_responses import decode_answer
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
@@ -65,7 +65,7 @@ class BurnSession:
         self._next_tensor = secrets.randbits(62)
         self._handling = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
-        self._replies: Final = BurnReplies(self._locations)
+        self._replies: Final = BurnResponses(self._locations)
         self._connection: Final = BurnConnection(
             dial, weakly(self._handle), self._replies.fail, weakly(self._explain)
         )
@@ -74,7 +74,7 @@ class BurnSession:
             self._connection,
         )  # the thread holds no more than that
         self._flusher: Final = Flusher(lambda: connection.close(outgoing.take_drops()))
-        self._departures: Final = Departures(self, self._outgoing, self._connection, self._flusher)
+        self._departures: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
             store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)

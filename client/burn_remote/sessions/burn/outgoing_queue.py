@@ -1,7 +1,7 @@
-"""What waits to be sent to a Burn server, and which use of a tensor is its last?
+"""The queue of tasks for a Burn server.
 
-Frames are written when they leave: if the program drops a tensor before that, the server is told
-with the tensor's last use, as Burn's own client does, and a frame of its own is saved.
+Frames are encoded when they are sent. If the program has dropped a tensor by then, its last use is
+marked as such, as Burn's own client does, which saves a frame for the drop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote.arguments.arrays import array_from, data_from
-from burn_remote.sessions.burn_facts import MAX_MESSAGE_BYTES
+from burn_remote.sessions.burn.server_facts import MAX_MESSAGE_BYTES
 from burn_remote_protocol.dialects.burn_0_21 import (
     drop_frame,
     encode_identity,
@@ -34,8 +34,7 @@ __all__ = ["Outgoing"]
 # Burn's server keeps the order of operations within a stream only, so all of a session are on one.
 STREAM: Final = 0
 
-# Templates that a session keeps. Larger: more memory, about 1 KiB each. Smaller: programs with many
-# different operations write them anew.
+# Templates that a session keeps, about 1 KiB each: as many as a native session numbers signatures.
 TEMPLATES_KEPT: Final = 4096
 
 

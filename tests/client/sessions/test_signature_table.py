@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from burn_remote.sessions import numbering as module
-from burn_remote.sessions.numbering import IN_FULL, Numbering
+from burn_remote.sessions.native import signature_table as module
+from burn_remote.sessions.native.signature_table import IN_FULL, SignatureTable
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.native import decode_task
 from burn_remote_protocol.messages import Define
@@ -19,7 +19,7 @@ def negation(size: int) -> Signature:
 
 
 def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
-    numbering = Numbering()
+    numbering = SignatureTable()
     for expected, size in enumerate((3, 4)):
         signed = negation(size)
         numbered, task = numbering.take(signed)
@@ -33,7 +33,7 @@ def test_a_number_that_is_used_again_forgets_the_signature_that_had_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_SIGNATURES", 2)
-    numbering = Numbering()
+    numbering = SignatureTable()
     first, second, third = (negation(size) for size in (1, 2, 3))
     for signed in (first, second, third):
         numbering.take(signed)
@@ -42,7 +42,7 @@ def test_a_number_that_is_used_again_forgets_the_signature_that_had_it(
 
 
 def test_a_long_definition_gets_no_number() -> None:
-    numbering = Numbering()
+    numbering = SignatureTable()
     joined = signature("Base.Cat", tuple(f32(1) for _ in range(1000)), dim=0)
     assert numbering.take(joined) == ((IN_FULL, joined, 4000), None)
     assert not numbering.known

@@ -15,11 +15,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.answers import Answers
-from burn_remote.sessions.connection import Connection, Dial, fresh
-from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.numbering import IN_FULL, Numbered, Numbering
-from burn_remote.sessions.runtime import (
+from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
     BATCH_TASKS,
     DROP_BYTES,
@@ -28,6 +24,11 @@ from burn_remote.sessions.runtime import (
     watch,
     weakly,
 )
+from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.native.connection import Connection, Dial
+from burn_remote.sessions.native.response_router import ResponseRouter
+from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
+from burn_remote.sessions.raising import fresh
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -93,7 +94,7 @@ class NativeSession:
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
-        self._numbering: Final = Numbering()
+        self._numbering: Final = SignatureTable()
         self._numbers: Final = self._numbering.known  # at hand: each operation looks there
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
@@ -101,7 +102,7 @@ class NativeSession:
         # The last frame that was received, and whether it was counted.
         self._handling: bytes | memoryview = b""
         self._is_counted = False
-        self._answers: Final = Answers(self._locations)
+        self._answers: Final = ResponseRouter(self._locations)
         self._connection: Final = Connection(
             dial,
             token,

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.connection import fresh
 from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.raising import fresh
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -20,7 +20,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Chunk, Closing, Failed, Reply
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["Answers"]
+__all__ = ["ResponseRouter"]
 
 # Failures that are kept until a read or a sync raises them: the first ones, because later failures
 # mostly follow from them. Bounds the memory of a program that never looks.
@@ -42,7 +42,7 @@ class _Request:
         self.received = 0
 
 
-class Answers:
+class ResponseRouter:
     """Requests without a reply, by number. Messages are taken by one thread at a time."""
 
     def __init__(self, locations: Locations) -> None:
@@ -75,7 +75,7 @@ class Answers:
         """
         if is_repeated and self._has_taken(message):
             return
-        _HANDLERS.get(type(message), Answers._refuse)(self, message, is_repeated)
+        _HANDLERS.get(type(message), ResponseRouter._refuse)(self, message, is_repeated)
 
     def _has_taken(self, message: object) -> bool:
         if isinstance(message, Failed):
@@ -161,9 +161,9 @@ class Answers:
         return error
 
 
-_HANDLERS: Final[dict[type[Any], Callable[[Answers, Any, bool], None]]] = {
-    Reply: Answers._take_reply,
-    Chunk: Answers._take_chunk,
-    Failed: Answers._take_failed,
-    Closing: Answers._take_closing,
+_HANDLERS: Final[dict[type[Any], Callable[[ResponseRouter, Any, bool], None]]] = {
+    Reply: ResponseRouter._take_reply,
+    Chunk: ResponseRouter._take_chunk,
+    Failed: ResponseRouter._take_failed,
+    Closing: ResponseRouter._take_closing,
 }

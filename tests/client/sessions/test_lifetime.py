@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.runtime import Flusher
+from burn_remote.sessions.lifetime import Flusher
 
 PATIENCE_SECONDS = 5.0
 

@@ -1,0 +1,1 @@
+"""Sessions in Burn 0.21's dialect."""
