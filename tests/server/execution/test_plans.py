@@ -1,20 +1,41 @@
-"""Plans count what their kernels need beside the results, and refuse what could never run."""
+"""Plans bind checked signatures, count scratch memory, and refuse what could never run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from burn_remote_protocol.dtypes import F32, DType, DTypeUsage, QuantScheme
-from burn_remote_protocol.errors import DTypeMismatch, OperationFailed, QuotaExceeded, ShapeMismatch
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import BOOL_U32, F32, DType, DTypeUsage, QuantScheme
+from burn_remote_protocol.errors import (
+    DTypeMismatch,
+    OperationFailed,
+    OutOfMemory,
+    QuotaExceeded,
+    ShapeMismatch,
+)
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
+from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution import plans
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.plans import Plan
+from burn_remote_server.execution.plans import (
+    REUSED_BYTES,
+    Plan,
+    as_failure,
+    memory_bytes,
+    timed,
+    too_costly,
+    within,
+)
+from support.engines import vector
 from support.kernels import signature
 
 SCHEME = QuantScheme("Q4S", "F32", ("PackedU32", 0), None, "Symmetric")
@@ -90,3 +111,126 @@ def test_quantizing_into_what_is_not_quantized_is_refused_by_type() -> None:
     assert isinstance(Plan(wrong, session).error, ShapeMismatch)
     numbers = replace(DEQUANTIZE, arguments=(made.arguments[0], made.arguments[0]))
     assert isinstance(Plan(numbers, session).error, DTypeMismatch)
+
+
+# -- plain signatures -----------------------------------------------------------------------------
+
+ADD = signature("Numeric.Add", vector(4), vector(4))
+LARGE = TensorSpec((REUSED_BYTES // 4,), F32)
+
+
+def plan_of(made: Signature) -> Plan:
+    return Plan(made, NumpyBackend().open_session())
+
+
+def test_a_plan_has_the_counts_and_bytes_of_its_signature() -> None:
+    plan = plan_of(ADD)
+    assert (plan.input_count, plan.output_count, plan.task_length) == (2, 1, 4)
+    assert plan.output_bytes == 16
+    assert plan.gives_one
+    assert plan.error is None
+    assert plan.expected == (((4,), np.float32), ((4,), np.float32))
+
+
+def test_a_plan_runs_its_kernel() -> None:
+    ones = np.ones(4, np.float32)
+    assert plan_of(ADD).run(ones, ones).tolist() == [2, 2, 2, 2]
+
+
+def test_lists_of_inputs_reach_the_kernel_as_lists() -> None:
+    joined = plan_of(signature("Base.Cat", (vector(1), vector(2)), dim=0))
+    assert joined.input_count == 2
+    one, two = np.ones(1, np.float32), np.zeros(2, np.float32)
+    assert joined.run(one, two).tolist() == [1, 0, 0]
+
+
+def test_a_bool_takes_one_byte_however_wide_it_is_on_the_wire() -> None:
+    assert memory_bytes(TensorSpec((5,), BOOL_U32)) == 5
+    assert memory_bytes(TensorSpec((5,), F32)) == 20
+
+
+def test_only_large_results_take_the_memory_of_an_input_of_their_shape_and_dtype() -> None:
+    assert plan_of(signature("Numeric.Add", LARGE, LARGE)).reusable == (0, 1)
+    assert plan_of(signature("Numeric.Add", LARGE, TensorSpec((1,), F32))).reusable == (0,)
+    assert plan_of(ADD).reusable == ()
+    assert plan_of(signature("Numeric.Greater", LARGE, LARGE)).reusable == ()
+
+
+def test_last_uses_are_the_positions_that_the_signature_marks() -> None:
+    first, second, out = ADD.arguments
+    marked = replace(ADD, arguments=(first, second._replace(status=TensorStatus.READ_WRITE), out))
+    assert plan_of(marked).last_uses == (1,)
+    assert plan_of(ADD).last_uses == ()
+
+
+def test_a_wrong_declaration_is_an_error_of_the_plan() -> None:
+    *inputs, out = ADD.arguments
+    wrong = replace(ADD, arguments=(*inputs, out._replace(spec=vector(5))))
+    assert isinstance(plan_of(wrong).error, ShapeMismatch)
+
+
+def test_a_defect_in_binding_costs_the_operation_and_not_the_session() -> None:
+    class Broken(ArraySession):
+        def bind(self, signature: Signature) -> Any:
+            raise RuntimeError("a defect")
+
+    backend = NumpyBackend()
+    error = Plan(ADD, Broken(backend, {}, lambda seed: None)).error
+    assert isinstance(error, OperationFailed)
+    assert "RuntimeError: a defect" in error.reason
+
+
+def test_costs_up_to_the_limit_are_allowed() -> None:
+    assert too_costly(10, None) is None
+    assert too_costly(10, 10) is None
+    assert isinstance(too_costly(11, 10), QuotaExceeded)
+
+
+def test_scratch_memory_is_reserved_while_a_kernel_runs_and_given_back_when_it_fails() -> None:
+    quota = Quota(100, 10)
+    seen: list[int] = []
+
+    def kernel(fails: bool) -> None:
+        seen.append(quota.bytes)
+        if fails:
+            raise ValueError("in the kernel")
+
+    run = within(kernel, 60, quota)
+    run(False)
+    with pytest.raises(ValueError, match="in the kernel"):
+        run(True)
+    assert seen == [60, 60]
+    assert quota.bytes == 0
+    quota.take(50, 1)
+    with pytest.raises(QuotaExceeded, match="60 bytes of scratch memory"):
+        run(False)
+    assert seen == [60, 60]
+    assert quota.bytes == 50
+
+
+def test_a_result_that_took_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 1.0, 10.0, 13.0])
+    monkeypatch.setattr(plans, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    run = timed(lambda: "result", 2.0)
+    assert run() == "result"
+    with pytest.raises(QuotaExceeded, match="it took 3, 2 are allowed"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "reason"),
+    [
+        (QuotaExceeded("full"), QuotaExceeded, "full"),
+        (MemoryError(), OutOfMemory, "no room for 16 bytes"),
+        (ShapeMismatch("shapes differ"), OperationFailed, "shapes differ"),
+        (ZeroDivisionError("division"), OperationFailed, "ZeroDivisionError: division"),
+    ],
+)
+def test_a_failure_has_the_type_reason_and_operation_of_what_was_raised(
+    raised: Exception, kind: type[OperationFailed], reason: str
+) -> None:
+    failure = as_failure(raised, plan_of(ADD), 7)
+    assert type(failure) is kind
+    assert reason in failure.reason
+    assert (failure.operation, failure.tensor) == ("Numeric.Add", 7)
+    assert "float32[4]" in failure.shapes

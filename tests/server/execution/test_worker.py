@@ -1,16 +1,21 @@
-"""A session's thread does its work in order, and outlives whatever its work raises."""
+"""The thread of a session runs its calls in order and survives what they raise."""
 
 from __future__ import annotations
 
 import queue
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.execution.worker import Worker
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, ValueError])
-def test_a_call_that_raises_is_told_and_the_next_one_runs(raised: type[BaseException]) -> None:
+def test_a_call_that_raises_is_reported_and_the_next_one_runs(raised: type[BaseException]) -> None:
     events: queue.Queue[object] = queue.Queue()
 
     def call() -> None:
@@ -27,7 +32,7 @@ def test_a_call_that_raises_is_told_and_the_next_one_runs(raised: type[BaseExcep
     assert not worker.queued
 
 
-def test_a_thread_that_cannot_be_prepared_is_told_and_ends_its_calls() -> None:
+def test_a_failed_preparation_is_reported_and_calls_still_run() -> None:
     events: queue.Queue[object] = queue.Queue()
 
     def prepare() -> None:
@@ -39,6 +44,135 @@ def test_a_thread_that_cannot_be_prepared_is_told_and_ends_its_calls() -> None:
     worker.submit(nothing)
     worker.stop()
     assert [events.get(timeout=5) for _ in range(2)] == [KeyboardInterrupt, "done"]
+
+
+def test_calls_run_in_order_on_one_thread_after_its_preparation() -> None:
+    seen: list[tuple[str, int]] = []
+    done = threading.Event()
+
+    def note(name: str) -> Callable[[], None]:
+        return lambda: seen.append((name, threading.get_ident()))
+
+    worker = Worker("test", note("prepared"), nothing, raise_again)
+    for number in range(5):
+        worker.submit(note(str(number)))
+    worker.submit(done.set)
+    worker.stop()
+    assert done.wait(5)
+    names, threads = zip(*seen, strict=True)
+    assert names == ("prepared", "0", "1", "2", "3", "4")
+    assert len(set(threads)) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_calls_queued_before_the_stop_run_and_none_after_it() -> None:
+    started, go, ended = threading.Event(), threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def block() -> None:
+        started.set()
+        assert go.wait(5)
+
+    worker = Worker("test", nothing, nothing, raise_again)
+    worker.submit(block)
+    for number in range(3):
+        worker.submit(partial(seen.append, number))
+    worker.submit(ended.set)
+    worker.stop()
+    worker.submit(lambda: seen.append(99))
+    assert started.wait(5)
+    assert not seen
+    assert worker.queued == 6
+    go.set()
+    assert ended.wait(5)
+    assert worker._thread is not None
+    worker._thread.join(5)
+    assert not worker._thread.is_alive()
+    assert seen == [0, 1, 2]
+    assert worker.queued == 1  # what came after the stop
+
+
+def test_a_worker_without_calls_has_no_thread() -> None:
+    worker = Worker("test", raise_again, raise_again, raise_again)
+    worker.stop()
+    assert worker._thread is None
+
+
+def test_a_slow_call_does_not_delay_another_session() -> None:
+    go, blocked, other_done = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert go.wait(5)
+
+    slow = Worker("slow", nothing, nothing, raise_again)
+    other = Worker("other", nothing, nothing, raise_again)
+    slow.submit(block)
+    assert blocked.wait(5)
+    other.submit(other_done.set)
+    assert other_done.wait(5)
+    assert slow.queued == 1
+    go.set()
+    slow.stop()
+    other.stop()
+
+
+def test_waiting_bytes_count_in_the_pool_until_their_call_has_ended() -> None:
+    pool = Pool(100)
+    started, go = threading.Event(), threading.Event()
+    progress: queue.Queue[None] = queue.Queue()
+
+    def block() -> None:
+        started.set()
+        assert go.wait(5)
+
+    worker = Worker("test", nothing, lambda: progress.put(None), raise_again, pool)
+    worker.submit(block, 10)
+    worker.submit(nothing, 5)
+    worker.submit(nothing)
+    assert started.wait(5)
+    assert (worker.queued, worker.queued_bytes, pool.taken) == (3, 15, 15)
+    go.set()
+    worker.stop()
+    for _ in range(3):
+        progress.get(timeout=5)
+    assert (worker.queued, worker.queued_bytes, pool.taken) == (0, 0, 0)
+
+
+def test_a_call_that_raises_gives_its_bytes_back() -> None:
+    pool = Pool(100)
+    errors: queue.Queue[BaseException] = queue.Queue()
+    progress: queue.Queue[None] = queue.Queue()
+    worker = Worker("test", nothing, lambda: progress.put(None), errors.put, pool)
+    worker.submit(lambda: [][0], 10)
+    worker.stop()
+    assert isinstance(errors.get(timeout=5), IndexError)
+    progress.get(timeout=5)
+    assert pool.taken == 0
+
+
+def test_the_arrays_of_a_call_are_freed_when_it_has_ended() -> None:
+    class Held:
+        """An object that a call holds."""
+
+    progress: queue.Queue[None] = queue.Queue()
+    worker = Worker("test", nothing, lambda: progress.put(None), raise_again)
+    held = Held()
+    gone = threading.Event()
+    weakref.finalize(held, gone.set)
+    worker.submit(partial(discard, held))
+    del held
+    progress.get(timeout=5)
+    assert gone.wait(5)
+    worker.stop()
+
+
+def raise_again(*errors: BaseException) -> None:
+    raise AssertionError("this must not be called") from (errors or (None,))[0]
+
+
+def discard(held: object) -> None:
+    """Do nothing with an object."""
 
 
 def nothing() -> None:

@@ -1,0 +1,241 @@
+"""The interpreter runs operations in order; their failures become the values of their outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import I32
+from burn_remote_protocol.errors import (
+    DeviceLost,
+    LimitExceeded,
+    OperationFailed,
+    OutOfMemory,
+    QuotaExceeded,
+    UnknownTensor,
+)
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_server.backends.array import ArraySession
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.execution import interpreter as module
+from support.engines import EngineSession, vector
+from support.kernels import signature
+
+ADD = signature("Numeric.Add", vector(2), vector(2))
+NEGATE = signature("Numeric.MulScalar", vector(2), rhs=-1.0)
+MAXIMA = signature("Numeric.MaxDimWithIndices", TensorSpec((2, 3), ADD.call.inputs[0].dtype), dim=1)
+
+
+def last_use(signed: Signature, position: int) -> Signature:
+    """Return a signature with one input marked as used for the last time."""
+    arguments = list(signed.arguments)
+    argument = arguments[position]
+    assert isinstance(argument, TensorUse)
+    arguments[position] = argument._replace(status=TensorStatus.READ_WRITE)
+    return replace(signed, arguments=tuple(arguments))
+
+
+class Kernels(NumpyBackend):
+    """A device on which each kernel call takes the next of ``steps``: a result or an exception."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__()
+        self.steps = [*steps]
+        self.cleanups = 0
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> ArraySession:
+        return ScriptedSession(self, {}, lambda seed: None, custom)
+
+    def memory_cleanup(self) -> None:
+        self.cleanups += 1
+
+    def call(self, *inputs: Any) -> Any:
+        step = self.steps.pop(0)
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+
+class ScriptedSession(ArraySession):
+    def bind(self, signature: Signature) -> Any:
+        assert isinstance(self._backend, Kernels)
+        return self._backend.call
+
+
+def started(*values: float, backend: Any = None, **options: Any) -> EngineSession:
+    session = EngineSession(backend=backend, **options)
+    session.upload(1, *(values or (1, 2)))
+    return session
+
+
+def test_operations_run_in_order_and_count() -> None:
+    session = started()
+    for operation, tensors in ((NEGATE, (1, 2)), (ADD, (1, 2, 3)), (NEGATE, (3, 1))):
+        session.interpreter.execute(Operation(operation, tensors))
+    assert session.values(3, size=2) == [0, 0]
+    assert session.values(1, size=2) == [0, 0]
+    assert session.interpreter.executed == 3
+
+
+def test_an_output_may_replace_an_input() -> None:
+    session = started()
+    session.interpreter.execute(Operation(ADD, (1, 1, 1)))
+    assert session.values(1, size=2) == [2, 4]
+    assert (session.quota.bytes, session.quota.tensors) == (8, 1)
+
+
+def test_the_last_use_of_an_input_frees_it() -> None:
+    session = started()
+    session.interpreter.execute(Operation(last_use(NEGATE, 0), (1, 2)))
+    assert list(session.tensors.arrays) == [2]
+    assert (session.quota.bytes, session.quota.tensors) == (8, 1)
+
+
+def test_the_last_use_of_an_input_frees_it_although_the_operation_fails() -> None:
+    session = started(1, 2, 3)
+    session.interpreter.execute(Operation(last_use(NEGATE, 0), (1, 2)))
+    assert not session.tensors.arrays
+    assert session.quota.bytes == 0
+    assert [tensors for tensors, _ in session.outbox.failures] == [(2,)]
+
+
+def test_all_outputs_of_a_failed_operation_have_its_failure() -> None:
+    session = EngineSession()
+    session.interpreter.execute(Operation(MAXIMA, (9, 2, 3)))
+    ((tensors, failure),) = session.outbox.failures
+    assert tensors == (2, 3)
+    assert session.tensors.slot(2) is session.tensors.slot(3) is failure
+    assert failure.tensor == 2
+
+
+def test_several_outputs_are_stored_and_counted() -> None:
+    session = EngineSession()
+    session.tensors.store(1, np.array([[1, 5, 2], [4, 3, 0]], np.float32))
+    session.interpreter.execute(Operation(MAXIMA, (1, 2, 3)))
+    assert session.tensors.array(2).ravel().tolist() == [5, 4]
+    assert session.tensors.array(3).ravel().tolist() == [1, 0]
+    assert session.quota.tensors == 3
+
+
+def test_an_error_of_a_kernel_is_the_failure_of_its_outputs_only() -> None:
+    session = started(backend=Kernels(ZeroDivisionError("in the kernel"), np.ones(2, np.float32)))
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    session.interpreter.execute(Operation(NEGATE, (1, 3)))
+    ((_, failure),) = session.outbox.failures
+    assert failure.reason == "ZeroDivisionError: in the kernel"
+    assert failure.operation == "Numeric.MulScalar"
+    assert session.values(3, size=2) == [1, 1]
+    assert session.quota.tensors == 2
+
+
+def test_an_operation_without_memory_runs_again_after_a_cleanup() -> None:
+    backend = Kernels(MemoryError(), np.ones(2, np.float32))
+    session = started(backend=backend)
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    assert backend.cleanups == 1
+    assert session.values(2, size=2) == [1, 1]
+    assert not session.outbox.failures
+
+
+def test_an_operation_without_memory_twice_fails_and_gives_its_quota_back() -> None:
+    session = started(backend=Kernels(MemoryError(), MemoryError()))
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    ((_, failure),) = session.outbox.failures
+    assert isinstance(failure, OutOfMemory)
+    assert (session.quota.bytes, session.quota.tensors) == (8, 1)
+
+
+def test_an_interrupt_passes_and_gives_the_quota_back() -> None:
+    session = started(backend=Kernels(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    assert (session.quota.bytes, session.quota.tensors) == (8, 1)
+    assert not session.outbox.failures
+
+
+def test_a_result_beyond_the_quota_fails_before_its_kernel_runs() -> None:
+    backend = Kernels()  # running any kernel would raise IndexError
+    session = started(backend=backend, max_bytes=15)
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    ((_, failure),) = session.outbox.failures
+    assert isinstance(failure, QuotaExceeded)
+    assert session.quota.bytes == 8
+
+
+def test_an_operation_that_costs_too_much_fails_before_its_kernel_runs() -> None:
+    session = started(backend=Kernels(), max_operation_cost=0)
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    ((_, failure),) = session.outbox.failures
+    assert isinstance(failure, QuotaExceeded)
+    assert "max_operation_cost" in failure.reason
+
+
+def test_inputs_of_another_dtype_fail_the_operation() -> None:
+    session = started()
+    session.tensors.store(2, np.zeros(2, np.int32))
+    session.interpreter.execute(Operation(ADD, (1, 2, 3)))
+    ((_, failure),) = session.outbox.failures
+    assert "int32[2]" in failure.reason
+    assert str(I32) not in failure.operation
+
+
+def test_an_unknown_input_fails_every_output_and_a_failed_one_is_passed_on_silently() -> None:
+    session = started()
+    session.interpreter.execute(Operation(ADD, (1, 9, 2)))
+    session.interpreter.execute(Operation(ADD, (2, 1, 3)))
+    ((_, failure),) = session.outbox.failures
+    assert isinstance(failure, UnknownTensor)
+    assert session.tensors.slot(3) is session.tensors.slot(2) is failure
+
+
+def test_signatures_without_numbers_are_prepared_once_and_the_oldest_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PLAN_CACHE_LENGTH", 2)
+    session = started()
+    third = signature("Numeric.Abs", vector(2))
+    session.interpreter.execute(Operation(ADD, (1, 1, 2)))
+    prepared = session.interpreter.known_plan(ADD)
+    session.interpreter.execute(Operation(ADD, (1, 1, 2)))
+    assert session.interpreter.known_plan(ADD) is prepared is not None
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    session.interpreter.execute(Operation(third, (1, 2)))
+    assert session.interpreter.known_plan(ADD) is None
+    assert session.interpreter.known_plan(third) is not None
+
+
+def test_large_signatures_beyond_the_free_bytes_end_the_session_or_count() -> None:
+    session = EngineSession(max_bytes=1)
+    many = signature("Base.Cat", tuple(vector(1) for _ in range(1000)), dim=0)
+    with pytest.raises(LimitExceeded, match="large signatures"):
+        for number in range(100):
+            session.interpreter.define(number, many)
+
+
+def test_nothing_runs_on_a_lost_device() -> None:
+    session = started(backend=Kernels())
+    session.interpreter.define(0, NEGATE)
+    session.interpreter.lose("the GPU is gone")
+    session.interpreter.lose("a later reason")
+    session.interpreter.define(1, ADD)
+    session.run((0, 1, 2), (1, 1, 1, 3))
+    assert [type(failure) for _, failure in session.outbox.failures] == [DeviceLost, DeviceLost]
+    assert {failure.reason for _, failure in session.outbox.failures} == {"the GPU is gone"}
+
+
+def test_clearing_frees_everything_once() -> None:
+    session = started()
+    session.interpreter.define(0, NEGATE)
+    session.run((0, 1, 2))
+    session.interpreter.clear()
+    session.interpreter.clear()
+    assert (session.quota.bytes, session.quota.tensors) == (0, 0)
+    assert not session.interpreter.numbered
+    assert len(session.tensors) == 0
+    assert all(isinstance(failure, OperationFailed) for _, failure in session.outbox.failures)

@@ -1,0 +1,104 @@
+"""A fetch in flight settles once, whichever of its events comes first."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_server.execution.slots import InFlight, Uploading
+from support.engines import vector
+
+FIRST = TransferFailed("first")
+SECOND = TransferFailed("second")
+
+
+def outcome(slot: InFlight) -> object:
+    """Return the delivered array, or the error in its place."""
+    try:
+        return slot.array()
+    except TransferFailed as error:
+        return error
+
+
+EVENTS: dict[str, Callable[[InFlight], None]] = {
+    "array 1": lambda slot: slot.complete("array 1"),
+    "array 2": lambda slot: slot.complete("array 2"),
+    "first": lambda slot: slot.fail(FIRST),
+    "second": lambda slot: slot.fail(SECOND),
+}
+OUTCOMES = {"array 1": "array 1", "array 2": "array 2", "first": FIRST, "second": SECOND}
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(EVENTS, 3)], ids="-".join)
+def test_the_first_delivery_counts(order: tuple[str, ...]) -> None:
+    slot = InFlight(vector(2))
+    assert not slot.arrived()
+    for event in order:
+        EVENTS[event](slot)
+        assert slot.arrived()
+        assert outcome(slot) is OUTCOMES[order[0]]
+
+
+def test_a_dropped_tensor_is_not_kept_alive() -> None:
+    before, after = InFlight(vector(2)), InFlight(vector(2))
+    before.complete("array")
+    before.drop()
+    after.drop()
+    after.complete("array")
+    assert before.array() is None
+    assert after.array() is None
+
+
+def test_a_fetch_without_patience_left_fails_for_good() -> None:
+    slot = InFlight(vector(2), patience_seconds=0.0)
+    with pytest.raises(TransferFailed, match="did not arrive within 0 seconds"):
+        slot.array()
+    slot.complete("too late")
+    with pytest.raises(TransferFailed):
+        slot.array()
+
+
+def test_every_waiting_thread_gets_the_array() -> None:
+    slot = InFlight(vector(2))
+    received: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: received.append(slot.array()), daemon=True)
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    slot.complete("array")
+    for thread in threads:
+        thread.join(5)
+    assert received == ["array"] * 3
+
+
+def test_of_concurrent_deliveries_one_counts() -> None:
+    for _ in range(20):
+        slot = InFlight(None)
+        barrier = threading.Barrier(4)
+        threads = [
+            threading.Thread(target=partial(deliver, slot, barrier, name), daemon=True)
+            for name in EVENTS
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        assert outcome(slot) is outcome(slot)
+        assert outcome(slot) in OUTCOMES.values()
+
+
+def deliver(slot: InFlight, barrier: threading.Barrier, name: str) -> None:
+    barrier.wait(5)
+    EVENTS[name](slot)
+
+
+def test_a_new_upload_has_received_nothing() -> None:
+    upload = Uploading(vector(3), "buffer")
+    assert (upload.size, upload.received, upload.upload) == (12, 0, "buffer")
