@@ -1,17 +1,27 @@
-"""Exposed tensors and fetches meet: once each, in any order, within bounds."""
+"""The registry of exposed tensors serves each fetch once, in any order, within bounds."""
 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
+from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.execution import exposed as module
-from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers
+from burn_remote_server.execution.exposed import (
+    BURN,
+    Exposed,
+    ExposeLimits,
+    Transfers,
+    burn_domain,
+    transfer_key,
+)
 
 KEY = ("native", b"id")
 OWNER = object()
@@ -65,7 +75,7 @@ def test_an_id_in_use_is_refused_and_keeps_its_tensor() -> None:
     assert got == [exposed("first")]
 
 
-def test_ids_of_two_dialects_do_not_meet() -> None:
+def test_ids_of_two_dialects_are_separate() -> None:
     registry = Transfers()
     got: list[Exposed] = []
     expose(registry, exposed())
@@ -88,7 +98,7 @@ def test_a_tensor_that_nobody_fetches_is_freed_when_it_expires(
     assert len(registry) == 0
 
 
-def test_a_session_that_ends_takes_its_exposed_tensors_along() -> None:
+def test_the_end_of_a_session_withdraws_its_exposed_tensors() -> None:
     registry = Transfers()
     other = object()
     expose(registry, exposed())
@@ -97,7 +107,7 @@ def test_a_session_that_ends_takes_its_exposed_tensors_along() -> None:
     assert len(registry) == 1
 
 
-def test_a_session_may_expose_only_so_many() -> None:
+def test_the_exposed_tensors_of_a_session_are_bounded() -> None:
     registry, limits = Transfers(), ExposeLimits(count=2)
     for name in (b"1", b"2"):
         registry.expose(("native", name), exposed(), owner=OWNER, count=1, expires_seconds=9)
@@ -106,7 +116,7 @@ def test_a_session_may_expose_only_so_many() -> None:
     expose(registry, exposed(), limits=limits, owner=object())  # another's
 
 
-def test_a_session_may_expose_only_so_many_bytes() -> None:
+def test_the_exposed_bytes_of_a_session_are_bounded() -> None:
     registry, limits = Transfers(), ExposeLimits(bytes=7)
     registry.expose(("native", b"1"), exposed(), owner=OWNER, count=1, expires_seconds=9)
     with pytest.raises(QuotaExceeded, match="8 would be held, 7 are allowed"):
@@ -115,7 +125,7 @@ def test_a_session_may_expose_only_so_many_bytes() -> None:
     expose(registry, exposed(), limits=limits)  # what was fetched counts no longer
 
 
-def test_a_tensor_expires_when_the_server_says_so_if_that_is_sooner(
+def test_a_tensor_expires_after_the_servers_limit_if_that_is_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
@@ -127,7 +137,7 @@ def test_a_tensor_expires_when_the_server_says_so_if_that_is_sooner(
     assert len(registry) == 0
 
 
-def test_those_who_wait_for_a_tensor_that_was_refused_learn_why() -> None:
+def test_waiting_fetches_of_a_refused_expose_get_its_error() -> None:
     registry = Transfers()
     got: list[Exposed] = []
     registry.fetch(KEY, got.append)
@@ -145,7 +155,7 @@ def test_a_fetch_that_gave_up_does_not_take_the_tensor() -> None:
     assert (got, late) == ([exposed()], [])
 
 
-def test_only_so_many_fetches_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_fetches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     registry = Transfers()
     for name in (b"1", b"2"):
@@ -184,7 +194,7 @@ def test_fetches_that_ended_make_room(end: str, monkeypatch: pytest.MonkeyPatch)
         registry.fetch(KEY, got.append)
 
 
-def test_what_was_fetched_is_not_held_until_the_deadline_of_what_was_not() -> None:
+def test_a_fetched_tensor_is_freed_before_its_deadline() -> None:
     registry = Transfers()
     registry.expose(("native", b"kept"), exposed(), owner=OWNER, count=1, expires_seconds=60)
     alive: list[weakref.ref[Tensor]] = []
@@ -216,7 +226,7 @@ class CountingOwner:
     __hash__ = object.__hash__
 
 
-def test_giving_up_looks_at_one_of_many_fetches_under_the_same_id() -> None:
+def test_forgetting_one_of_many_fetches_under_an_id_takes_constant_time() -> None:
     registry = Transfers()
     looked = 0
 
@@ -239,7 +249,7 @@ def test_giving_up_looks_at_one_of_many_fetches_under_the_same_id() -> None:
     assert not registry._waiting
 
 
-def test_a_session_that_exposed_nothing_withdraws_without_a_look_at_what_others_exposed() -> None:
+def test_a_withdrawal_does_not_visit_other_sessions_entries() -> None:
     registry = Transfers()
     others = CountingOwner()
     for number in range(1000):
@@ -280,3 +290,105 @@ def test_tensors_that_expire_at_one_moment_are_freed_in_slices(
         left.append(len(registry))
     assert left == [15, 5]
     assert len(registry) == 0
+
+
+def test_tensors_under_one_id_are_fetched_in_the_order_of_their_exposes() -> None:
+    registry = Transfers()
+    received: list[Exposed] = []
+    for name in ("first", "second"):
+        expose(registry, exposed(name), is_secret=False)
+    for _ in range(2):
+        registry.fetch(KEY, received.append)
+    assert received == [exposed("first"), exposed("second")]
+
+
+def test_waiting_fetches_are_served_in_their_order() -> None:
+    registry = Transfers()
+    received: list[int] = []
+    for number in range(3):
+        registry.fetch(KEY, lambda _, number=number: received.append(number))  # type: ignore[misc]
+    expose(registry, exposed(), count=2)
+    assert received == [0, 1]
+    expose(registry, exposed())
+    assert received == [0, 1, 2]
+
+
+def test_a_callback_may_use_the_registry() -> None:
+    registry = Transfers()
+    received: list[Exposed] = []
+    other = ("native", b"other")
+
+    def expose_another(_: Exposed) -> None:
+        registry.expose(other, exposed("b"), owner=OWNER, count=1, expires_seconds=60.0)
+        registry.fetch(other, received.append)
+
+    registry.fetch(KEY, expose_another)
+    expose(registry, exposed())
+    assert received == [exposed("b")]
+
+
+def test_failed_tensors_and_exposes_without_fetches_take_no_bytes() -> None:
+    registry = Transfers()
+    failed = Exposed(None, TensorSpec((10,), F32), None, TransferFailed("x"))  # type: ignore[arg-type]
+    expose(registry, failed, limits=ExposeLimits(bytes=0))
+    expose(registry, exposed(), count=0, limits=ExposeLimits(count=0))
+    assert len(registry) == 1
+
+
+def test_exposes_fetches_and_expired_tensors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    registry = Transfers()
+    expose(registry, exposed(), count=2, expires_seconds=5.0)
+    registry.fetch(KEY, lambda _: None)
+    now = 106.0
+    assert not registry.expire()
+    assert (registry.exposed, registry.served, registry.expired) == (1, 1, 1)
+
+
+def test_concurrent_exposes_and_fetches_are_paired_once_each() -> None:
+    registry = Transfers()
+    received: list[int] = []
+    barrier = threading.Barrier(2)
+    keys = [("native", bytes([number])) for number in range(200)]
+
+    def expose_all() -> None:
+        barrier.wait(5)
+        for key in keys:
+            registry.expose(key, exposed(), owner=OWNER, count=1, expires_seconds=60.0)
+
+    thread = threading.Thread(target=expose_all, daemon=True)
+    thread.start()
+    barrier.wait(5)
+    for number, key in enumerate(keys):
+        registry.fetch(key, lambda _, number=number: received.append(number))  # type: ignore[misc]
+    thread.join(5)
+    assert sorted(received) == [*range(200)]
+    assert len(registry) == 0
+    assert registry.exposed_by(OWNER) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_equal"),
+    [
+        ("ws://gpu-box:3000/", "ws://GPU-box:3000", True),
+        ("ws://gpu-box:80/1", "ws://gpu-box/1", True),
+        ("ws://gpu-box//token/1", "ws://gpu-box/token/1", True),
+        ("ws://gpu-box/token/a", "ws://gpu-box/token/b", False),
+        ("ws://gpu-box/token/A", "ws://gpu-box/token/a", False),
+        ("ws://one", "ws://other", False),
+    ],
+)
+def test_the_domain_of_small_ids_is_the_address_without_its_spelling(
+    one: str, other: str, are_equal: bool
+) -> None:
+    assert (burn_domain(one) == burn_domain(other)) == are_equal
+    assert burn_domain(one).startswith(BURN)
+
+
+def test_only_secret_numbers_are_found_from_every_domain() -> None:
+    secret = 2**63 + 12345
+    assert is_secret(secret)
+    assert transfer_key("a", secret) == transfer_key("b", secret)
+    assert transfer_key("a", 1) != transfer_key("b", 1)
+    assert transfer_key("a", bytes(32)) != transfer_key("b", bytes(32))

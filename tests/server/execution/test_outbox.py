@@ -1,4 +1,4 @@
-"""What leaves a session, in which order, and what the server keeps of it."""
+"""The outbox of a native session: order, turns, limits and replay of its frames."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import weakref
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, INLINE_BYTES, decode_frame
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import QuotaExceeded
-from burn_remote_protocol.messages import Chunk, Fetch, Lent, Reply
+from burn_remote_protocol.errors import LimitExceeded, OperationFailed, QuotaExceeded
+from burn_remote_protocol.messages import Chunk, Failed, Fetch, Lent, Reply
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.slots import InFlight
 
@@ -32,7 +33,7 @@ def taken(outbox: NativeOutbox) -> list[object]:
     return messages
 
 
-def test_a_large_answer_is_its_shape_and_then_chunks_in_order() -> None:
+def test_a_large_reply_is_a_spec_followed_by_chunks_in_order() -> None:
     outbox = NativeOutbox(no_fetch)
     outbox.reply(1, data(2 * CHUNK_BYTES + 1))
     first, *chunks = taken(outbox)
@@ -42,7 +43,7 @@ def test_a_large_answer_is_its_shape_and_then_chunks_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_of_an_answer_that_is_abandoned_nothing_more_leaves() -> None:
+def test_an_abandoned_read_sends_nothing_more() -> None:
     outbox = NativeOutbox(no_fetch, max_waiting_bytes=3 * CHUNK_BYTES)
     outbox.reply(1, data(2 * CHUNK_BYTES))
     outbox.reply(2, data(CHUNK_BYTES))
@@ -54,13 +55,13 @@ def test_of_an_answer_that_is_abandoned_nothing_more_leaves() -> None:
     assert len(outbox) == 0
 
 
-def test_what_is_lent_is_its_shape_and_then_the_handle() -> None:
+def test_a_loan_is_a_spec_followed_by_the_handle() -> None:
     outbox = NativeOutbox(no_fetch)
     outbox.lend(1, TensorSpec((3,), U8), b"handle")
     assert taken(outbox) == [Reply(1, TensorSpec((3,), U8)), Lent(1, b"handle")]
 
 
-def test_large_answers_take_turns_and_small_ones_go_first() -> None:
+def test_large_replies_take_turns_and_small_ones_go_first() -> None:
     outbox = NativeOutbox(no_fetch)
     outbox.reply(1, data(2 * CHUNK_BYTES))
     outbox.reply(2, data(2 * CHUNK_BYTES))
@@ -71,7 +72,7 @@ def test_large_answers_take_turns_and_small_ones_go_first() -> None:
 
 
 @pytest.mark.parametrize("has_checksums", [False, True])
-def test_chunks_carry_checksums_where_they_were_asked_for(has_checksums: bool) -> None:
+def test_chunks_carry_checksums_on_request(has_checksums: bool) -> None:
     outbox = NativeOutbox(no_fetch, has_checksums=has_checksums)
     outbox.follow(1, data(CHUNK_BYTES))
     outbox.take()
@@ -80,7 +81,7 @@ def test_chunks_carry_checksums_where_they_were_asked_for(has_checksums: bool) -
     assert frame[0][1] == has_checksums
 
 
-def test_more_waiting_answers_than_allowed_are_refused_until_some_were_sent() -> None:
+def test_large_replies_beyond_the_limit_are_refused_until_some_are_sent() -> None:
     outbox = NativeOutbox(no_fetch, max_waiting_bytes=100_000)
     for request in (1, 2, 3):
         outbox.reply(request, data(50_000))
@@ -91,14 +92,14 @@ def test_more_waiting_answers_than_allowed_are_refused_until_some_were_sent() ->
     assert isinstance(taken(outbox)[0].value, TensorSpec)  # type: ignore[attr-defined]
 
 
-def test_one_answer_alone_is_never_too_much() -> None:
+def test_a_single_large_reply_is_never_refused() -> None:
     outbox = NativeOutbox(no_fetch, max_waiting_bytes=10)
     outbox.reply(1, data(50_000))
     assert isinstance(taken(outbox)[0].value, TensorSpec)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("is_resumable", [True, False])
-def test_elements_are_kept_after_sending_only_where_they_may_be_sent_again(
+def test_sent_elements_are_kept_only_for_a_resumable_session(
     is_resumable: bool,
 ) -> None:
     outbox = NativeOutbox(no_fetch, is_resumable=is_resumable)
@@ -114,9 +115,125 @@ def test_elements_are_kept_after_sending_only_where_they_may_be_sent_again(
     assert alive() is None
 
 
-def test_giving_up_one_of_two_equal_downloads_leaves_the_other() -> None:
+def test_abandoning_one_of_two_equal_reads_keeps_the_other() -> None:
     outbox = NativeOutbox(no_fetch)
     for request in (1, 2):
         outbox.follow(request, data(2 * CHUNK_BYTES))
     outbox.abandon(2)
     assert {message.payload for message in taken(outbox) if isinstance(message, Chunk)} == {1}
+
+
+def test_replies_and_failures_leave_in_the_order_in_which_they_were_made() -> None:
+    outbox = NativeOutbox(no_fetch)
+    failure = OperationFailed("in the kernel", operation="Numeric.Add", tensor=2)
+    outbox.reply(1, None)
+    outbox.failed((2, 3), failure)
+    outbox.reply(4, 7)
+    outbox.reply(5, QuotaExceeded("full"))
+    first, failed, number, refused = taken(outbox)
+    assert [first, number] == [Reply(1, None), Reply(4, 7)]
+    assert isinstance(failed, Failed)
+    assert (failed.tensors, failed.error.reason) == ((2, 3), "in the kernel")
+    assert isinstance(refused, Reply)
+    assert isinstance(refused.value, QuotaExceeded)
+
+
+def test_failures_are_counted_by_their_code() -> None:
+    outbox = NativeOutbox(no_fetch)
+    for error in (OperationFailed("a"), QuotaExceeded("b"), OperationFailed("c")):
+        outbox.failed((1,), error)
+    assert outbox.failures == {OperationFailed.code: 2, QuotaExceeded.code: 1}
+
+
+def test_an_empty_outbox_has_nothing_to_send() -> None:
+    outbox = NativeOutbox(no_fetch)
+    assert outbox.take() is None
+    outbox.reply(1, None)
+    assert len(outbox) == 1
+    assert taken(outbox) == [Reply(1, None)]
+    assert len(outbox) == 0
+
+
+def test_a_replay_sends_unacknowledged_frames_before_new_ones_and_once() -> None:
+    outbox = NativeOutbox(no_fetch)
+    for request in (1, 2, 3):
+        outbox.reply(request, None)
+    taken(outbox)
+    outbox.window.acknowledge(1)
+    outbox.reply(4, None)
+    outbox.replay()
+    assert taken(outbox) == [Reply(request, None) for request in (2, 3, 4)]
+    assert outbox.window.sent == 4
+    outbox.replay()
+    outbox.replay()
+    assert taken(outbox) == [Reply(request, None) for request in (2, 3, 4)]
+
+
+def test_a_replay_repeats_the_chunks_of_a_read_that_was_interrupted() -> None:
+    outbox = NativeOutbox(no_fetch)
+    array = np.arange(2 * CHUNK_BYTES + 5, dtype=np.uint8)
+    outbox.reply(1, TensorData(array.data, array.shape, U8))
+    outbox.take()
+    outbox.take()  # the spec and the first of three chunks
+    outbox.window.acknowledge(1)
+    outbox.replay()
+    chunks = [message for message in taken(outbox) if isinstance(message, Chunk)]
+    assert [chunk.offset for chunk in chunks] == [0, CHUNK_BYTES, 2 * CHUNK_BYTES]
+    assert b"".join(bytes(chunk.data) for chunk in chunks) == array.tobytes()
+
+
+def test_a_continued_read_starts_at_its_offset() -> None:
+    outbox = NativeOutbox(no_fetch)
+    outbox.follow(1, data(100), start=60)
+    outbox.follow(2, data(100), start=100)
+    chunks = [message for message in taken(outbox) if isinstance(message, Chunk)]
+    assert [(chunk.payload, chunk.offset, len(chunk.data)) for chunk in chunks] == [(1, 60, 40)]
+
+
+def test_a_fetch_is_passed_on_with_its_slot() -> None:
+    started: list[object] = []
+    outbox = NativeOutbox(lambda task, slot: started.extend((task, slot)))
+    task, slot = Fetch(bytes(32), "burn://peer", 1, None), InFlight(None)
+    outbox.fetch(task, slot)
+    assert started == [task, slot]
+    assert len(outbox) == 0
+
+
+def test_a_small_reply_beyond_the_quota_is_refused_in_its_place() -> None:
+    outbox, quota = NativeOutbox(no_fetch), Quota(0, 1)
+    outbox.count_in(OverheadAccount(quota))
+    count = 0
+    while True:
+        outbox.reply(count, data(INLINE_BYTES))
+        if len(outbox._frames[-1]) < INLINE_BYTES:
+            break
+        count += 1
+    last = taken(outbox)[-1]
+    assert isinstance(last, Reply)
+    assert isinstance(last.value, QuotaExceeded)
+    assert last.value.operation == "Read"
+    assert count > 0
+
+
+def test_a_session_whose_waiting_failures_fill_its_quota_is_ended() -> None:
+    outbox, quota = NativeOutbox(no_fetch), Quota(0, 1)
+    outbox.count_in(OverheadAccount(quota))
+    long = OperationFailed("x" * 10_000)
+    with pytest.raises(LimitExceeded, match="frames that wait to be sent"):
+        for tensor in range(1000):
+            outbox.failed((tensor,), long)
+    assert len(outbox) < 1000
+
+
+def test_counted_frames_are_freed_when_they_are_acknowledged() -> None:
+    outbox, quota = NativeOutbox(no_fetch), Quota(2**20, 1)
+    outbox.count_in(OverheadAccount(quota))
+    for tensor in range(60):
+        outbox.failed((tensor,), OperationFailed("x" * 10_000))
+    held = quota.held
+    assert held > 0
+    taken(outbox)
+    assert quota.held == held
+    outbox.window.acknowledge(60)
+    gc.collect()
+    assert quota.held == 0
