@@ -36,6 +36,7 @@ from burn_remote_server.telemetry.counters import Counters, Tally
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.burn_peers import is_expected
+from burn_remote_server.transfers.handovers import Handovers
 from burn_remote_server.transfers.peers import Peers
 from burn_remote_server.transfers.sending import Sending
 from burn_remote_server.transfers.turns import Deadlines
@@ -154,14 +155,14 @@ class Device:
                 settings.transfer_expiry_seconds,
             ),
         )
-        self.host.arrivals.open(outbox)
+        self.host.open_fetches(outbox)
         session = Session(
             identifier,
             engine,
             interpreter,
             self.host.tally.open(),
             inline_cost=settings.inline_cost_limit,
-            stop_fetching=partial(self.host.arrivals.end, outbox),
+            stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
         )
         session.token = grant.name
@@ -211,7 +212,9 @@ class Host:
         self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
-        self._waiting: Final = Deadlines(settings.fetch_timeout_seconds, self._not_exposed)
+        seconds = settings.fetch_timeout_seconds
+        self._handovers: Final = Handovers(self.transfers, seconds, self._not_exposed)
+        self._waiting: Final = Deadlines(seconds, self._give_up)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
@@ -243,6 +246,10 @@ class Host:
             f"{self.settings.fetch_timeout_seconds:g} seconds; "
             "it may already have been fetched, or it may have expired"
         )
+
+    def _give_up(self, future: asyncio.Future[Exposed]) -> None:
+        if not future.done():
+            future.set_exception(self._not_exposed())
 
     def reload(self) -> None:
         """Reload tokens and certificates; if they are unusable, log it and keep the old ones."""
@@ -294,25 +301,42 @@ class Host:
         """Whether an address is that of one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
+    def open_fetches(self, owner: object) -> None:
+        """Let a session begin fetches; ``owner`` is its outbox."""
+        self._handovers.open(owner)
+        self.arrivals.open(owner)
+
+    def end_fetches(self, owner: object) -> None:
+        """Fail all fetches of a session that has ended."""
+        self._handovers.end(owner)
+        self.arrivals.end(owner)
+
+    def close_fetches(self) -> None:
+        """Fail the fetches of all sessions: the server stops."""
+        self._handovers.close()
+        self.arrivals.close()
+
     def start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
         """Start a fetch, from another session of this process or from a peer. Thread-safe.
 
         ``owner`` is the outbox of the session that fetches.
         """
-        fetch = self._fetch_locally if self.is_own(task.address) else self._fetch_from_peer
-        self.arrivals.begin(owner, slot, partial(fetch, owner, backend, task, slot))
+        if not self.is_own(task.address):
+            fetch = partial(self._fetch_from_peer, owner, backend, task, slot)
+            self.arrivals.begin(owner, slot, fetch)
+            return
 
-    async def _fetch_locally(
-        self, owner: object, backend: Backend, task: Fetch, slot: InFlight
-    ) -> None:
+        def deliver(exposed: Exposed) -> None:
+            if exposed.failure is not None or exposed.backend is backend:
+                hand_over(exposed, task, slot, backend)
+                return
+            # A copy between devices would delay the session that exposed the tensor.
+            copy = partial(asyncio.to_thread, hand_over, exposed, task, slot, backend)
+            self.arrivals.begin(owner, slot, copy)
+
         is_number = isinstance(task.transfer, int)
         domain = burn_domain(task.address) if is_number else NATIVE_TRANSFERS
-        try:
-            exposed = await self.exposed(transfer_key(domain, task.transfer))
-        except OperationFailed as error:
-            slot.fail(error)
-        else:
-            await asyncio.to_thread(hand_over, exposed, task, slot, backend)
+        self._handovers.begin(owner, slot, transfer_key(domain, task.transfer), deliver)
 
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight

@@ -63,7 +63,7 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
                 await service.stop(listener)
         finally:
             # Disconnected sessions under a lease are still open; cancel their fetches.
-            host.arrivals.close()
+            host.close_fetches()
         await host.peers.close()
 
 

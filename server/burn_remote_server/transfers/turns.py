@@ -1,14 +1,18 @@
-"""Work on the event loop that is cut into slices, so that everything else gets its turn."""
+"""Work on the event loop in slices, so that everything else gets its turn."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
-__all__ = ["Deadlines", "TurnQueue"]
+__all__ = ["Deadlines", "Slices", "TurnQueue"]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
 class TurnQueue:
@@ -27,15 +31,16 @@ class TurnQueue:
         Raises ``RuntimeError`` where the loop has closed.
         """
         with self._lock:
+            if not self._is_scheduled:
+                self._loop.call_soon_threadsafe(self._run)
+                self._is_scheduled = True
             self._calls.append(call)
-            if self._is_scheduled:
-                return
-            self._is_scheduled = True
-        self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
         try:
-            for _ in range(min(self._at_once, len(self._calls))):
+            with self._lock:
+                count = min(self._at_once, len(self._calls))
+            for _ in range(count):
                 self._calls.popleft()()
         finally:
             with self._lock:
@@ -44,42 +49,93 @@ class TurnQueue:
                 self._loop.call_soon(self._run)
 
 
-class Deadlines:
-    """Futures that fail after the same time each, a bounded number per turn of the event loop.
+class Slices:
+    """Calls for each of many items, a bounded number per turn of the event loop.
 
-    Timers of their own would all fire in one turn. Belongs to the event loop's thread.
+    Belongs to the event loop's thread.
     """
 
-    def __init__(self, seconds: float, failure: Callable[[], Exception], at_once: int = 64) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
+        self._loop: Final = loop
+        self._at_once: Final = at_once
+        self._begun: Final[deque[Iterator[object]]] = deque()
+
+    def call(self, call: Callable[[T], object], items: Iterable[T]) -> None:
+        """Call ``call(item)`` for each item, beginning with the next turn of the loop."""
+        self._begun.append(map(call, items))
+        if len(self._begun) == 1:
+            self._loop.call_soon(self._run)
+
+    def finish(self) -> None:
+        """Make all calls that are left, at once."""
+        while self._begun:
+            deque(self._begun.popleft(), maxlen=0)
+
+    def _run(self) -> None:
+        if not self._begun:
+            return
+        try:
+            made = sum(1 for _ in islice(self._begun[0], self._at_once))
+            if made < self._at_once:
+                self._begun.popleft()
+        finally:
+            if self._begun:
+                self._loop.call_soon(self._run)
+
+
+class Deadlines(Generic[H]):
+    """Items that expire after the same time each, a bounded number per turn of the event loop.
+
+    Timers of their own would all fire in one turn. Thread-safe; ``expire`` is called with each item
+    in the event loop's thread.
+    """
+
+    def __init__(self, seconds: float, expire: Callable[[H], None], at_once: int = 64) -> None:
         self._seconds: Final = seconds
-        self._failure: Final = failure
+        self._call: Final = expire
         self._at_once: Final = at_once
         self._loop: Final = asyncio.get_running_loop()
+        self._lock: Final = threading.Lock()
         # In the order of their deadlines.
-        self._futures: Final[OrderedDict[asyncio.Future[Any], float]] = OrderedDict()
-        self._timer: asyncio.Handle | None = None
+        self._items: Final[OrderedDict[H, float]] = OrderedDict()
+        self._is_scheduled = False
 
-    def add(self, future: asyncio.Future[Any]) -> None:
-        """Let a future fail when its time is over."""
-        self._futures[future] = self._loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._expire)
+    def add(self, item: H) -> None:
+        """Let an item expire when its time is over. Raises ``RuntimeError`` where the loop has
+        closed."""
+        with self._lock:
+            if not self._is_scheduled:
+                self._loop.call_soon_threadsafe(self._schedule)
+                self._is_scheduled = True
+            self._items[item] = self._loop.time() + self._seconds
 
-    def discard(self, future: asyncio.Future[Any]) -> None:
-        """Forget a future that nobody waits for any more."""
-        self._futures.pop(future, None)
+    def discard(self, item: H) -> None:
+        """Forget an item; it does not expire."""
+        with self._lock:
+            self._items.pop(item, None)
+
+    def _schedule(self) -> None:
+        with self._lock:
+            first = next(iter(self._items.values()), None)
+            self._is_scheduled = first is not None
+        if first is not None:
+            self._loop.call_at(first, self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
         now = self._loop.time()
-        for _ in range(self._at_once):
-            if not self._futures:
-                return
-            future, deadline = next(iter(self._futures.items()))
-            if deadline > now:
-                self._timer = self._loop.call_at(deadline, self._expire)
-                return
-            del self._futures[future]
-            if not future.done():
-                future.set_exception(self._failure())
-        self._timer = self._loop.call_soon(self._expire)
+        with self._lock:
+            due = [
+                item
+                for item, deadline in islice(self._items.items(), self._at_once)
+                if deadline <= now
+            ]
+            for item in due:
+                del self._items[item]
+        try:
+            for item in due:
+                self._call(item)
+        finally:
+            if len(due) == self._at_once:
+                self._loop.call_soon(self._expire)
+            else:
+                self._schedule()

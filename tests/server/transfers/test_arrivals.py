@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.transfers.arrivals import Arrivals
+from burn_remote_server.transfers.arrivals import FAILED_AT_ONCE, RUNNING_AT_ONCE, Arrivals
 from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((1000,), U8)
@@ -108,7 +110,7 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
         async with serve(source.handle, "127.0.0.1", 0) as server:
             source.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             yield Target(host), source
-            host.arrivals.close()
+            host.close_fetches()
             await host.peers.close()
 
 
@@ -301,7 +303,7 @@ async def test_a_host_that_closes_settles_what_its_sessions_fetch() -> None:
         _, begin = target.open()
         slot = begin(task(source))
         await source.heard.get()
-        target.host.arrivals.close()
+        target.host.close_fetches()
         with pytest.raises(TransferFailed, match="the session ended"):
             await awaited(slot)
 
@@ -408,3 +410,44 @@ def test_what_is_delivered_first_holds() -> None:
     slot.complete("array")
     slot.fail(TransferFailed("too late"))
     assert slot.array() == "array"
+
+
+async def test_a_session_runs_a_bounded_number_of_downloads_at_once_and_all_in_the_end() -> None:
+    running, most, order = 0, 0, []
+
+    async def download(number: int, slot: InFlight) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        order.append(number)
+        await asyncio.sleep(0)
+        running -= 1
+        slot.complete(number)
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals = Arrivals(tasks)
+        arrivals.open("session")
+        slots = [InFlight(SPEC) for _ in range(5 * RUNNING_AT_ONCE)]
+        for number, slot in enumerate(slots):
+            arrivals.begin("session", slot, partial(download, number, slot))
+        while not all(slot.arrived() for slot in slots):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+    assert [slot.array() for slot in slots] == order == [*range(len(slots))]
+    assert most == RUNNING_AT_ONCE
+
+
+async def test_downloads_that_wait_for_others_fail_with_their_session_in_slices() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals = Arrivals(tasks)
+        arrivals.open("session")
+        slots = [InFlight(SPEC) for _ in range(RUNNING_AT_ONCE + 5 * FAILED_AT_ONCE)]
+        for slot in slots:
+            arrivals.begin("session", slot, asyncio.Event().wait)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        arrivals.end("session")
+        failed = [0]
+        while failed[-1] < len(slots):
+            failed.append(sum(slot.arrived() for slot in slots))
+            await asyncio.sleep(0)
+    assert failed[1] == RUNNING_AT_ONCE
+    assert max(after - before for before, after in pairwise(failed)) <= FAILED_AT_ONCE

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from functools import partial
 
 import pytest
 
-from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.transfers.turns import Deadlines, TurnQueue
+from burn_remote_server.transfers.turns import Deadlines, Slices, TurnQueue
 
 
 async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop() -> None:
@@ -42,32 +42,69 @@ async def test_a_call_that_raises_does_not_keep_those_behind_it_from_being_made(
     assert [type(error) for error in raised] == [ValueError]
 
 
-async def test_futures_whose_time_is_over_at_one_moment_fail_in_several_turns() -> None:
-    loop = asyncio.get_running_loop()
-    deadlines = Deadlines(0.0, lambda: TransferFailed("too late"), at_once=10)
-    futures = [loop.create_future() for _ in range(35)]
-    for future in futures:
-        deadlines.add(future)
-    counts = []
+async def _counts_per_turn(made: list[int], count: int) -> list[int]:
+    """Return how many entries each turn of the loop adds until there are ``count``."""
+    seen = [len(made)]
     async with asyncio.timeout(5):
-        while not all(future.done() for future in futures):
+        while len(made) < count:
             await asyncio.sleep(0)
-            counts.append(sum(future.done() for future in futures))
-    assert max(after - before for before, after in zip([0, *counts], counts, strict=False)) <= 10
-    for future in futures:
-        with pytest.raises(TransferFailed, match="too late"):
-            future.result()
+            seen.append(len(made))
+    return [after - before for before, after in itertools.pairwise(seen)]
 
 
-async def test_a_future_that_was_discarded_is_left_alone() -> None:
-    loop = asyncio.get_running_loop()
-    deadlines = Deadlines(0.0, lambda: TransferFailed("too late"))
-    discarded, kept = loop.create_future(), loop.create_future()
-    deadlines.add(discarded)
-    deadlines.add(kept)
-    deadlines.discard(discarded)
-    async with asyncio.timeout(5):
-        with pytest.raises(TransferFailed):
-            await kept
-    assert not discarded.done()
-    discarded.cancel()
+async def test_items_that_expire_at_one_moment_expire_in_several_turns() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append, at_once=10)
+    for number in range(35):
+        deadlines.add(number)
+    assert max(await _counts_per_turn(expired, 35)) <= 10
+    assert expired == [*range(35)]
+
+
+async def test_an_item_that_was_discarded_does_not_expire() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append)
+    deadlines.add(1)
+    deadlines.add(2)
+    deadlines.discard(1)
+    await _counts_per_turn(expired, 1)
+    assert expired == [2]
+
+
+async def test_an_item_that_is_added_after_all_have_expired_expires_too() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append)
+    for number in range(3):
+        deadlines.add(number)
+        await _counts_per_turn(expired, number + 1)
+    assert expired == [0, 1, 2]
+
+
+async def test_items_are_handled_in_slices_and_in_their_order() -> None:
+    handled: list[int] = []
+    slices = Slices(asyncio.get_running_loop(), 10)
+    slices.call(handled.append, range(35))
+    slices.call(handled.append, range(35, 55))
+    assert not handled
+    assert max(await _counts_per_turn(handled, 55)) <= 10
+    assert handled == [*range(55)]
+
+
+async def test_slices_that_are_finished_handle_the_rest_at_once() -> None:
+    handled: list[int] = []
+    slices = Slices(asyncio.get_running_loop(), 10)
+    slices.call(handled.append, range(35))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < len(handled) < 35
+    slices.finish()
+    assert handled == [*range(35)]
+
+
+def test_what_is_added_after_the_loop_has_closed_is_refused_each_time() -> None:
+    loop = asyncio.new_event_loop()
+    queue = TurnQueue(loop, 10)
+    loop.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="closed"):
+            queue.add(list)

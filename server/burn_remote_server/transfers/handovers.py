@@ -1,0 +1,127 @@
+"""Fetches of tensors that a session of the same process exposes, now or soon.
+
+Such a fetch is an entry in two tables and no task: a session may have thousands of them, and the
+event loop needs no time for those that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_server.execution.exposed import Exposed, Key, Transfers
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.transfers.turns import Deadlines, Slices
+
+__all__ = ["Handovers"]
+
+# Waiting fetches that fail in one turn of the event loop, about 1 ms.
+FAILED_AT_ONCE: Final = 128
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """A fetch whose tensor has not been exposed."""
+
+    owner: object
+    key: Key
+    slot: InFlight
+    ticket: int | None = None
+
+
+class Handovers:
+    """The waiting fetches of all sessions of a process. Thread-safe, except for ``end``."""
+
+    def __init__(
+        self, transfers: Transfers, seconds: float, failure: Callable[[], TransferFailed]
+    ) -> None:
+        """Let fetches fail with ``failure()`` whose tensor is not exposed within ``seconds``."""
+        self._transfers: Final = transfers
+        self._failure: Final = failure
+        self._lock: Final = threading.Lock()
+        self._waits: Final[dict[object, dict[_Wait, None]]] = {}
+        self._deadlines: Final = Deadlines(seconds, self._expire, FAILED_AT_ONCE)
+        self._slices: Final = Slices(asyncio.get_running_loop(), FAILED_AT_ONCE)
+
+    def open(self, owner: object) -> None:
+        """Let a session begin fetches."""
+        with self._lock:
+            self._waits[owner] = {}
+
+    def begin(
+        self, owner: object, slot: InFlight, key: Key, deliver: Callable[[Exposed], None]
+    ) -> None:
+        """Call ``deliver`` once a tensor is exposed, now or later, in the thread that exposes it.
+
+        It must settle the slot. In all other cases the slot fails.
+        """
+        wait = _Wait(owner, key, slot)
+        with self._lock:
+            waits = self._waits.get(owner)
+            if waits is not None:
+                waits[wait] = None
+        if waits is None:
+            slot.fail(_session_ended())
+            return
+
+        def arrive(exposed: Exposed) -> None:
+            if self._remove(wait):
+                deliver(exposed)
+
+        try:
+            wait.ticket = self._transfers.fetch(key, arrive)
+            self._deadlines.add(wait)
+        except TransferFailed as error:
+            self._fail(wait, error)
+        except RuntimeError:  # the event loop has closed
+            self._fail(wait, _session_ended())
+        with self._lock:
+            is_waiting = wait in self._waits.get(owner, ())
+        if not is_waiting:  # it arrived, or the session ended, before the entries were made
+            self._forget(wait)
+
+    def end(self, owner: object) -> None:
+        """Fail what a session waits for: it has ended. In the event loop's thread."""
+        with self._lock:
+            waits = self._waits.pop(owner, {})
+        self._slices.call(self._leave, waits)
+
+    def close(self) -> None:
+        """Fail what all sessions wait for, at once."""
+        for owner in [*self._waits]:
+            self.end(owner)
+        self._slices.finish()
+
+    def _expire(self, wait: _Wait) -> None:
+        self._fail(wait, self._failure())
+
+    def _leave(self, wait: _Wait) -> None:
+        self._forget(wait)
+        wait.slot.fail(_session_ended())
+
+    def _fail(self, wait: _Wait, error: TransferFailed) -> None:
+        if self._remove(wait):
+            wait.slot.fail(error)
+
+    def _remove(self, wait: _Wait) -> bool:
+        """Remove a fetch; ``False`` where that was done before."""
+        with self._lock:
+            waits = self._waits.get(wait.owner)
+            if waits is None or wait not in waits:
+                return False
+            del waits[wait]
+        self._forget(wait)
+        return True
+
+    def _forget(self, wait: _Wait) -> None:
+        self._deadlines.discard(wait)
+        if wait.ticket is not None:
+            self._transfers.forget(wait.key, wait.ticket)
+
+
+def _session_ended() -> TransferFailed:
+    return TransferFailed("the session ended before the tensor arrived")

@@ -1,0 +1,145 @@
+"""Fetches inside a process wait without a task, and end in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from burn_remote_protocol.dtypes import U8
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends import open_backends
+from burn_remote_server.execution.exposed import Exposed, Transfers
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.transfers.handovers import FAILED_AT_ONCE, Handovers
+
+SPEC = TensorSpec((3,), U8)
+KEY = ("native", b"t" * 32)
+
+
+def _handovers(transfers: Transfers, seconds: float = 60.0) -> Handovers:
+    made = Handovers(transfers, seconds, lambda: TransferFailed("too late"))
+    made.open("session")
+    return made
+
+
+def _completing(slot: InFlight) -> Callable[[Exposed], None]:
+    return lambda exposed: slot.complete(exposed.array)
+
+
+def _expose(transfers: Transfers, count: int = 1) -> None:
+    (backend,) = open_backends("numpy", 1)
+    transfers.expose(
+        KEY, Exposed("array", SPEC, backend), owner="other", count=count, expires_seconds=60.0
+    )
+
+
+async def _failed_per_turn(slots: list[InFlight]) -> int:
+    """Wait until all slots have failed; return the most that failed in one turn of the loop."""
+    failed = [sum(slot.arrived() for slot in slots)]
+    async with asyncio.timeout(5):
+        while failed[-1] < len(slots):
+            await asyncio.sleep(0)
+            failed.append(sum(slot.arrived() for slot in slots))
+    return max(after - before for before, after in pairwise([0, *failed]))
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_tensor_is_delivered_whether_it_was_exposed_before_or_after(
+    is_early: bool,
+) -> None:
+    transfers, slot = Transfers(), InFlight(SPEC)
+    handovers = _handovers(transfers)
+    if is_early:
+        _expose(transfers)
+    handovers.begin("session", slot, KEY, _completing(slot))
+    if not is_early:
+        assert not slot.arrived()
+        _expose(transfers)
+    assert slot.array() == "array"
+    handovers.end("session")
+
+
+async def test_waiting_fetches_make_no_tasks() -> None:
+    handovers = _handovers(Transfers())
+    before = asyncio.all_tasks()
+    for _ in range(100):
+        slot = InFlight(SPEC)
+        handovers.begin("session", slot, KEY, _completing(slot))
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    handovers.close()
+
+
+async def test_fetches_that_time_out_together_fail_in_slices() -> None:
+    transfers = Transfers()
+    handovers = _handovers(transfers, 0.0)
+    slots = [InFlight(SPEC) for _ in range(5 * FAILED_AT_ONCE)]
+    for slot in slots:
+        handovers.begin("session", slot, KEY, _completing(slot))
+    assert await _failed_per_turn(slots) <= FAILED_AT_ONCE
+    with pytest.raises(TransferFailed, match="too late"):
+        slots[0].array()
+    assert not transfers._waiting
+
+
+async def test_the_fetches_of_a_session_that_ends_fail_in_slices() -> None:
+    transfers = Transfers()
+    handovers = _handovers(transfers)
+    slots = [InFlight(SPEC) for _ in range(5 * FAILED_AT_ONCE)]
+    for slot in slots:
+        handovers.begin("session", slot, KEY, _completing(slot))
+    handovers.end("session")
+    assert await _failed_per_turn(slots) <= FAILED_AT_ONCE
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slots[0].array()
+    assert not transfers._waiting
+
+
+async def test_a_fetch_of_a_session_that_has_ended_fails_at_once() -> None:
+    handovers, slot = _handovers(Transfers()), InFlight(SPEC)
+    handovers.end("session")
+    handovers.begin("session", slot, KEY, _completing(slot))
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+
+
+async def test_a_tensor_that_is_exposed_after_the_session_ended_is_left_to_others() -> None:
+    transfers, slot = Transfers(), InFlight(SPEC)
+    handovers = _handovers(transfers)
+    handovers.begin("session", slot, KEY, _completing(slot))
+    handovers.end("session")
+    await _failed_per_turn([slot])
+    _expose(transfers)
+    assert len(transfers) == 1
+
+
+async def test_threads_that_fetch_and_expose_at_once_lose_no_tensor() -> None:
+    transfers = Transfers()
+    handovers = _handovers(transfers)
+    slots = [InFlight(SPEC) for _ in range(2000)]
+
+    def begin() -> None:
+        for slot in slots:
+            handovers.begin("session", slot, KEY, _completing(slot))
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    for _ in slots:
+        try:
+            _expose(transfers)
+        except TransferFailed:  # one is exposed already: let it be fetched
+            await asyncio.sleep(0)
+    await asyncio.to_thread(thread.join)
+    waiting = [slot for slot in slots if not slot.arrived()]
+    if waiting:
+        transfers.withdraw("other")
+        _expose(transfers, len(waiting))
+    assert [slot.array() for slot in slots] == ["array"] * len(slots)
+    assert not handovers._deadlines._items
+    assert not transfers._waiting
+    handovers.close()
