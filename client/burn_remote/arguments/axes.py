@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Final
 
 from burn_remote_protocol.errors import ArgumentMismatch, LimitExceeded, ShapeMismatch, shown
 from burn_remote_protocol.tensors import Shape, checked_shape
@@ -12,6 +13,8 @@ __all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape", "sendable_shape
 
 # One axis, several axes, or all axes (None).
 Axes = int | Sequence[int] | None
+
+_ONLY_INTEGERS: Final = frozenset({int})
 
 
 def normal_axis(axis: int, rank: int) -> int:
@@ -35,7 +38,8 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
     """
     if axes is None:
         return tuple(range(rank))
-    if not isinstance(axes, Sequence):
+    # The type first: an instance check of an abstract class takes 0.3 µs, a sum in all 14 µs.
+    if type(axes) is int or not isinstance(axes, Sequence):
         return (normal_axis(axes, rank),)
     places = tuple([normal_axis(axis, rank) for axis in axes])
     if len(set(places)) != len(places):
@@ -48,9 +52,12 @@ def normal_shape(shape: int | Sequence[int]) -> Shape:
 
     Raises ``ArgumentMismatch`` for anything else, including booleans.
     """
-    sizes = shape if isinstance(shape, Sequence) else (shape,)
+    sizes = shape if type(shape) is tuple or isinstance(shape, Sequence) else (shape,)
+    types = {*map(type, sizes)}
+    if types == _ONLY_INTEGERS:
+        return tuple(sizes)
     try:
-        if bool not in map(type, sizes):
+        if bool not in types:
             return tuple([operator.index(size) for size in sizes])
     except TypeError:
         pass
