@@ -76,7 +76,11 @@ class Allocations:
         root = self._root(array)
         record = self.records.get(id(root))
         if record is not None:
-            self._change(id(root), record, 1, array)
+            if record.shown >= record.size and not record.was_lent:  # nothing is held
+                record.tensors += 1
+                record.shown += self._nbytes(array)
+            else:
+                self._change(id(root), record, 1, self._nbytes(array))
             return array
         if root is array and not inputs:
             return array
@@ -116,27 +120,35 @@ class Allocations:
 
     def forget(self, array: Any) -> None:
         """Count an array as dropped from the table."""
+        size = self._nbytes(array)
         key = id(self._root(array))
         record = self.records.get(key)
         if record is not None:
-            self._change(key, record, -1, array)
-        self._quota.give_back(self._nbytes(array), 1)
+            shown = record.shown - size
+            if record.tensors < 2 or shown < record.size or record.was_lent:
+                self._change(key, record, -1, -size)
+            elif record.tensors == 2:  # the other tensor shows all of the memory
+                del self.records[key]
+            else:
+                record.tensors -= 1
+                record.shown = shown
+        self._quota.give_back(size, 1)
 
-    def _change(self, key: int, record: _Record, tensors: int, array: Any) -> None:
+    def _change(self, key: int, record: _Record, tensors: int, shown: int) -> None:
         """Add a tensor to a record, or take one away; then move what is held."""
         if not record.was_lent:  # no other thread changes it
-            self._add_tensors(key, record, tensors, array)
+            self._add_tensors(key, record, tensors, shown)
             return
         with self._lock:
             # Its last reference from outside may have ended since the caller found it.
             self.records[key] = record
-            self._add_tensors(key, record, tensors, array)
+            self._add_tensors(key, record, tensors, shown)
         self._end_all()
 
-    def _add_tensors(self, key: int, record: _Record, tensors: int, array: Any) -> None:
+    def _add_tensors(self, key: int, record: _Record, tensors: int, shown: int) -> None:
         before = record.held()
         record.tensors += tensors
-        record.shown += tensors * self._nbytes(array)
+        record.shown += shown
         more = record.held() - before
         if more > 0:
             self._quota.retain(more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -44,6 +44,9 @@ class TensorTable:
         self._answers: Final = quota if answers is None else answers
         self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
         self._records: Final = self._allocations.records  # looked at for every drop
+        # Record a result whose bytes were taken and that may share memory with inputs; returns the
+        # array to store, which may be a copy.
+        self.record: Final = self._allocations.add
         self._fetches: Final = Fetches(quota, max_fetches)
         # Ready arrays are kept apart from everything else, so that the usual case is one lookup
         # whose result is always an array. The interpreter refers to both dictionaries; they are
@@ -90,13 +93,6 @@ class TensorTable:
         else:
             self._quota.take(self._backend.nbytes(value), 1)
             self.arrays[tensor] = self._allocations.add(value)
-
-    def record(self, array: Any, inputs: Sequence[Any]) -> Any:
-        """Record a result that may share memory with tensors, ``inputs`` among them.
-
-        Its bytes were taken. Returns the array to store, which may be a copy.
-        """
-        return self._allocations.add(array, inputs)
 
     def expose(self, tensor: int, exposed: object) -> None:
         """Count a tensor's memory until ``exposed``, which refers to it, is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,20 @@ def table_of(max_bytes: int, pool: Pool | None = None) -> tuple[TensorTable, Quo
 def put(table: TensorTable, quota: Quota, tensor: int, array: Any, *inputs: Any) -> None:
     """Store an operation's result as the interpreter does."""
     quota.take(array.nbytes, 1)
-    table.arrays[tensor] = table.record(array, inputs)
+    array = table.record(array, inputs)
+    table.forget(tensor)
+    table.arrays[tensor] = array
+
+
+def put_several(
+    table: TensorTable, quota: Quota, first: int, arrays: Sequence[Any], *inputs: Any
+) -> None:
+    """Store an operation's results as the interpreter does."""
+    quota.take(sum(array.nbytes for array in arrays), len(arrays))
+    arrays = [table.record(array, inputs) for array in arrays]
+    for tensor, array in enumerate(arrays, first):
+        table.forget(tensor)
+        table.arrays[tensor] = array
 
 
 def bytes_of(size: int) -> Any:
@@ -298,6 +312,31 @@ class Sharing(RuleBasedStateMachine):
         tensor = data.draw(st.sampled_from([*self.memory]))
         array = self.table.arrays[tensor]
         self._new(array[first::step], self.memory[tensor], array)
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), parts=st.integers(1, 3))
+    def split(self, data: st.DataObject, parts: int) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        array = self.table.arrays[tensor]
+        put_several(self.table, self.quota, self.next, np.array_split(array, parts), array)
+        for _ in range(parts):
+            self.memory[self.next] = self.memory[tensor]
+            self.next += 1
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), first=st.integers(0, SIZE))
+    def view_under_its_own_id(self, data: st.DataObject, first: int) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        array = self.table.arrays[tensor]
+        put(self.table, self.quota, tensor, array[first:], array)
+
+    @precondition(lambda self: self.memory)
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def expand(self, data: st.DataObject, times: int) -> None:
+        tensor = data.draw(st.sampled_from([*self.memory]))
+        array = self.table.arrays[tensor]
+        expanded = np.broadcast_to(array, (times, *array.shape))
+        self._new(expanded, self.memory[tensor], array)
 
     @precondition(lambda self: self.memory)
     @rule(data=st.data())
