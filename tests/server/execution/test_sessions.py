@@ -1,26 +1,33 @@
-"""A session that fails ends with an answer for whoever waits, and can be ended in order."""
+"""Sessions run their work in order, report why they end, and free everything at the end."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
-from burn_remote_protocol.dialects.native import decode_frame, encode_batch, encode_frame
+from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.messages import Closing, Hello, Read, Upload
+from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation, TransferFailed
+from burn_remote_protocol.messages import Closing, Fetch, Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.session_pump import serve_session
+from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.telemetry.counters import Counters
+from support.engines import EngineSession, undecoded
 from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((4,), F32)
@@ -39,7 +46,7 @@ class InterruptedSession(ArraySession):
         raise KeyboardInterrupt
 
 
-async def test_what_would_end_a_session_s_thread_ends_the_session_and_is_told() -> None:
+async def test_an_exception_that_would_end_the_thread_ends_the_session_with_a_reason() -> None:
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         host = Host(Settings(inline_cost_limit=0), [Interrupted()], tasks)
         batch = encode_batch(0, [encode_task(task) for task in (Upload(1, DATA), Read(1, 1, SPEC))])
@@ -50,3 +57,161 @@ async def test_what_would_end_a_session_s_thread_ends_the_session_and_is_told() 
         assert "the server failed: KeyboardInterrupt" in str(closing.error)
         assert not host.sessions
         host.draining.set()
+
+
+# -- the order and the end of a session's work ----------------------------------------------------
+
+
+class Running:
+    """A session whose notifications are counted, and the engine session below it."""
+
+    def __init__(self, inline_cost: int = 10**6, memory: Pool | None = None) -> None:
+        self.below = EngineSession()
+        self.stopped_fetching = 0
+        self.notified = asyncio.Event()
+        self.session = Session(
+            1,
+            self.below.engine,
+            self.below.interpreter,
+            Counters(),
+            inline_cost=inline_cost,
+            stop_fetching=self.stop_fetching,
+            memory=memory,
+        )
+        self.session.notify = self.notified.set
+
+    def stop_fetching(self) -> None:
+        self.stopped_fetching += 1
+        for _, slot in self.below.outbox.fetches:
+            slot.fail(TransferFailed("the session has ended"))
+
+    def submit(self, *tasks: Any, size: int = 0) -> None:
+        wire = tuple(task if type(task) is tuple else undecoded(task) for task in tasks)
+        self.session.submit_batch(Batch(0, wire), size)
+
+    async def idle(self) -> None:
+        """Wait until no work is queued."""
+        while self.session.queued:
+            await self.notified.wait()
+            self.notified.clear()
+
+
+class Gate:
+    """Work that blocks a session's thread until it is opened."""
+
+    def __init__(self, session: Session) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        session.submit(self)
+
+    def __call__(self) -> None:
+        self.entered.set()
+        assert self.opened.wait(5)
+
+
+async def test_small_work_runs_at_once_on_the_event_loop() -> None:
+    running = Running()
+    running.submit(Upload(1, DATA), Read(1, 1, SPEC))
+    assert running.below.outbox.replies[1].shape == (4,)
+    assert running.session.queued == 0
+    assert running.notified.is_set()
+    assert running.session.spent > 0
+    running.session.end()
+
+
+async def test_small_work_behind_queued_work_waits_for_its_turn() -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        gate = Gate(running.session)
+        running.submit(Upload(1, DATA))
+        running.submit(Read(1, 1, SPEC), size=10)
+        assert running.below.outbox.replies == {}
+        assert running.session.queued == 3
+        assert running.session.queued_bytes > 0
+        gate.opened.set()
+        await running.idle()
+        assert running.below.outbox.replies[1].shape == (4,)
+        running.session.end()
+
+
+async def test_one_session_in_a_long_call_does_not_delay_another() -> None:
+    slow, other = Running(), Running()
+    gate = Gate(slow.session)
+    assert gate.entered.wait(5)
+    other.submit(Upload(1, DATA), Read(1, 1, SPEC))
+    assert 1 in other.below.outbox.replies
+    assert slow.session.queued == 1
+    gate.opened.set()
+    slow.session.end()
+    other.session.end()
+
+
+async def test_the_end_skips_queued_work_and_frees_everything() -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        running.submit(Upload(1, DATA))
+        gate = Gate(running.session)
+        running.submit(Upload(2, DATA), Read(1, 1, SPEC))
+        running.session.end()
+        gate.opened.set()
+        await running.idle()
+        assert running.below.outbox.replies == {}
+        assert len(running.below.tensors) == 0
+        assert (running.below.quota.bytes, running.below.quota.tensors) == (0, 0)
+
+
+async def test_the_end_releases_work_that_waits_for_a_fetch() -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        running.submit(Fetch(bytes(32), "burn://peer", 1, SPEC))
+        running.submit(Sync(1))  # waits on the worker for the fetch
+        running.session.end()
+        await running.idle()
+        assert running.stopped_fetching == 1
+        assert running.below.quota.bytes == 0
+
+
+async def test_a_violation_ends_the_session_and_skips_what_follows() -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        running.submit(Upload(1, DATA), (99,))
+        running.submit(Read(1, 1, SPEC))
+        await running.idle()
+        error = running.session.error
+        assert isinstance(error, ProtocolViolation)
+        assert running.below.outbox.replies == {}
+        running.session.end()
+        await running.idle()
+        assert running.session.error is error
+        assert len(running.below.tensors) == 0
+
+
+async def test_queued_frames_bytes_and_a_full_pool_stop_the_reading() -> None:
+    async with asyncio.timeout(5):
+        pool = Pool(100)
+        running = Running(memory=pool)
+        gate = Gate(running.session)
+        assert not running.session.is_behind(2, 10**6)
+        assert running.session.is_behind(1, 10**6)
+        running.submit(Upload(1, DATA), size=10)
+        assert running.session.is_behind(100, 100)
+        assert running.session.is_behind(100, 10**6) == pool.is_full
+        assert pool.is_full
+        gate.opened.set()
+        await running.idle()
+        assert not running.session.is_behind(1, 1)
+        assert pool.taken == 0
+        running.session.end()
+
+
+async def test_only_so_many_sessions_are_open_and_each_is_ended_once() -> None:
+    sessions = Sessions(1)
+    running = Running()
+    sessions.add(running.session)
+    with pytest.raises(HandshakeRefused, match="the server has 1 sessions"):
+        sessions.draw_id()
+    assert [*sessions] == [running.session]
+    sessions.remove(running.session)
+    sessions.remove(running.session)
+    assert running.stopped_fetching == 1
+    assert len(sessions) == 0
+    assert sessions.draw_id() >= 0
