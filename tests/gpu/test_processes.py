@@ -14,6 +14,7 @@ import pytest
 import burn_remote as br
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed
 from burn_remote_server.backends import Backend
+from burn_remote_server.transfers.sending import MAX_LOANS
 from support.servers import RunningServer, server
 
 pytestmark = pytest.mark.gpu
@@ -154,19 +155,21 @@ def test_concurrent_moves_between_many_sessions_do_not_mix(
 ) -> None:
     source, target = pair
     before = borrowed(target)
+    sessions, moves = 6, 10
+    assert sessions * moves <= MAX_LOANS  # beyond it, tensors go through the socket
 
     def run(number: int) -> None:
         with (
             br.RemoteDevice(source.address, token=f"a{number}") as a,
             br.RemoteDevice(target.address, token=f"b{number}") as b,
         ):
-            sent = [br.full((600_000 + k,), number * 100 + k, device=a).to(b) for k in range(10)]
+            sent = [br.full((600_000 + k,), number * 100 + k, device=a).to(b) for k in range(moves)]
             for k, array in enumerate(br.read(sent)):
                 np.testing.assert_array_equal(array, number * 100 + k)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(run, range(8)))
-    assert borrowed(target) == before + 80
+    with ThreadPoolExecutor(sessions) as pool:
+        list(pool.map(run, range(sessions)))
+    assert borrowed(target) == before + sessions * moves
 
 
 @pytest.mark.parametrize(("source", "target"), [(ON, OFF), (OFF, ON), (OFF, OFF)])
