@@ -1,0 +1,178 @@
+"""The bodies of the native dialect's messages, against bytes that were written by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.dialects import native
+from burn_remote_protocol.dialects.native_messages import (
+    BATCH,
+    CHUNK,
+    MESSAGE_FROM_WIRE,
+    MESSAGE_TO_WIRE,
+    SECRET_KINDS,
+)
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import (
+    ClosedDevice,
+    ConnectionLost,
+    OperationFailed,
+    ProtocolViolation,
+    error_to_wire,
+)
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    Closing,
+    Failed,
+    FetchRequest,
+    Hello,
+    Lent,
+    PeerChallenge,
+    PeerConfirmation,
+    PeerProof,
+    Refused,
+    Reply,
+    Resume,
+    Welcome,
+)
+from burn_remote_protocol.tensors import TensorSpec
+
+NIL, TRUE = "c0", "c3"
+TRANSFER, NONCE, PROOF = b"t" * 32, b"n" * 32, b"p" * 32
+
+
+def bin8(data: bytes) -> str:
+    """Bytes in MessagePack's form for up to 255."""
+    return f"c4{len(data):02x}{data.hex()}"
+
+
+def fixstr(text: str) -> str:
+    """Text in MessagePack's form for up to 31 bytes."""
+    return f"{0xA0 | len(text):02x}{text.encode().hex()}"
+
+
+# Kind, then a MessagePack array: 9n is an array of n, 00 to 7f an integer, cb a float, 8n a map.
+BYTES: list[tuple[Any, str]] = [
+    (Hello((1,)), f"01 95 9101 {NIL} {NIL} a0 80"),
+    (
+        Hello((1, 2), "tok", Resume(3, b"sec", 4), "me", {"a": 1}),
+        f"01 95 920102 {fixstr('tok')} 9303{bin8(b'sec')}04 {fixstr('me')} 81{fixstr('a')}01",
+    ),
+    (
+        Welcome(1, 2, b"s", 60.0, {"d": 3}, {"l": 4}, "ws://a:1", 5),
+        f"04 98 01 02 {bin8(b's')} cb404e000000000000 81{fixstr('d')}03 81{fixstr('l')}04"
+        f"{fixstr('ws://a:1')} 05",
+    ),
+    (Reply(7, None), f"06 93 07 00 {NIL}"),
+    (Reply(7, 3), "06 93 07 00 03"),
+    (Reply(7, b"ab"), f"06 93 07 02 {bin8(b'ab')}"),
+    (Reply(7, TensorSpec((2,), F32)), f"06 93 07 03 929102{fixstr('F32')}"),
+    (Acknowledged(17), "07 91 11"),
+    (FetchRequest(1, TRANSFER, 2), f"0a 93 01 {bin8(TRANSFER)} 02"),
+    (FetchRequest(1, TRANSFER, 2, b"g" * 16), f"0a 94 01 {bin8(TRANSFER)} 02 {bin8(b'g' * 16)}"),
+    (Lent(1, b"handle"), f"0b 92 01 {bin8(b'handle')}"),
+    (PeerChallenge(1, NONCE), f"0c 92 01 {bin8(NONCE)}"),
+    (PeerProof(NONCE, "ws://b", PROOF), f"0d 93 {bin8(NONCE)} {fixstr('ws://b')} {bin8(PROOF)}"),
+    (PeerConfirmation(PROOF), f"0e 91 {bin8(PROOF)}"),
+]
+
+
+@pytest.mark.parametrize(("message", "written"), BYTES, ids=lambda each: type(each).__name__)
+def test_a_message_has_the_bytes_of_the_specification(message: Any, written: str) -> None:
+    frame = bytes.fromhex(written)
+    assert native.encode_frame(message) == frame
+    assert native.decode_frame(frame) == message
+
+
+def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
+    kinds = [kind for kind, _ in MESSAGE_TO_WIRE.values()]
+    assert sorted([*kinds, BATCH, CHUNK]) == [*range(1, 15)]
+    assert set(MESSAGE_FROM_WIRE) == set(kinds)
+
+
+def test_the_frames_that_hold_secrets_are_marked_so() -> None:
+    kinds = {MESSAGE_TO_WIRE[each][0] for each in (Hello, Welcome, PeerProof, PeerConfirmation)}
+    assert kinds == SECRET_KINDS
+
+
+@pytest.mark.parametrize("make", [Refused, Closing])
+def test_an_error_is_written_as_its_code_and_its_text(make: Any) -> None:
+    frame = native.encode_frame(make(ClosedDevice("over")))
+    body = msgpack.unpackb(frame[1:])
+    assert body[:2] == ["closed_device", "over"]
+    assert str(native.decode_frame(frame).error) == "over"
+
+
+def test_a_failure_must_be_one_of_an_operation() -> None:
+    body = [[1], error_to_wire(ConnectionLost("why"))]
+    with pytest.raises(ProtocolViolation, match="an operation cannot fail with 'connection_lost'"):
+        native.decode_frame(b"\x08" + msgpack.packb(body))
+
+
+def test_a_failure_names_the_tensors_that_it_makes_unusable() -> None:
+    error = OperationFailed("why", operation="Numeric.Add", shapes="float32[2]", tensor=8)
+    received = native.decode_frame(native.encode_frame(Failed((8, 9), error)))
+    assert received.tensors == (8, 9)
+    assert received.error.tensor == 8
+
+
+ids = st.integers(0, 2**64 - 1)
+texts = st.text(max_size=100)
+secrets = st.binary(max_size=64)
+resumes = st.none() | st.builds(Resume, ids, secrets, ids)
+names = st.dictionaries(texts, ids, max_size=4)
+MESSAGES = st.one_of(
+    st.builds(
+        Hello,
+        st.lists(st.integers(0, 65_535), min_size=1, max_size=64).map(tuple),
+        st.none() | texts,
+        resumes,
+        texts,
+        names,
+    ),
+    st.builds(Welcome, ids, ids, secrets, st.floats(0, 86_400), names, names, texts, ids),
+    st.builds(Reply, ids, st.none() | ids | st.binary(max_size=50)),
+    st.builds(Acknowledged, ids),
+    st.builds(FetchRequest, ids, st.binary(min_size=32, max_size=32), ids),
+    st.builds(Lent, ids, st.binary(min_size=1, max_size=256)),
+)
+
+
+@given(MESSAGES)
+def test_every_message_is_read_as_it_was_written(message: Any) -> None:
+    assert native.decode_frame(native.encode_frame(message)) == message
+
+
+@given(st.data())
+def test_a_message_with_one_part_replaced_is_refused_or_read(data: st.DataObject) -> None:
+    message = data.draw(MESSAGES)
+    kind, to_wire = MESSAGE_TO_WIRE[type(message)]
+    body = list(to_wire(message))
+    place = data.draw(st.integers(0, len(body) - 1))
+    body[place] = data.draw(st.none() | st.booleans() | ids | texts | secrets | st.lists(ids))
+    with contextlib.suppress(ProtocolViolation):
+        native.decode_frame(bytes((kind,)) + msgpack.packb(body))
+
+
+@pytest.mark.parametrize("versions", [[], [1] * 65, [-1], [65_536], ["1"], 1, None])
+def test_versions_that_are_none_are_refused(versions: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_frame(b"\x01" + msgpack.packb([versions, None, None, "", {}]))
+
+
+@pytest.mark.parametrize("settings", [[], None, "a", 1])
+def test_settings_that_are_no_map_are_refused(settings: Any) -> None:
+    with pytest.raises(ProtocolViolation, match="settings are a map"):
+        native.decode_frame(b"\x01" + msgpack.packb([[1], None, None, "", settings]))
+
+
+@pytest.mark.parametrize("value", [[1, 9, None], [1, 0, -1], [1, 0, "a"], [1, 2, "a"], [1, 3, 5]])
+def test_a_reply_with_another_value_than_its_mark_says_is_refused(value: list[Any]) -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_frame(b"\x06" + msgpack.packb(value))

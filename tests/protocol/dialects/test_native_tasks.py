@@ -1,0 +1,189 @@
+"""Tasks of the native dialect, against bytes that were written by hand."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
+from burn_remote_protocol.dialects.native_tasks import (
+    _ENCODE_TASK,
+    DEFINE_TASK,
+    DROP_TASK,
+    MAX_SIGNATURES,
+    READ_TASK,
+    SLOW_TASKS,
+    decode_task,
+    dropped_next,
+    encode_task,
+)
+from burn_remote_protocol.dtypes import BOOL, F32
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Cleanup,
+    Define,
+    Drop,
+    Execute,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.operations.encoding import decode_operation
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.recorded import golden
+
+SPEC = TensorSpec((2, 3), F32)
+SPEC_HEX = "92 920203 a3463332"  # [[2, 3], "F32"]
+TRANSFER = b"t" * 32
+TRANSFER_HEX = f"c420{TRANSFER.hex()}"
+NATIVE_BOOL = BOOL.wire
+
+# Negative integers ff, fe, … are the codes -1, -2, …
+BYTES: list[tuple[Any, str]] = [
+    (Drop((1, 2)), "92 fd 920102"),
+    (Drop(()), "92 fd 90"),
+    (Upload(3, TensorData(b"\1\2\3\4", (1,), F32)), "93 fc 03 93 c404 01020304 9101 a3463332"),
+    (BeginUpload(4, SPEC, 24), f"94 fb 04 {SPEC_HEX} 18"),
+    (Read(1, 2, SPEC), f"94 fa 01 02 {SPEC_HEX}"),
+    (Sync(9), "92 f9 09"),
+    (Seed(5), "92 f8 05"),
+    (QueryDType(1, F32), "93 f7 01 a3463332"),
+    (Cleanup(), "91 f6"),
+    (
+        Expose(5, SPEC, 2, TRANSFER, 30.0),
+        f"96 f5 05 {SPEC_HEX} 02 {TRANSFER_HEX} cb403e000000000000",
+    ),
+    (Fetch(TRANSFER, "ws://a", 6, SPEC), f"95 f4 {TRANSFER_HEX} a677733a2f2f61 06 {SPEC_HEX}"),
+]
+
+
+@pytest.mark.parametrize(("task", "written"), BYTES, ids=lambda each: type(each).__name__)
+def test_a_task_has_the_bytes_of_the_specification(task: Any, written: str) -> None:
+    encoded = bytes.fromhex(written)
+    assert encode_task(task) == encoded
+    assert decode_task(unpack_frozen(encoded)) == task
+
+
+@pytest.mark.parametrize("line", golden("OperationIr")[::97], ids=lambda line: line.name)
+def test_an_operation_in_full_is_burns_own_value(line: Any) -> None:
+    operation = decode_operation(line.tuples)
+    encoded = b"\x92\xfe" + line.payload
+    assert encode_task(Execute(operation)) == encoded
+    assert decode_task(unpack_frozen(encoded)) == Execute(operation)
+
+
+@pytest.mark.parametrize("line", golden("OperationIr")[::97], ids=lambda line: line.name)
+def test_a_definition_is_a_number_and_an_operation_of_any_tensors(line: Any) -> None:
+    signature = decode_operation(line.tuples).signature
+    defined = decode_task(unpack_frozen(b"\x93\xff\x07" + line.payload))
+    assert defined == Define(7, signature)
+    assert decode_task(unpack_frozen(encode_task(defined))) == defined
+
+
+def test_every_task_can_be_written() -> None:
+    assert set(_ENCODE_TASK) == set(get_args(Task))
+
+
+def test_the_codes_that_the_server_looks_for_are_those_of_the_tasks() -> None:
+    assert unpack_frozen(encode_task(Drop(())))[0] == DROP_TASK
+    assert unpack_frozen(encode_task(Read(1, 2, SPEC)))[0] == READ_TASK
+    operation = decode_operation(golden("OperationIr")[0].tuples)
+    assert unpack_frozen(encode_task(Define(0, operation.signature)))[0] == DEFINE_TASK
+    slow: list[Any] = [Execute(operation), Cleanup(), Fetch(TRANSFER, "ws://a", 6, SPEC)]
+    assert {unpack_frozen(encode_task(task))[0] for task in slow} == SLOW_TASKS
+
+
+@pytest.mark.parametrize("number", [-1, MAX_SIGNATURES, 2**64, None])
+def test_a_number_outside_of_the_table_of_signatures_is_refused(number: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        decode_task((DEFINE_TASK, number, golden("OperationIr")[0].tuples))
+
+
+@pytest.mark.parametrize("transfer", [0, 5, 2**32, True, b"short", "t" * 32, None, -1])
+def test_a_transfer_id_that_anybody_could_guess_is_refused(transfer: Any) -> None:
+    for task in [
+        (-11, 5, ((2, 3), "F32"), 2, transfer, 30.0),
+        (-12, transfer, "ws://a", 6, ((2, 3), "F32")),
+    ]:
+        with pytest.raises(ProtocolViolation, match="a transfer id"):
+            decode_task(task)
+
+
+def test_a_large_number_may_be_a_transfer_id() -> None:
+    number = 2**63 + 12345
+    task = decode_task((-11, 5, ((2, 3), "F32"), 2, number, 30.0))
+    assert task == Expose(5, SPEC, 2, number, 30.0)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        None, 5, "drop", (), ((),), ([1],), (-13,), (-99, 1), (0.5, 1), (None,), (-3,), (-3, 1),
+        (-3, (1, "a")), (-3, (1, -1)), (-4, 1, (b"123", (2, 3), "F32")), (-5, 1, ((2,), "F32")),
+        (-5, 1, ((2,), "F32"), -1), (-6, 1, 2, None), (-6, 1, 2, ((2,), "F33")), (-7, -1),
+        (-8, 2**64), (-9, 1, "F33"), (-10, 1), (-11, 1), (-12, 1),
+    ],
+)  # fmt: skip
+def test_what_is_no_task_is_refused(task: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        decode_task(task)
+
+
+def test_a_tensor_of_too_many_elements_is_refused_before_memory_is_taken_for_it() -> None:
+    with pytest.raises(LimitExceeded):
+        decode_task((-5, 1, ((2**40, 2**40), "F32"), 2**62))
+
+
+@given(
+    st.integers(-14, 1),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.floats(),
+        lambda inner: st.lists(inner, max_size=4).map(tuple),
+    ),
+)
+def test_nonsense_is_refused_as_a_violation(code: int, rest: Any) -> None:
+    task = (code, *rest) if type(rest) is tuple else (code, rest)
+    try:
+        decode_task(task)
+    except (ProtocolViolation, LimitExceeded) as error:
+        assert len(str(error)) < 2000
+
+
+DEFINE = (DEFINE_TASK, 3, "an operation")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "dropped"),
+    [
+        ([(0, 1, 2), (DROP_TASK, (1, 2))], (1, 2)),
+        ([(0, 1, 2), DEFINE, (DROP_TASK, (1,))], (1,)),
+        ([(0, 1, 2), DEFINE, DEFINE, (DROP_TASK, (1,))], ()),  # looks no further than two tasks
+        ([(0, 1, 2), (0, 2, 3), (DROP_TASK, (1,))], ()),  # another operation comes first
+        ([(0, 1, 2)], ()),
+        ([(0, 1, 2), (DROP_TASK, 5)], ()),
+        ([(0, 1, 2), (DROP_TASK,)], ()),
+        ([(0, 1, 2), ()], ()),
+        ([(0, 1, 2), None], ()),
+        ([(0, 1, 2), "nonsense"], ()),
+    ],
+)
+def test_the_drops_right_after_an_operation_are_found(
+    tasks: list[Any], dropped: tuple[int, ...]
+) -> None:
+    assert dropped_next(tasks, 0) == dropped
+
+
+def test_a_dtype_is_asked_for_by_its_wire_value() -> None:
+    assert msgpack.unpackb(encode_task(QueryDType(1, BOOL)), use_list=False)[2] == (
+        tuple(NATIVE_BOOL) if isinstance(NATIVE_BOOL, list) else NATIVE_BOOL
+    )
