@@ -1,0 +1,201 @@
+"""Connections of event loops: their queue of messages, its bounds, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
+from burn_remote_protocol.links.websocket.async_connection import (
+    RECEIVE_QUEUE_LENGTH,
+    DirectClientConnection,
+    DirectConnection,
+    DirectServerConnection,
+)
+from support.link_servers import PATIENCE_SECONDS, direct_options
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+) -> AsyncIterator[tuple[DirectServerConnection, Any]]:
+    """Yield a server's connection, and that of an ordinary ``websockets`` client."""
+    accepted: asyncio.Queue[Any] = asyncio.Queue(1)
+
+    async def handle(connection: Any) -> None:
+        await accepted.put(connection)
+        await connection.wait_closed()
+
+    async with (
+        asyncio.timeout(2 * PATIENCE_SECONDS),
+        serve(handle, "127.0.0.1", 0, **direct_options(max_message_bytes)) as server,
+    ):
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}", max_size=None) as client:
+            yield await accepted.get(), client
+
+
+async def until(condition: Any) -> None:
+    """Let the event loop run until a condition holds."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+async def test_messages_are_taken_in_order_and_then_there_is_none() -> None:
+    async with connected() as (connection, client):
+        assert connection.take_message() is None
+        await client.send(b"one")
+        await client.send(b"two")
+        assert await connection.receive_message() == b"one"
+        assert await connection.receive_message() == b"two"
+        assert connection.take_message() is None
+
+
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    async with connected() as (connection, client):
+        receiving = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        receiving.cancel()
+        await asyncio.wait([receiving])
+        await client.send(b"late")
+        assert await connection.receive_message() == b"late"
+
+
+async def test_reading_pauses_while_many_messages_wait_and_resumes_when_half_are_taken() -> None:
+    async with connected() as (connection, client):
+        count = RECEIVE_QUEUE_LENGTH + 1
+        for number in range(count):
+            await client.send(b"%d" % number)
+        await until(lambda: connection.reading_paused)
+        for number in range(count):
+            assert connection.reading_paused == (number <= count - RECEIVE_QUEUE_LENGTH // 2 - 1)
+            assert await connection.receive_message() == b"%d" % number
+        assert not connection.reading_paused
+        await client.send(b"next")
+        assert await connection.receive_message() == b"next"
+
+
+async def test_what_arrived_is_counted_with_its_frame_headers() -> None:
+    async with connected() as (connection, client):
+        assert connection.received_bytes == 0
+        await client.send(bytes(200))
+        await connection.receive_message()
+        # 2 bytes, the length in 2 more, the key of the mask in 4
+        assert connection.received_bytes == 200 + 8
+
+
+async def test_what_the_system_took_is_counted_as_sent() -> None:
+    async with connected() as (connection, client):
+        await connection.send_message(bytes(100), bytes(26))
+        assert await client.recv() == bytes(126)
+        assert connection.sent_bytes == 126 + 4
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (3, 4), (5000, 3, 5000), (2**20, 2**20)])
+async def test_pieces_arrive_as_one_message(sizes: tuple[int, ...]) -> None:
+    async with connected() as (connection, client):
+        pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+        sending = asyncio.ensure_future(connection.send_message(*pieces))
+        assert await client.recv() == b"".join(pieces)
+        await sending
+
+
+async def test_a_sender_waits_while_its_peer_does_not_read() -> None:
+    async with connected() as (connection, client):
+        block = bytes(2**20)
+
+        async def send_all() -> None:
+            for _ in range(64):
+                await connection.send_message(block)
+
+        sending = asyncio.ensure_future(send_all())
+        await until(lambda: connection.transport.get_write_buffer_size() > 0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        for _ in range(64):
+            assert len(await client.recv()) == len(block)
+        await sending
+
+
+async def test_a_sender_that_waits_learns_that_the_connection_ended() -> None:
+    async with connected() as (connection, client):
+
+        async def send_forever() -> None:
+            while True:
+                await connection.send_message(bytes(2**20))
+
+        sending = asyncio.ensure_future(send_forever())
+        await until(lambda: connection.transport.get_write_buffer_size() > 0)
+        client.transport.abort()
+        with pytest.raises(ConnectionClosed):
+            await sending
+
+
+async def test_a_violation_is_raised_once_and_then_the_end() -> None:
+    async with connected() as (connection, client):
+        await client.send("text")
+        with pytest.raises(ProtocolViolation, match="binary"):
+            await connection.receive_message()
+        with pytest.raises(ConnectionClosed):
+            await connection.receive_message()
+
+
+async def test_messages_before_a_violation_are_delivered() -> None:
+    async with connected() as (connection, client):
+        await client.send(b"first")
+        await client.send("text")
+        await until(lambda: connection.state.name != "OPEN")
+        assert await connection.receive_message() == b"first"
+        with pytest.raises(ProtocolViolation):
+            await connection.receive_message()
+
+
+async def test_a_limit_that_was_lowered_counts_for_the_next_message() -> None:
+    async with connected() as (connection, client):
+        await client.send(bytes(100))
+        assert len(await connection.receive_message()) == 100
+        connection.limit_messages(99)
+        await client.send(bytes(100))
+        with pytest.raises(LimitExceeded) as caught:
+            await connection.receive_message()
+        assert (caught.value.seen, caught.value.allowed) == (100, 99)
+
+
+async def test_an_unfinished_message_is_seen() -> None:
+    async with connected() as (connection, client):
+        part = Frame(Opcode.BINARY, b"part", fin=False).serialize(mask=True)
+        client.transport.write(part)
+        await until(lambda: connection.is_within_message)
+        assert connection.take_message() is None
+        client.transport.write(Frame(Opcode.CONT, b"end").serialize(mask=True))
+        assert await connection.receive_message() == b"partend"
+        assert not connection.is_within_message
+
+
+async def test_closing_drops_what_was_not_received() -> None:
+    async with connected() as (connection, client):
+        await client.send(b"unread")
+        await client.ping()
+        await until(lambda: connection.received_bytes > 0)
+        await connection.close(4000, "enough")
+        assert connection.take_message() is None
+        await client.wait_closed()
+        assert (client.close_code, client.close_reason) == (4000, "enough")
+
+
+async def test_both_kinds_of_connection_share_this_behaviour() -> None:
+    assert issubclass(DirectServerConnection, DirectConnection)
+    assert issubclass(DirectClientConnection, DirectConnection)
