@@ -105,7 +105,8 @@ class FloatRandom(_Random):
         if not low <= above:
             raise UsageError(f"a range must not start above its end: {low} to {above}")
         xp, dtype = self.xp, array_dtype(out.dtype)
-        drawn = (self._source.uniform(out.shape) * (above - low) + low).astype(dtype)
+        wide = self._source.uniform(out.shape) * (above - low) + low
+        drawn = conversion(xp, wide.dtype, dtype)(wide)
         # Rounding may give the end of the range, which is excluded.
         below = np.nextafter(dtype.type(above), dtype.type(low))
         return xp.minimum(drawn, xp.asarray(below, dtype=dtype)) if low < above else drawn
