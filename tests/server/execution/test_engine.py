@@ -9,6 +9,7 @@ import pytest
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import BOOL, F32
 from burn_remote_protocol.errors import (
+    DeviceLost,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
@@ -192,6 +193,20 @@ def test_a_device_without_memory_fails_the_upload_alone() -> None:
     assert isinstance(failure, OutOfMemory)
     session.run(Sync(1))
     assert session.outbox.replies == {1: None}
+
+
+def test_a_sync_on_a_lost_device_reports_the_loss_and_replies_without_an_error(
+    session: EngineSession,
+) -> None:
+    session.upload(1, 1, 2)
+    session.interpreter.lose("the GPU is gone")
+    session.run(Sync(1))
+    ((tensors, failure),) = session.outbox.failures
+    assert tensors == ()
+    assert isinstance(failure, DeviceLost)
+    assert session.outbox.replies == {1: None}
+    with pytest.raises(DeviceLost, match="the GPU is gone"):
+        session.values(1, size=2)
 
 
 # -- uploads in chunks ----------------------------------------------------------------------------
