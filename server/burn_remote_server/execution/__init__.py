@@ -1,1 +1,1 @@
-"""What does a session do with its messages, in which order, on which thread?"""
+"""Execution of sessions: engine, interpreter, tensor table, worker threads and outbox."""

@@ -1,18 +1,17 @@
-"""Which memory a session's tensors share, and what keeps it alive when they are dropped.
+"""Accounting of the memory that a session's tensors share or that outlives them.
 
-A tensor counts with the bytes that it shows. That is too little where a small view outlives the
-tensor that it was taken from, and where something outside the session's table refers to the memory:
-an exposed tensor that nobody fetched yet, an answer that a slow client did not read. So an
-allocation counts with the larger of two numbers: what its tensors show, and its size, as long as
-anything refers to it. What goes beyond the tensors counts as held (``Quota.held``).
+A tensor counts with the bytes of its elements. That is too little when a small view outlives the
+tensor whose memory it shares, and when something outside the session's table references the memory:
+an exposed tensor that was not fetched, or a response that a slow client has not read. So an
+allocation counts, as long as anything references it, with the larger of two numbers: the sum of its
+tensors' bytes, and its own size. The excess over the tensors counts as held (``Quota.held``).
 
-The count of a new tensor is at most the bytes that it shows, whatever memory it shares. So whether
-an operation fits follows from the shapes and from what is held before it, not from whether a kernel
-returns a view or a copy.
+A new tensor adds at most its own bytes, whatever memory it shares. So the shapes and the bytes
+counted before decide whether an operation fits, and not whether a kernel returns a view or a copy.
 
-Most tensors have memory of their own and never appear here. The invariant: an allocation has a
-record where two tensors of the table share it, where it is larger than its only tensor, and where
-something outside the table refers to it.
+Most tensors own their memory and never appear here. Invariant: an allocation has a record if two
+tensors of the table share it, if it is larger than its only tensor, or if something outside the
+table references it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ __all__ = ["Allocations", "hold_while_alive"]
 
 
 class _Record:
-    """An allocation: its size, the sum that its tensors show, and how many refer to it."""
+    """An allocation: its size, the sum of its tensors' bytes, and the number of references."""
 
     __slots__ = ("outside", "root", "shown", "size", "tensors", "was_lent")
 
     def __init__(self, root: Any, size: int, shown: int, tensors: int) -> None:
-        self.root = root  # keeps the id that is this record's key from being used again
+        self.root = root  # kept alive, because its id is the key of this record
         self.size = size
         self.shown = shown
         self.tensors = tensors
@@ -43,7 +42,7 @@ class _Record:
         self.was_lent = False
 
     def held(self) -> int:
-        """Bytes that count beside those of the tensors."""
+        """Bytes that count in addition to those of the tensors."""
         is_alive = self.tensors or self.outside
         return max(0, self.size - self.shown) if is_alive else 0
 
@@ -51,8 +50,8 @@ class _Record:
 class Allocations:
     """The allocations of one session that need a record.
 
-    The thread that executes the session calls the methods; references from outside the table end
-    in any thread.
+    Only the thread that executes the session calls the methods, but references from outside the
+    table may end in any thread.
     """
 
     def __init__(
@@ -63,15 +62,15 @@ class Allocations:
         self._nbytes: Final = nbytes
         self.records: Final[dict[int, _Record]] = {}
         self._lock: Final = threading.Lock()
-        # Records to which a reference from outside has ended. A reference may end while this thread
-        # holds the lock, so nobody waits for the lock there; whoever has it looks here at the end.
+        # Keys of records that lost an outside reference. A finalizer may run while its own thread
+        # holds the lock, so it must not wait for it; the lock's holder processes this queue.
         self._ended: Final[deque[int]] = deque()
 
     def add(self, array: Any, inputs: Sequence[Any] = ()) -> Any:
-        """Record the memory of an array whose bytes were taken and that becomes a tensor.
+        """Record the memory of an array that becomes a tensor; its bytes are counted already.
 
-        ``inputs`` are tensors whose memory it may share. Returns the array, or a copy where its
-        memory is larger than the array and the session has no room for the rest.
+        ``inputs`` are tensors whose memory it may share. Returns the array, or a copy if its
+        allocation is larger than the array and the excess does not fit into the quota.
         """
         root = self._root(array)
         record = self.records.get(id(root))
@@ -115,7 +114,7 @@ class Allocations:
         weakref.finalize(borrower, self._end, key).atexit = False
 
     def shares(self, array: Any, other: Any) -> bool:
-        """Whether two arrays show the same memory."""
+        """Whether two arrays share an allocation."""
         return self._root(array) is self._root(other)
 
     def forget(self, array: Any) -> None:
@@ -127,7 +126,7 @@ class Allocations:
             shown = record.shown - size
             if record.tensors < 2 or shown < record.size or record.was_lent:
                 self._change(key, record, -1, -size)
-            elif record.tensors == 2:  # the other tensor shows all of the memory
+            elif record.tensors == 2:  # the other tensor covers the whole allocation
                 del self.records[key]
             else:
                 record.tensors -= 1
@@ -135,12 +134,12 @@ class Allocations:
         self._quota.give_back(size, 1)
 
     def _change(self, key: int, record: _Record, tensors: int, shown: int) -> None:
-        """Add a tensor to a record, or take one away; then move what is held."""
-        if not record.was_lent:  # no other thread changes it
+        """Add a tensor to a record or remove one, and adjust the held bytes."""
+        if not record.was_lent:  # no finalizer changes it
             self._add_tensors(key, record, tensors, shown)
             return
         with self._lock:
-            # Its last reference from outside may have ended since the caller found it.
+            # A finalizer may have deleted the record since the caller looked it up.
             self.records[key] = record
             self._add_tensors(key, record, tensors, shown)
         self._end_all()
@@ -157,8 +156,11 @@ class Allocations:
         self._settle(key, record)
 
     def _settle(self, key: int, record: _Record) -> None:
-        """Delete a record that is not needed any more. One that was lent stays while it has a
-        tensor: the borrower may become a tensor of this session."""
+        """Delete a record that is no longer needed.
+
+        One that was lent stays while it has a tensor: the borrower may become a tensor of this
+        session.
+        """
         if record.outside:
             return
         is_simple = record.tensors == 1 and record.shown >= record.size and not record.was_lent
@@ -166,7 +168,7 @@ class Allocations:
             del self.records[key]
 
     def _end(self, key: int) -> None:
-        """Count a reference from outside as ended. In any thread."""
+        """Count an outside reference as ended. Thread-safe; called by finalizers."""
         self._ended.append(key)
         self._end_all()
 
@@ -187,6 +189,6 @@ class Allocations:
 
 
 def hold_while_alive(quota: Quota, owner: object, size: int) -> None:
-    """Count bytes outside the tensors until ``owner`` is gone. Raises ``QuotaExceeded``."""
+    """Count bytes outside the tensors until ``owner`` is freed. Raises ``QuotaExceeded``."""
     quota.hold(size)
     weakref.finalize(owner, quota.release, size).atexit = False

@@ -1,4 +1,4 @@
-"""Estimates of what a batch costs before it runs."""
+"""Estimates of the cost of a batch, before it runs."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from burn_remote_server.execution.plans import Plan
 
 __all__ = ["TASK_COST", "batch_cost"]
 
-# Nanoseconds, like the table's estimates. Dispatch of one task in Python takes about a microsecond.
+# All costs are in nanoseconds. Dispatching one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000
 
 # Freeing one tensor.
 DROPPED_COST: Final = 200
 
-# Checking a definition and binding it to its kernel, beside decoding its bytes.
+# Checking a definition and binding it to its kernel, in addition to decoding its bytes.
 BOUND_COST: Final = 10_000
 DECODED_BYTE_COST: Final = 30
 
-# Laying out an element in the order of the wire.
+# Copying one element into the order of the wire.
 READ_COST: Final = 1
 
 
 def batch_cost(
     batch: Batch, numbered: Mapping[int, Plan], *, size: int, binds_slowly: bool
 ) -> int | None:
-    """Estimate what a batch of ``size`` bytes costs; ``None`` where it cannot be told."""
+    """Estimate the cost of a batch of ``size`` bytes; return ``None`` if it is unknown."""
     defined: set[int] = set()
     total = size
     for task in batch.tasks:
         try:
             number = task[0]
             if number >= 0:
-                if number in defined:  # what stands there now is what had the number before
+                if number in defined:  # ``numbered`` still has the previous definition
                     return None
                 total += numbered[number].cost + TASK_COST
             elif number == DROP_TASK:
@@ -65,5 +65,5 @@ def batch_cost(
 def _elements(shape: object) -> int:
     """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
     if type(shape) is not tuple or not all(type(size) is int for size in shape):
-        raise TypeError("a shape is a list of integers")
+        raise TypeError("a shape must be a list of integers")
     return math.prod(shape)

@@ -1,7 +1,7 @@
-"""What does a session do with each message? Sans-I/O: messages in, instructions out.
+"""The engine of a session: executes its messages, without I/O.
 
-The pump of a socket and the in-process link of a local device drive the same engine. It never waits
-for a socket; what must be sent, fetched or told goes to its ``Outbox``.
+A socket's handler and the in-process link of a local device drive the same engine. It never waits
+for a socket: responses, fetches and failures go to its ``Outbox``.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ from burn_remote_server.execution.slots import InFlight, Uploading
 __all__ = ["Engine", "Outbox"]
 
 
-# Elements of a read up to this size leave in the bytes of the reply, which the outbox counts.
+# Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
 COUNTED_ANSWER_BYTES: Final = INLINE_BYTES
 
 
 class Outbox(Protocol):
-    """What an engine asks of whoever drives it. Called in the thread that runs the engine."""
+    """The engine's output. Its methods are called in the thread that runs the engine."""
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        """Answer a request; a large ``TensorData`` may leave in chunks, its buffer must stay."""
+        """Respond to a request; a large ``TensorData`` may be sent later, in chunks."""
         ...
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report an operation that failed by itself."""
+        """Report a failed operation, other than one that only passes on an input's failure."""
         ...
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
-        """Start a download; deliver to ``slot`` when it ends, whatever happens."""
+        """Start a fetch, whose result or error is always delivered to ``slot``."""
         ...
 
 
-def _never(answer: Deliver) -> Deliver:
-    raise AssertionError("whoever drives an engine on a device that works on says how to go on")
+def _not_asynchronous(answer: Deliver) -> Deliver:
+    raise AssertionError("set Engine.later to use a device that computes asynchronously")
 
 
 class Engine:
-    """Execute one session's tasks in order.
+    """Executes one session's tasks in order.
 
-    Raises ``ProtocolViolation`` for what no client may send; the session must then be closed.
+    Raises ``ProtocolViolation`` for an invalid message; the session must then be closed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Engine:
         outbox: Outbox,
         *,
         transfer_domain: str,
-        fetch_patience_seconds: float | None = None,
+        fetch_timeout_seconds: float | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
     ) -> None:
         self._interpreter = interpreter
@@ -92,10 +92,11 @@ class Engine:
         self._transfers = transfers
         self._outbox = outbox
         self._transfer_domain = transfer_domain
-        self._fetch_patience_seconds = fetch_patience_seconds
+        self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
-        # Makes, of what must run in the session's turn, what a device may call when it is ready.
-        self.later: Callable[[Deliver], Deliver] = _never
+        # Wraps a callback: the device may call the result from its own thread, and the callback
+        # then runs in the session's order.
+        self.later: Callable[[Deliver], Deliver] = _not_asynchronous
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             Execute: lambda task: interpreter.execute(task.operation),
@@ -122,21 +123,21 @@ class Engine:
             try:
                 plan = numbered.get(task[0])
             except (TypeError, IndexError):
-                raise ProtocolViolation("a task is a list that starts with a number") from None
+                raise ProtocolViolation("a task must be a list that begins with a number") from None
             if plan is None:
                 self.handle(decode_task(task))
             elif len(task) == plan.task_length and type(task[-1]) is int:
-                # A program's temporary tensors are dropped by the task that follows their last use.
+                # The task after the last use of a temporary tensor drops it.
                 dying = dropped_next(tasks, place) if plan.reusable else ()
                 invoke(plan, task[1:], dying)
             else:
                 raise plan.wrong_tensors(task[1:])
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
-        """Fail an operation during which an interrupt came, unless it has stored its outputs.
+        """Fail an operation that an interrupt stopped, unless it has stored its outputs.
 
-        Returns ``False`` for any other task, which must be executed again. An operation must not:
-        it may have written over an input.
+        An operation cannot be repeated, because it may have overwritten an input. Returns ``False``
+        for any other task; the caller must execute it again.
         """
         plan = self._interpreter.numbered.get(task[0])
         if plan is not None:
@@ -148,7 +149,7 @@ class Engine:
         self._handlers[type(task)](task)
 
     def estimate(self, batch: Batch, size: int = 0) -> int | None:
-        """Estimate what a batch of ``size`` bytes costs; ``None`` where it cannot be told."""
+        """Estimate the cost of a batch of ``size`` bytes; return ``None`` if it is unknown."""
         if self._tensors.has_slots():
             return None
         interpreter = self._interpreter
@@ -160,21 +161,21 @@ class Engine:
         )
 
     def estimate_chunk(self, chunk: Chunk) -> int:
-        """Estimate what storing a piece of an upload costs."""
+        """Estimate the cost of storing a chunk of an upload."""
         slot = self._tensors.slot(chunk.payload)
         if not isinstance(slot, Uploading) or not slot.spec.dtype.is_bool:
             return 0
-        # Truth values are checked when all of them have arrived.
+        # The last chunk of a bool tensor starts the check of all its elements.
         return slot.size if slot.received + len(chunk.data) >= slot.size else 0
 
     def estimate_close(self) -> int:
-        """Estimate what freeing everything costs."""
+        """Estimate the cost of ``close``."""
         return DROPPED_COST * (len(self._tensors) + self._transfers.exposed_by(self))
 
     def write_chunk(self, chunk: Chunk, *, is_repeated: bool = False) -> None:
         """Write a chunk of an upload; the last one completes the tensor.
 
-        ``is_repeated``: an interrupt came while the chunk was written for the first time.
+        ``is_repeated``: an interrupt stopped the first attempt to write this chunk.
         """
         slot = self._tensors.slot(chunk.payload)
         if not isinstance(slot, Uploading):
@@ -215,7 +216,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _failing_alone(self, tensor: int, spec: TensorSpec) -> Iterator[None]:
-        """Put what goes wrong with an upload in its tensor's place."""
+        """Store the failure of an upload in the place of its tensor."""
         try:
             yield
         except OperationFailed as error:
@@ -248,12 +249,13 @@ class Engine:
                 answer(None)
 
     def _answer(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
-        """Answer with the elements that were read, or with what went wrong."""
+        """Respond with the elements that were read, or with the error."""
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
-            reason = str(value) or "the server has no room for the elements"
+            reason = str(value) or "the server has no memory for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
         if isinstance(task, Sync) and isinstance(value, OperationFailed):
-            # Both dialects' syncs tell what nobody has read; Burn's has no other word for it.
+            # A failure without tensors: the response to this sync then reports it. Burn's dialect
+            # has no other way to report it.
             self._outbox.failed((), value)
             value = None
         if isinstance(value, memoryview):
@@ -280,7 +282,7 @@ class Engine:
             exposed = Exposed(self._interpreter.session.share(array), task.spec, backend)
             self._tensors.expose(task.tensor, exposed)
         except OperationFailed as error:
-            # The failure travels in the tensor's place: who fetches learns why it never was.
+            # Expose the failure instead of the tensor, so that a fetch receives the reason.
             exposed = Exposed(None, task.spec, backend, error)
         key = transfer_key(self._transfer_domain, task.transfer)
         try:
@@ -302,7 +304,7 @@ class Engine:
             self._outbox.failed((task.tensor,), failure)
 
     def _fetch(self, task: Fetch) -> None:
-        slot = InFlight(task.spec, self._fetch_patience_seconds)
+        slot = InFlight(task.spec, self._fetch_timeout_seconds)
         try:
             self._tensors.begin_fetch(task.tensor, slot)
             self._outbox.fetch(task, slot)
@@ -316,6 +318,6 @@ class Engine:
         self._outbox.failed((tensor,), failure)
 
     def close(self) -> None:
-        """Free everything that the session holds or exposed."""
+        """Free the session's tensors and withdraw those it exposed."""
         self._transfers.withdraw(self)
         self._interpreter.clear()

@@ -1,8 +1,8 @@
-"""The tensors of a process that may be fetched, and the fetches that wait for them.
+"""The exposed tensors of a process, and the fetches that wait for one.
 
-One registry serves a whole process: its sessions expose tensors, its peers and its own sessions
-fetch them. A fetch that comes before its expose waits. Arrays are never changed in place, so a
-fetch inside the process hands over the array itself.
+One registry serves the whole process: sessions expose tensors; peers and other sessions fetch them.
+A fetch that arrives before its expose waits. Exposed arrays are never changed in place, so a fetch
+within the process shares the array itself.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from burn_remote_server.execution.plans import memory_bytes
 
 __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
 
-# Fetches that wait for their expose. Larger: a peer that guesses ids holds more memory. Smaller: a
-# burst of moves between two servers whose sessions run at different speeds is refused.
+# Most fetches that wait for their expose. It bounds the memory for a peer that guesses ids, and
+# leaves room for bursts of moves between sessions that run at different speeds.
 MAX_WAITING: Final = 65_536
 
-# Entries withdrawn under one hold of the lock: about 0.3 ms, during which nobody else can fetch.
+# Entries withdrawn while the lock is held once: about 0.3 ms, during which no fetch can start.
 WITHDRAWN_AT_ONCE: Final = 256
 
-# Expired entries removed by one call, about 1 ms: many sessions' tensors may expire at one moment.
+# Expired entries removed by one call, about 1 ms, since many tensors may expire at the same time.
 EXPIRED_AT_ONCE: Final = 512
 
 
-# Compared by identity: ``==`` of arrays is no bool. Weak references tell when one is gone.
+# Compared by identity, because ``==`` of arrays returns an array. Weak references detect the end of
+# its use.
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Exposed:
-    """A tensor that may be fetched: the shared array, its device, and what it is; or why it
-    failed."""
+    """An exposed tensor: the shared array with its spec and backend, or the failure."""
 
     array: Any
     spec: TensorSpec
     backend: Backend
     failure: OperationFailed | None = None
-    # What a peer may still be reading that was lent it before the connection to it broke.
+    # Memory lent to a peer before its connection broke; the peer may still be copying it.
     loan: Loan | None = None
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds, also after its session dropped it."""
+        """Bytes of memory that it keeps alive, also after its session dropped the tensor."""
         return 0 if self.failure is not None else memory_bytes(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class ExposeLimits:
-    """How many tensors one session may have exposed, of how many bytes, and for how long."""
+    """Limits of one session's exposed tensors: number, bytes and lifetime."""
 
     count: int = 16_384
     bytes: int = 2**62
@@ -66,7 +66,7 @@ class ExposeLimits:
 
 @dataclass(slots=True)
 class _Owned:
-    """What one session exposes: its entries with their keys, and their bytes."""
+    """One session's exposed entries with their keys, and their bytes."""
 
     entries: dict[_Entry, Key] = field(default_factory=dict)
     bytes: int = 0
@@ -74,33 +74,33 @@ class _Owned:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    exposed: Exposed | None  # until it is removed: deadlines outlive entries
+    exposed: Exposed | None  # None once removed: the heap of deadlines may still contain the entry
     owner: object
     remaining: int
 
 
 Key = tuple[str, bytes | int]
 
-# The domain of the numbers that are secrets.
+# The domain of integer ids that are secrets.
 BURN: Final = "burn-0.21"
 
 
 def burn_domain(address: str) -> str:
-    """Return the domain of Burn's small transfer ids, which all of its clients count from 0.
+    """Return the domain of Burn's small transfer ids; each client counts these from 0.
 
-    ``address`` is the one by which a client calls this server, and by which it tells others to:
-    ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different ones, with tokens of their own
-    for example, never get each other's tensors.
+    ``address`` is the one that a client uses for this server and passes to other servers, such as
+    ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different addresses, for example because
+    they have different tokens, never receive each other's tensors.
     """
-    called = address.partition("://")[2].rstrip("/")
-    authority, slash, path = called.partition("/")
+    location = address.partition("://")[2].rstrip("/")
+    authority, slash, path = location.partition("/")
     return f"{BURN} {authority.lower().removesuffix(':80')}{slash}{path.lstrip('/')}"
 
 
 def transfer_key(domain: str, transfer: bytes | int) -> Key:
-    """Return where a tensor is found that is exposed under this id in a domain.
+    """Return the registry key of a transfer id in a domain.
 
-    Whoever knows a secret number was told it, wherever it comes from.
+    A secret id authorizes by itself, so all secret ids share one domain.
     """
     if isinstance(transfer, int) and is_secret(transfer):
         return BURN, transfer
@@ -110,24 +110,24 @@ def transfer_key(domain: str, transfer: bytes | int) -> Key:
 class Transfers:
     """A registry of exposed tensors and of the fetches that wait for one. Thread-safe.
 
-    A key names a domain beside the id, so that Burn's small ids never open a native transfer.
-    Several tensors under one id are fetched in the order in which they were exposed. A step on one
-    entry or one waiting fetch takes constant time, however many others share its id or its owner.
+    A key is a domain and an id, so Burn's small ids never match a native transfer. Tensors with the
+    same id are fetched in the order of their exposes. Adding or removing one entry or waiting fetch
+    takes constant time, however many others have the same id or owner.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Ordered dictionaries, because the oldest entry must be found, and any entry removed, in
-        # constant time: a plain dictionary walks over the places of removed keys first.
+        # OrderedDict finds the oldest entry in constant time. A plain dictionary scans the slots of
+        # removed keys first.
         self._entries: dict[Key, OrderedDict[_Entry, None]] = {}
-        # When each expires, soonest first; the number keeps equal times in their order.
+        # A heap by expiry time; the number keeps entries with equal times in order.
         self._deadlines: list[tuple[float, int, Key, _Entry]] = []
         self._waiting: dict[Key, OrderedDict[int, Callable[[Exposed], None]]] = {}
         self._waiting_count = 0  # of all keys
         self._tickets = counter(1)
         self._owned: dict[object, _Owned] = {}
-        self._over = 0  # at most so many deadlines are of entries that were removed
-        # How many exposes, fetches served, and exposes that nobody fetched in time there were.
+        self._stale_deadlines = 0  # an upper bound: deadlines whose entry was removed
+        # Totals for the metrics: exposes, served fetches, and exposes that expired.
         self.exposed = 0
         self.served = 0
         self.expired = 0
@@ -143,10 +143,10 @@ class Transfers:
         limits: ExposeLimits = ExposeLimits(),
         is_secret: bool = True,
     ) -> None:
-        """Let ``count`` fetches have a tensor until it expires.
+        """Make a tensor available to ``count`` fetches until it expires.
 
-        Raises ``QuotaExceeded`` for too many, and ``TransferFailed`` for an id that is in use and
-        is a secret: ids that are none (Burn's) may come again.
+        Raises ``QuotaExceeded`` beyond the limits, and ``TransferFailed`` for a secret id that is
+        already in use. Ids that are not secret (Burn's) may be reused.
         """
         if count < 1:
             return
@@ -168,10 +168,10 @@ class Transfers:
             callback(exposed)
 
     def fetch(self, key: Key, callback: Callable[[Exposed], None]) -> int:
-        """Call ``callback(exposed)`` once, now or when the tensor is exposed, in that thread.
+        """Call ``callback(exposed)`` once: now, or in the thread that exposes the tensor.
 
-        Returns a ticket; whoever stops waiting must ``forget`` it. Raises ``TransferFailed`` when
-        too many wait.
+        Returns a ticket; a caller that stops waiting must ``forget`` it. Raises ``TransferFailed``
+        if too many fetches wait.
         """
         with self._lock:
             self._expire()
@@ -179,7 +179,9 @@ class Transfers:
             entries = self._entries.get(key)
             if entries is None:
                 if self._waiting_count >= MAX_WAITING:
-                    raise TransferFailed(f"{MAX_WAITING:,} fetches wait for their tensor already")
+                    raise TransferFailed(
+                        f"{MAX_WAITING:,} fetches already wait for their tensor; try again later"
+                    )
                 self._waiting.setdefault(key, OrderedDict())[ticket] = callback
                 self._waiting_count += 1
                 return ticket
@@ -194,7 +196,7 @@ class Transfers:
         return ticket
 
     def fail(self, key: Key, exposed: Exposed) -> None:
-        """Tell those who wait for a tensor that it was not exposed, and why."""
+        """Deliver a failure to the fetches that wait for a tensor."""
         with self._lock:
             callbacks = self._end_waiting(key, self._waiting_count)
         for callback in callbacks:
@@ -210,9 +212,9 @@ class Transfers:
                     del self._waiting[key]
 
     def withdraw(self, owner: object) -> None:
-        """Free what a session exposed and nobody fetched.
+        """Remove a session's tensors that were not fetched.
 
-        Takes the lock in slices, so that other sessions and the event loop get in between.
+        Releases the lock between slices, so that other sessions and the event loop can proceed.
         """
         while True:
             with self._lock:
@@ -223,12 +225,12 @@ class Transfers:
                     self._remove(key, entry)
 
     def exposed_by(self, owner: object) -> int:
-        """Return how many tensors a session has exposed that were not fetched."""
+        """Return the number of a session's exposed tensors that were not fetched."""
         owned = self._owned.get(owner)
         return 0 if owned is None else len(owned.entries)
 
     def expire(self) -> bool:
-        """Free some of what was exposed for too long; return whether there may be more of it."""
+        """Remove a bounded number of expired entries; return whether there may be more."""
         with self._lock:
             return self._expire()
 
@@ -272,13 +274,13 @@ class Transfers:
         owned.bytes -= entry.exposed.nbytes if entry.exposed is not None else 0
         if not owned.entries:
             del self._owned[entry.owner]
-        # Its deadline may lie far ahead; the array must not wait for that.
+        # Its deadline may be far in the future; free the array now.
         entry.exposed = None
-        self._over += 1
-        if self._over > 64 and 2 * self._over > len(self._deadlines):
+        self._stale_deadlines += 1
+        if self._stale_deadlines > 64 and 2 * self._stale_deadlines > len(self._deadlines):
             self._deadlines = [deadline for deadline in self._deadlines if deadline[3].remaining]
             heapq.heapify(self._deadlines)
-            self._over = 0
+            self._stale_deadlines = 0
 
     def _own(self, entry: _Entry, key: Key, limits: ExposeLimits) -> None:
         """Count an entry against its owner's limits. Raises ``QuotaExceeded``, counting nothing."""
@@ -288,13 +290,13 @@ class Transfers:
         if count >= limits.count:
             raise QuotaExceeded(
                 f"exposed tensors of a session: {count + 1:,} would be exposed, "
-                f"{limits.count:,} are allowed; wait until some were fetched, or raise "
+                f"{limits.count:,} are allowed; wait until some are fetched, or raise "
                 "max_session_transfers on the server"
             )
         if owned.bytes + size > limits.bytes:
             raise QuotaExceeded(
                 f"exposed bytes of a session: {owned.bytes + size:,} would be held, "
-                f"{limits.bytes:,} are allowed; wait until some were fetched, or raise "
+                f"{limits.bytes:,} are allowed; wait until some are fetched, or raise "
                 "max_session_bytes on the server"
             )
         owned.entries[entry] = key

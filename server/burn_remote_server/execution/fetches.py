@@ -1,4 +1,4 @@
-"""How many tensors may one session be fetching, and who pays for those that it no longer wants?"""
+"""Limits and quota of the fetches of one session."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ __all__ = ["Fetches"]
 
 
 class Fetches:
-    """A session's fetches, with the room reserved for each. Not thread-safe.
+    """A session's running fetches, with the bytes reserved for each. Not thread-safe.
 
-    What is still arriving takes memory, dropped or not: its room stays reserved until then.
+    A tensor that was dropped still takes memory while it arrives, so its bytes stay reserved until
+    the fetch ends.
     """
 
     def __init__(self, quota: Quota, allowed: int | None) -> None:
         self._quota: Final = quota
         self._allowed: Final = allowed
-        self._begun: list[InFlight] = []  # and not known to have ended
-        self._look_at = 0
+        self._begun: list[InFlight] = []  # some may have ended since the last check
+        self._check_at = 0
 
     def begin(self, slot: InFlight) -> None:
-        """Reserve room for a tensor. Raises ``QuotaExceeded``."""
-        if len(self._begun) >= self._look_at:
-            self._end()
+        """Reserve memory for a tensor. Raises ``QuotaExceeded``."""
+        if len(self._begun) >= self._check_at:
+            self._remove_ended()
             if self._allowed is not None and len(self._begun) >= self._allowed:
                 raise QuotaExceeded(
-                    f"tensors being fetched: {len(self._begun) + 1:,} would be, {self._allowed:,} "
-                    "are allowed; wait for some, or raise max_session_transfers on the server"
+                    f"running fetches: {len(self._begun) + 1:,} would run, {self._allowed:,} are "
+                    "allowed; wait until some end, or raise max_session_transfers on the server"
                 )
         if slot.spec is not None:
             self._reserve(slot, memory_bytes(slot.spec))
         self._begun.append(slot)
 
     def drop(self, slot: InFlight) -> None:
-        """Let go of a tensor that nobody wants any more, or that was stored as an array."""
+        """Discard a tensor that was dropped, or that is now stored as an array."""
         if slot.arrived():
             self._free(slot)
         slot.drop()
 
     def end(self) -> None:
-        """Free the room of all: the session has ended and dropped its tensors."""
+        """Return all reserved bytes, at the end of the session."""
         for slot in self._begun:
             self._free(slot)
         self._begun.clear()
@@ -56,12 +57,12 @@ class Fetches:
         try:
             self._quota.take(size, 1)
         except QuotaExceeded:
-            self._end()
+            self._remove_ended()
             self._quota.take(size, 1)
         slot.reserved = size
 
-    def _end(self) -> None:
-        """Forget the fetches that have ended; free the room of those dropped before."""
+    def _remove_ended(self) -> None:
+        """Remove ended fetches; return the reserved bytes of those that were dropped."""
         begun = []
         for slot in self._begun:
             if not slot.arrived():
@@ -69,10 +70,10 @@ class Fetches:
             elif slot.is_dropped:
                 self._free(slot)
         self._begun = begun
-        # Not at every fetch: that would take longer the more there are.
-        self._look_at = 2 * len(begun) + 64
+        # The next check waits until the number has doubled, so the average cost is constant.
+        self._check_at = 2 * len(begun) + 64
         if self._allowed is not None:
-            self._look_at = min(self._look_at, self._allowed)
+            self._check_at = min(self._check_at, self._allowed)
 
     def _free(self, slot: InFlight) -> None:
         if slot.reserved is not None:

@@ -1,7 +1,8 @@
 """Execution of a session's operations on its tensors.
 
-Signatures, arrays and failures; no asyncio and no bytes. An operation that fails marks its outputs
-as failed; one that uses a failed tensor passes the first failure on; only a read raises it.
+This module knows signatures, arrays and failures, but neither asyncio nor frames. A failed
+operation marks its outputs as failed. An operation on a failed tensor passes the first failure on
+to its outputs. Only a read reports it.
 """
 
 from __future__ import annotations
@@ -30,31 +31,30 @@ from burn_remote_server.execution.tensors import TensorTable
 
 __all__ = ["Interpreter"]
 
-# Signatures that arrive without a number (Burn's dialect) are prepared once and kept up to this
-# many. Larger: more memory per session (about 2 KiB each). Smaller: long programs prepare again.
+# Number of prepared signatures kept for Burn's dialect, which does not number them. Each takes
+# about 2 KiB; a program with more signatures prepares some of them again.
 PLAN_CACHE_LENGTH: Final = 4096
 
-# Operations of at least this estimated cost, or a tenth of ``max_operation_seconds``, are timed:
-# no estimate is less than a tenth of the time taken (`benchmarks/costs.py`).
+# Operations are timed from this estimated cost on, or from a tenth of ``max_operation_seconds``: no
+# operation takes more than ten times its estimate (`benchmarks/costs.py`).
 TIMED_COST: Final = 1_000_000
 NANOSECONDS: Final = 10**9
 
-# Scratch memory from which on an operation reserves it. Counting less would cost small operations
-# 0.3 µs each, and one operation runs at a time in a session.
+# Smallest amount of scratch memory that is reserved in the quota. Counting smaller amounts would
+# cost every small operation 0.3 µs, and a session runs only one operation at a time.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
 
-# What a signature's plan takes for each of its tensors (measured), and the number of tensors up to
-# which it is not counted: 4,096 such plans take 16 MiB.
+# Bytes of a signature's plan per tensor (measured), and the largest number of tensors for which a
+# plan is not counted: 4,096 such plans take 16 MiB.
 SIGNATURE_TENSOR_BYTES: Final = 280
 UNCOUNTED_SIGNATURE_TENSORS: Final = 16
 
 
 class Interpreter:
-    """Execute the operations of one session, one after the other, on one backend.
+    """Executes the operations of one session in order, on one backend.
 
-    Not thread-safe: the session's worker, or whoever stands in for it, is the only caller.
-    ``report`` is told of each operation that failed by itself (not of those that only pass a
-    failure on).
+    Not thread-safe: only the session's worker, or the event loop in its place, calls it. ``report``
+    is called for each failed operation, except for those that only pass on an input's failure.
     """
 
     def __init__(
@@ -73,11 +73,12 @@ class Interpreter:
         self._max_operation_cost = max_operation_cost
         self._max_operation_seconds = max_operation_seconds
         self.quota = quota
-        # What elements count in that wait to be read: host memory, which for a GPU is another.
+        # The quota of elements that wait to be sent. They are in host memory, which a device with
+        # its own memory counts separately.
         self.answers = quota if answers is None else answers
         self.session: BackendSession = backend.open_session(custom)
         self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches, answers)
-        # Bound here because every operation uses them.
+        # Attributes, because every operation uses them and a second lookup costs time.
         self._arrays: Final = self.tensors.arrays
         self._slots: Final = self.tensors.slots
         self._forget: Final = self.tensors.forget
@@ -85,8 +86,8 @@ class Interpreter:
         self._report = report
         self.numbered: dict[int, Plan] = {}
         self._is_cleared = False
-        # Keys are identities: the decoder returns the same object for the same signature, and the
-        # plan keeps that object alive.
+        # Keyed by ``id``: the decoder returns the same object for the same signature, and the plan
+        # keeps that object alive.
         self._plans: dict[int, Plan] = {}
         self._plan_account: Final = OverheadAccount(self.answers)
         self.executed = 0
@@ -94,7 +95,7 @@ class Interpreter:
     # -- signatures ---------------------------------------------------------------------------
 
     def define(self, number: int, signature: Signature) -> None:
-        """Give a signature a number, replacing the one that had it."""
+        """Assign a number to a signature, replacing an earlier one with that number."""
         self.numbered[number] = self._prepare(signature)
 
     def _prepare(self, signature: Signature) -> Plan:
@@ -121,7 +122,7 @@ class Interpreter:
         return plan
 
     def _count_plan(self, plan: Plan, size: int) -> None:
-        """Count a plan's memory until the plan is gone. Raises ``LimitExceeded``."""
+        """Count a plan's memory until the plan is freed. Raises ``LimitExceeded``."""
         try:
             self._plan_account.add(size)
         except QuotaExceeded as error:
@@ -134,10 +135,10 @@ class Interpreter:
     # -- operations ---------------------------------------------------------------------------
 
     def execute(self, operation: Operation) -> None:
-        """Run an operation that came in full."""
+        """Run an operation that was sent with its full signature."""
         signature, tensors = operation
         if signature.row.family == "Init":
-            return  # Burn's note that an upload is complete; nothing is left to do
+            return  # Burn marks the end of an upload this way; there is nothing to do
         if signature.row.family == "Drop":
             self.tensors.drop(tensors)
             return
@@ -150,13 +151,13 @@ class Interpreter:
         self.invoke(plan, tensors)
 
     def known_plan(self, signature: Signature) -> Plan | None:
-        """Return the plan of a signature that was executed before."""
+        """Return the plan of a signature that was executed before, or ``None``."""
         return self._plans.get(id(signature))
 
     def invoke(self, plan: Plan, tensors: tuple[int, ...], dying: Sequence[int] = ()) -> None:
-        """Run a prepared operation on tensors: the ids of its inputs, then those of its outputs.
+        """Run a prepared operation. ``tensors`` has the ids of its inputs, then of its outputs.
 
-        ``dying`` are tensors that the session drops next, whatever comes of the operation.
+        ``dying`` are tensors that the next task drops.
         """
         self.executed += 1
         arrays = self._arrays
@@ -174,8 +175,7 @@ class Interpreter:
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]
     ) -> Callable[..., Any]:
-        """Return the plan's kernel; it writes into an input that dies with the operation, if there
-        is one to which nothing else refers."""
+        """Return the plan's kernel, writing into a dying input if nothing else references one."""
         for position in plan.reusable:
             if (
                 (position in plan.last_uses or tensors[position] in dying)
@@ -215,10 +215,10 @@ class Interpreter:
                 results = run(*inputs)
             except BaseException as error:
                 results = self._run_again(plan, run, inputs, error)
-            # Nearly every result has memory of its own and needs no record.
+            # Nearly every result owns its memory and needs no record.
             if not plan.gives_one or results.base is not None or getrefcount(results) > HELD_HERE:
                 results = self._recorded(plan, results, inputs)
-        except Exception as error:  # whatever a kernel raises becomes the outputs' failure
+        except Exception as error:  # any exception of a kernel becomes the failure of its outputs
             self._fail(plan, tensors, error)
             return
         arrays = self._arrays
@@ -238,7 +238,7 @@ class Interpreter:
             self._arrays[tensor] = result
 
     def _recorded(self, plan: Plan, results: Any, inputs: list[Any]) -> Any:
-        """Record which memory results share; return the arrays to store."""
+        """Record the memory that results share; return the arrays to store."""
         if plan.gives_one:
             return self._record(results, inputs)
         return [self._record(result, inputs) for result in results if result is not None]
@@ -246,12 +246,12 @@ class Interpreter:
     def _run_again(
         self, plan: Plan, run: Callable[..., Any], inputs: list[Any], error: BaseException
     ) -> Any:
-        """Return the results of an operation for which there was no room, or raise its error."""
+        """Retry an operation that ran out of memory; raise any other error."""
         try:
-            # One that writes over an input cannot be repeated.
+            # An operation that overwrites an input cannot be repeated.
             if not isinstance(error, MemoryError) or run is not plan.run:
                 raise error
-            # What the device keeps to use again may be all that is missing.
+            # Freeing the device's cached memory may be enough.
             self.backend.memory_cleanup()
             return plan.run(*inputs)
         except BaseException:
@@ -266,7 +266,7 @@ class Interpreter:
         self._report(outputs, failure)
 
     def fail_interrupted(self, plan: Plan, tensors: tuple[int, ...]) -> None:
-        """Fail an operation that was stopped by an interrupt before it stored all its outputs."""
+        """Fail an operation that an interrupt stopped before it stored all its outputs."""
         if any(tensor not in self._arrays for tensor in tensors[plan.input_count :]):
             self._fail(plan, tensors, OperationFailed("it was interrupted"))
 
@@ -285,9 +285,9 @@ class Interpreter:
         self.session.seed(seed)
 
     def lose(self, reason: str) -> None:
-        """Run nothing from now on, and let no tensor be read: the device is lost.
+        """Fail all later operations and reads, because the device is lost.
 
-        A kernel must not be tried: the thread may work for another device by then.
+        No kernel may run: the thread may already be using another device.
         """
         if self.tensors.lost is None:
             self.tensors.lost = DeviceLost(reason)
@@ -295,7 +295,7 @@ class Interpreter:
                 plan.error = self.tensors.lost
 
     def clear(self) -> None:
-        """Free everything, also what was prepared. A second time does nothing."""
+        """Free all tensors and prepared signatures. A second call does nothing."""
         if self._is_cleared:
             return
         self._is_cleared = True

@@ -1,7 +1,7 @@
-"""The queue of frames that leave a native session.
+"""The queue of outgoing frames of a native session.
 
-Replies go first and whole; the chunks of large answers take turns, so that no download delays a
-small reply or another download.
+Small replies are sent first, each as one frame. The chunks of large tensors are interleaved round
+robin, so no download delays a small reply or another download.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ from burn_remote_server.execution.slots import InFlight
 
 __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 
-# A whole frame, or a header and the payload that follows it in the same frame.
+# A complete frame, or a frame in two parts: header and payload.
 Frame = bytes | tuple[bytes, memoryview]
 
-# Frames below this size are counted only where more than so many wait: counting takes a
-# microsecond, and that many take less than ``FREE_OVERHEAD_BYTES``.
+# Smaller frames are counted only if more than ``UNCOUNTED_FRAMES`` are queued: counting one takes a
+# microsecond, and so many take less than ``FREE_OVERHEAD_BYTES``.
 COUNTED_BYTES: Final = 1024
 UNCOUNTED_FRAMES: Final = 256
 
 
 def held_bytes(size: int) -> int:
-    """Return what a frame of ``size`` bytes takes in memory: also its object, its places in the
-    queue and the window, and the gaps that such frames leave in the heap (measured: an eighth)."""
+    """Return the memory of a frame of ``size`` bytes.
+
+    It includes the object, its entries in the queue and the replay window, and the fragmentation of
+    the heap (an eighth, measured).
+    """
     return size + size // 8 + 256
 
 
 class _CountedFrame(bytes):
-    """A frame that counts in an account for as long as anything refers to it."""
+    """A frame that counts in an account as long as anything references it."""
 
     account: OverheadAccount
 
@@ -63,9 +66,9 @@ class _Download:
 
 
 class NativeOutbox:
-    """Frames for what an engine says, each kept until the client has it.
+    """Outgoing frames of an engine; sent frames stay in the replay window until acknowledged.
 
-    The engine's thread appends, the pump takes; ``deque`` makes each step atomic.
+    The engine's thread appends and the connection takes; the operations of ``deque`` are atomic.
     """
 
     def __init__(
@@ -78,25 +81,25 @@ class NativeOutbox:
     ) -> None:
         """Create an empty queue.
 
-        ``max_waiting_bytes`` bounds large answers that were not sent. ``is_resumable``: what was
-        sent is kept until it is acknowledged. ``has_checksums``: chunks carry them.
+        ``max_waiting_bytes`` bounds the bytes of queued large tensors. ``is_resumable``: keep sent
+        frames until they are acknowledged. ``has_checksums``: add checksums to chunks.
         """
         self._max_waiting_bytes = max_waiting_bytes
         self._is_resumable = is_resumable
         self._has_checksums = has_checksums
-        # Counted by one thread each: the engine adds, the pump takes away.
+        # Each counter has one writing thread: the engine's, or the connection's.
         self._added_bytes = 0
         self._taken_bytes = 0
         self.window: ReplayWindow[Frame] = ReplayWindow()
         self._again: deque[Frame] = deque()
         self._frames: deque[bytes] = deque()
         self._downloads: deque[_Download] = deque()
-        self.failures: Counter[str] = Counter()  # reported so far, by the error's code
+        self.failures: Counter[str] = Counter()  # number reported so far, by error code
         self._fetch = fetch
         self._account: OverheadAccount | None = None
 
     def count_in(self, account: OverheadAccount) -> None:
-        """Count the bytes of frames in an account from now on."""
+        """Count the bytes of later frames in an account."""
         self._account = account
 
     def __len__(self) -> int:
@@ -113,20 +116,20 @@ class NativeOutbox:
         return frame
 
     def replay(self) -> None:
-        """Send again, before anything else, what the client has not acknowledged."""
+        """Send the unacknowledged frames again, before all others."""
         self._again = deque(self.window.frames())
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        """Answer a request; large elements follow in chunks.
+        """Queue the reply to a request; the elements of a large tensor follow in chunks.
 
-        Raises ``LimitExceeded``, which ends the session, where not even a refusal has room.
+        Raises ``LimitExceeded``, which ends the session, if not even an error fits into the quota.
         """
         if not isinstance(value, TensorData):
             self._append(encode_frame(Reply(request, value)))
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
-            # Packed from where it lies: another copy on the way would leave gaps in the heap.
+            # Encoded without a copy: one more copy would fragment the heap.
             elements = cast("bytes", data)
             try:
                 self._append_within_quota(encode_frame(Reply(request, elements)))
@@ -137,7 +140,7 @@ class NativeOutbox:
         waiting = self._added_bytes - self._taken_bytes
         if waiting and waiting + len(data) > self._max_waiting_bytes:
             refusal = QuotaExceeded(
-                f"bytes of answers that wait to be sent: {waiting + len(data):,} would, "
+                f"bytes of queued responses: {waiting + len(data):,} would be queued, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once",
                 operation="Read",
             )
@@ -146,7 +149,7 @@ class NativeOutbox:
         self.follow(request, value)
 
     def follow(self, request: int, value: TensorData, start: int = 0) -> None:
-        """Answer with a tensor's shape and dtype, and its bytes from ``start`` on in chunks."""
+        """Reply with a tensor's shape and dtype, followed by its bytes from ``start`` in chunks."""
         data = memoryview(value.bytes).cast("B")
         self._append(encode_frame(Reply(request, value.spec)))
         if start < len(data) or not start:
@@ -154,24 +157,24 @@ class NativeOutbox:
             self._downloads.append(_Download(request, data, start))
 
     def abandon(self, request: int) -> None:
-        """Send no more of a tensor: its reader has enough. In the thread that takes."""
+        """Stop sending a tensor. Call only in the thread that takes frames."""
         for download in [*self._downloads]:
             if download.payload == request:
                 self._downloads.remove(download)
                 self._taken_bytes += len(download.data) - download.sent
 
     def lend(self, request: int, spec: TensorSpec, handle: bytes) -> None:
-        """Answer with a tensor's shape and dtype, and what opens the memory that has its bytes."""
+        """Reply with a tensor's shape and dtype, and the handle of the memory with its bytes."""
         self._append(encode_frame(Reply(request, spec)))
         self._append(encode_frame(Lent(request, handle)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report an operation that failed by itself. Raises ``LimitExceeded`` like ``reply``."""
+        """Report a failed operation. Raises ``LimitExceeded`` like ``reply``."""
         self.failures[error.code] += 1
         self._append(encode_frame(Failed(tensors, error)))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
-        """Start a download."""
+        """Start a fetch."""
         self._fetch(task, slot)
 
     def _append(self, frame: bytes) -> None:
@@ -179,7 +182,7 @@ class NativeOutbox:
             self._append_within_quota(frame)
         except QuotaExceeded as error:
             raise LimitExceeded(
-                f"frames that wait to be sent ({error.reason})",
+                f"queued frames ({error.reason})",
                 seen=len(self._frames) + 1,
                 allowed=len(self._frames),
             ) from error

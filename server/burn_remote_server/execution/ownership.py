@@ -1,7 +1,7 @@
-"""Checks that nothing but a session's table of tensors, or a kernel's caller, refers to an array.
+"""Checks that only a session's tensor table, or a kernel's caller, references an array.
 
-Views, memory that is being sent, exposed tensors, and the same array under a second id all refer to
-the array whose memory they show, and CPython counts these references.
+Views, memory being sent, exposed tensors and the same array under a second id each hold a reference
+to the array that owns the memory. CPython counts these references.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ __all__ = ["HELD_HERE", "held_once"]
 
 
 def held_once(arrays: Sequence[Any], position: int) -> bool:
-    """Whether the array at ``position`` is referred to by this sequence, by one other place and by
-    nothing else."""
+    """Whether only this sequence and one other place reference the array at ``position``."""
     return _references(arrays, position) <= _HELD_ONCE
 
 
@@ -24,7 +23,7 @@ def _references(arrays: Sequence[Any], position: int) -> int:
 
 
 def _measured() -> int:
-    # How many references a call itself adds differs between versions of Python.
+    # Measured, because the number of references that a call adds depends on Python's version.
     table = {0: object()}
     return _references([table[0]], 0)
 
@@ -36,5 +35,5 @@ def _measured_local() -> int:
 
 _HELD_ONCE: Final = _measured()
 
-# What ``sys.getrefcount`` returns for a local variable to whose object nothing else refers.
+# The result of ``sys.getrefcount`` for an object that only one local variable references.
 HELD_HERE: Final = _measured_local()

@@ -1,4 +1,4 @@
-"""How is a signature made ready to run many times?"""
+"""Plans: signatures that are checked, bound to their kernels and ready to run many times."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ __all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"
 
 logger = get_logger(__name__)
 
-# Results from this size on may take the memory of an input that dies. Larger: chains of operations
-# on middling tensors have the system map and clear new memory for each. Smaller: looking whether
-# anything else refers to the input costs more than new memory.
+# Smallest result that may reuse the memory of a dying input. Below it, the check for other
+# references costs more than new memory; above it, the system maps and clears pages for each result.
 REUSED_BYTES: Final = 256 * 1024
 
 
 def memory_bytes(spec: TensorSpec) -> int:
-    """Return what a tensor takes on a device: a bool is one byte, however the wire stores it."""
+    """Return a tensor's bytes on a device, where a bool always takes one byte."""
     return spec.size if spec.dtype.is_bool else spec.nbytes
 
 
@@ -44,10 +43,10 @@ class Plan:
     """A checked signature bound to its kernel.
 
     ``run(*inputs)`` takes the arrays of the present inputs in wire order and returns the output, or
-    a tuple of outputs. ``run_into(*inputs, out=array)`` leaves the output in the array of an input,
-    one at the ``reusable`` positions, of which there may be none. ``expected`` has the shape and
-    array dtype of each input. ``cost`` and ``workspace_bytes`` are the table's estimates. A
-    signature that no operation could have (``error``) fails each time it is used.
+    a tuple of outputs. ``run_into(*inputs, out=array)`` writes the output into the array of an
+    input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
+    dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
+    the signature is invalid, ``error`` is set, and each use fails with it.
     """
 
     __slots__ = (
@@ -99,7 +98,7 @@ class Plan:
                 self._bind_into(signature, session)
         except BurnRemoteError as error:
             self.error = error
-        except Exception as error:  # a defect of ours: it costs this operation, not the session
+        except Exception as error:  # a bug in the server: fail the operation, not the session
             logger.exception("operation_not_bound", operation=str(signature.row))
             self.error = OperationFailed(f"the server failed: {type(error).__name__}: {error}")
 
@@ -118,13 +117,13 @@ class Plan:
             self.run_into, self.reusable = run_into, fitting
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
-        """Say how many tensors the operation takes."""
+        """Return the error for a wrong number of tensors."""
         return ProtocolViolation(
             f"{self.signature.row} takes {self.task_length - 1} tensor ids, not {shown(seen)}"
         )
 
     def mismatch(self, inputs: list[Any]) -> ShapeMismatch:
-        """Say which inputs are not what the operation declares them to be."""
+        """Return the error for inputs whose shapes or dtypes differ from the declared ones."""
         seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in inputs)
         return ShapeMismatch(
             f"the session's tensors are {seen}, the operation declares {self.signature.describe()}"
@@ -132,7 +131,7 @@ class Plan:
 
 
 def _gives_one(signature: Signature) -> bool:
-    """Whether the kernel returns an array and not a tuple: the row has one output, no list."""
+    """Whether the kernel returns one array, not a tuple: the row has a single output, no list."""
     outputs = [
         argument
         for field, argument in zip(signature.row.fields, signature.arguments, strict=True)
@@ -146,7 +145,7 @@ def _no_run(*inputs: Any) -> Any:
 
 
 def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
-    """Return ``run(*inputs)`` for a signature, with as little as possible left to do per call."""
+    """Return ``run(*inputs)`` for a signature, with minimal work per call."""
     kernel = session.bind(signature)
     groups = tuple(
         None if item is None else len(item) if type(item) is tuple else 1
@@ -173,7 +172,7 @@ def _bind(signature: Signature, session: BackendSession) -> Callable[..., Any]:
 
 
 def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
-    """Return why an operation of this estimated cost is refused before it starts, or ``None``."""
+    """Return the error for an operation whose estimated cost exceeds the limit, or ``None``."""
     if allowed is None or cost <= allowed:
         return None
     return QuotaExceeded(
@@ -183,9 +182,9 @@ def too_costly(cost: int, allowed: int | None) -> QuotaExceeded | None:
 
 
 def within(run: Callable[..., Any], workspace_bytes: int, quota: Quota) -> Callable[..., Any]:
-    """Return a kernel that reserves its scratch memory in the quota while it runs.
+    """Wrap a kernel so that it reserves its scratch memory in the quota while it runs.
 
-    It raises ``QuotaExceeded`` before it starts where the session or its device has no room.
+    It raises ``QuotaExceeded`` before it starts if the memory does not fit into the quota.
     """
 
     def run_within(*inputs: Any, **into: Any) -> Any:
@@ -205,9 +204,9 @@ def within(run: Callable[..., Any], workspace_bytes: int, quota: Quota) -> Calla
 
 
 def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]:
-    """Return a kernel that raises ``QuotaExceeded`` in place of its result when it took too long.
+    """Wrap a kernel so that it raises ``QuotaExceeded`` if it took too long.
 
-    A kernel cannot be stopped halfway; until it ends, only its own session waits for it.
+    A running kernel cannot be stopped; until it ends, only its own session waits.
     """
 
     def run_timed(*inputs: Any, **into: Any) -> Any:
@@ -216,7 +215,7 @@ def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]
         seconds = time.monotonic() - started
         if seconds > allowed_seconds:
             raise QuotaExceeded(
-                f"operation seconds: it took {seconds:.3g}, {allowed_seconds:g} are allowed; "
+                f"operation time: it took {seconds:.3g} seconds, {allowed_seconds:g} are allowed; "
                 "split the operation, or raise max_operation_seconds on the server"
             )
         return results
@@ -225,7 +224,7 @@ def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]
 
 
 def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:
-    """Return the failure that an operation's outputs get for what was raised while it ran."""
+    """Convert an exception raised by an operation into the failure of its outputs."""
     signature = plan.signature
     kind, reason = _blame(error, plan)
     return kind(reason, operation=_named(signature), shapes=signature.describe(), tensor=tensor)

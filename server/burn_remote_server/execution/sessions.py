@@ -1,4 +1,4 @@
-"""Sessions: one client's tensors, the order of its work, and its end."""
+"""Sessions: the state, the order of work and the end of one client's session."""
 
 from __future__ import annotations
 
@@ -26,30 +26,29 @@ __all__ = ["MAX_WAITING_REPLIES", "TURN_COST", "Session", "Sessions"]
 logger = get_logger(__name__)
 
 
-# What one session may cost the event loop before it yields to the others, in the unit of estimates
-# (about a nanosecond). It bounds how long one session's small work delays the others'; yielding
-# costs about 5 µs.
+# Cost, in nanoseconds, that one session may run up on the event loop before it yields to the
+# others. It bounds the delay for the others; yielding itself takes about 5 µs.
 TURN_COST: Final = 200_000
-# Replies that may wait to be sent before the next frame is read. It bounds what a client that asks
-# and does not read makes the server hold.
+# Most queued replies; above it no further frame is read. It bounds the memory for a client that
+# sends requests and does not read the replies.
 MAX_WAITING_REPLIES: Final = 1024
-# What a frame costs the event loop beside its work, in the unit of estimates (about a nanosecond).
+# Cost of receiving a frame on the event loop, in nanoseconds, in addition to its work.
 FRAME_COST: Final = 10_000
-# Decoding a byte of a frame that is no chunk, at worst: 17 ms for 512 KiB.
+# Worst-case cost of decoding one byte of a frame other than a chunk: 17 ms for 512 KiB.
 DECODED_COST_PER_BYTE: Final = 30
-# What a batch takes in memory while it waits for the worker, for each byte of its frame: an
-# invocation of 12 bytes is a list of four numbers, of 180 bytes.
+# Memory of a decoded batch per byte of its frame: an invocation of 12 bytes becomes a list of four
+# numbers, which takes 180 bytes.
 DECODED_SIZE: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
 
 
 class Session:
-    """One client's tensors, the worker that computes on them, and the order of its work.
+    """One client's session: its engine, its worker thread and the order of its work.
 
-    Small work runs at once on the event loop where nothing is queued before it; everything else
-    goes to the worker. ``notify``, which the connection sets, is called on the event loop's thread
-    after work has been done.
+    Cheap work runs directly on the event loop if the worker's queue is empty; other work goes to
+    the worker. The connection sets ``notify``, which is called on the event loop's thread after
+    work has been done.
     """
 
     def __init__(
@@ -65,26 +64,25 @@ class Session:
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
-        # What it has cost the event loop since that last turned to others, in the unit of
-        # estimates.
+        # Cost on the event loop since this session last yielded, in nanoseconds.
         self.spent = 0
         self.token = ""  # the name of the token that opened it
         self.error: BurnRemoteError | None = None
         self.engine = engine
         engine.later = self._later
-        # Answers that a device still works on. Counted by one thread each: the engine's and the
-        # loop's.
+        # Responses that the device has begun, and those that it has finished. Each counter has one
+        # writing thread: the engine's and the event loop's.
         self._awaited = 0
         self._arrived = 0
         self.interpreter = interpreter
         self.counters = counters
         self._inline_cost = inline_cost
         self._stop_fetching = stop_fetching
-        # Work on the event loop runs in a context of its own: NumPy keeps there how it treats
-        # divisions by zero, and the loop's other tasks must not inherit that.
+        # Work on the event loop runs in its own context: NumPy's floating-point error settings are
+        # context variables, and the event loop's other tasks must not inherit them.
         self._context = contextvars.copy_context()
         self._context.run(interpreter.backend.prepare_thread)
-        self.notify: Callable[[], None] = _nobody
+        self.notify: Callable[[], None] = _no_connection
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(
             f"session-{identifier:x}",
@@ -97,17 +95,20 @@ class Session:
 
     @property
     def queued(self) -> int:
-        """Frames whose work has not been done, and answers that the device still works on."""
+        """Number of unfinished worker calls and of unfinished responses of the device."""
         return self._worker.queued + self._awaited - self._arrived
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of those frames."""
+        """Bytes held by the worker's unfinished calls."""
         return self._worker.queued_bytes
 
     def is_behind(self, allowed_frames: int, allowed_bytes: int) -> bool:
-        """Whether so much waits that nothing more should be read from the client: frames, their
-        bytes, or any where the pool has no room for more."""
+        """Whether to stop reading from the client (backpressure).
+
+        True if the queue exceeds either limit, or if the memory pool is full and anything is
+        queued.
+        """
         return (
             self.queued >= allowed_frames
             or self.queued_bytes >= allowed_bytes
@@ -115,7 +116,7 @@ class Session:
         )
 
     def submit_batch(self, batch: Batch, size: int = 0) -> None:
-        """Execute a batch, whose frame has ``size`` bytes, now or in its turn."""
+        """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
         engine = self.engine
         self.submit_work(
             partial(engine.run, batch), partial(engine.estimate, batch, size), DECODED_SIZE * size
@@ -124,7 +125,7 @@ class Session:
     def submit_work(
         self, run: Callable[[], None], estimate: Callable[[], int | None], size: int
     ) -> None:
-        """Execute what came in ``size`` bytes, now if it costs little, or in its turn."""
+        """Run work that arrived in ``size`` bytes, now if it is cheap, else in the worker."""
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
             cost = estimate()
@@ -136,7 +137,7 @@ class Session:
         self._worker.submit(partial(self._run, run), size)
 
     def submit_chunk(self, chunk: Chunk) -> None:
-        """Store a piece of an upload, now or in its turn."""
+        """Store a chunk of an upload, now or after the queued work."""
         self.spent += FRAME_COST + len(chunk.data) // CHUNK_BYTES_PER_COST
         if not self._worker.queued and self.engine.estimate_chunk(chunk) <= self._inline_cost:
             self._context.run(self._run, partial(self.engine.write_chunk, chunk))
@@ -147,22 +148,22 @@ class Session:
         self._worker.submit(call, len(chunk.data))
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run anything else that belongs to the session, in its turn."""
+        """Run any other call of the session after the queued work."""
         self._worker.submit(partial(self._run, call))
 
     def count(self) -> None:
-        """Bring the counters up to date with what the interpreter counts on its own."""
+        """Update the counters from those of the interpreter."""
         quota = self.interpreter.quota
         self.counters.operations = self.interpreter.executed
         self.counters.tensors = quota.tensors
         self.counters.tensor_bytes = quota.total_bytes
 
     def end(self) -> None:
-        """Free everything, after what is running now; what is queued behind it is skipped."""
+        """End the session: finish the running call, skip the queued ones, and free everything."""
         self.error = self.error or BurnRemoteError("the session has ended")
-        # What is running now may wait for a tensor that is on its way.
+        # The running call may be waiting for a tensor that is being fetched.
         self._stop_fetching()
-        # Freeing many tensors one by one, the worker lets the event loop in between.
+        # Freeing many tensors takes long; in the worker it does not block the event loop.
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
             self._worker.submit(self.engine.close)
         else:
@@ -184,44 +185,45 @@ class Session:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End this session for a defect of ours, and keep the others."""
+        """End this session after a bug in the server; the others continue."""
         logger.error("session_failed", session=session_name(self.identifier), exc_info=error)
         self.error = self.error or BurnRemoteError(
             f"the server failed: {type(error).__name__}: {error}"
         )
 
     def _later(self, answer: Deliver) -> Deliver:
-        """Return what a device calls, from a thread of its own, for ``answer`` to get its turn."""
+        """Wrap ``answer``: the device calls the result from its thread, and ``answer`` then runs in
+        the session's order."""
         self._awaited += 1
 
         def deliver(value: memoryview | Exception | None) -> None:
-            # A loop that has closed meanwhile: nobody is left to answer.
+            # The event loop may have closed in the meantime; no client is left then.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._go_on, partial(answer, value))
+                self._loop.call_soon_threadsafe(self._resume, partial(answer, value))
 
         return deliver
 
-    def _go_on(self, call: Callable[[], None]) -> None:
+    def _resume(self, call: Callable[[], None]) -> None:
         self._arrived += 1
-        self.submit_work(call, _nothing, 0)
+        self.submit_work(call, _no_cost, 0)
 
     def _progress(self) -> None:
-        # The loop may be gone while the last worker winds down; nobody is left to notify then.
+        # The event loop may have closed while the worker finishes; there is nothing to notify then.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._notify)
 
-    def _tell(self) -> None:
-        # Looked up on the loop: the connection may be another one by then.
+    def _notify(self) -> None:
+        # Looked up on the event loop, because a resume may have replaced the connection.
         self.notify()
 
 
-def _nothing() -> int:
-    """Return what an answer costs that is there already."""
+def _no_cost() -> int:
+    """Return the cost of a response that is already computed."""
     return 0
 
 
-def _nobody() -> None:
-    """No connection is there to be notified yet."""
+def _no_connection() -> None:
+    """Do nothing: no connection is attached yet."""
 
 
 class Sessions:
@@ -238,18 +240,18 @@ class Sessions:
         return iter([*self._open.values()])
 
     def draw_id(self) -> int:
-        """Return an id for a new session. Raises ``HandshakeRefused`` when there are too many."""
+        """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         if len(self._open) >= self._limit:
             raise HandshakeRefused(
-                f"the server has {self._limit} sessions, as many as it allows; try again later"
+                f"the server has {self._limit} open sessions, its maximum; try again later"
             )
         return secrets.randbits(63)
 
     def add(self, session: Session) -> None:
-        """Count a session as open."""
+        """Add an open session."""
         self._open[session.identifier] = session
 
     def remove(self, session: Session) -> None:
-        """End a session and free what it holds."""
+        """Remove and end a session."""
         if self._open.pop(session.identifier, None) is not None:
             session.end()

@@ -1,4 +1,4 @@
-"""What can stand in a tensor's place before, or instead of, its elements?"""
+"""Placeholders for tensors that have no array yet, or never will."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["InFlight", "Slot", "Uploading"]
 
 
 class InFlight:
-    """A tensor that is being fetched from another server; only an operation that needs it waits.
+    """A tensor that is being fetched; only an operation that needs it waits.
 
-    What is delivered first holds, from whichever thread. ``patience_seconds`` is for a fetch that
-    nobody else gives up.
+    Any thread may deliver a result; the first one counts. ``timeout_seconds`` bounds the wait if
+    nothing else does.
     """
 
     __slots__ = (
-        "_arrived", "_error", "_lock", "_patience_seconds", "_value", "is_dropped", "reserved",
+        "_arrived", "_error", "_lock", "_timeout_seconds", "_value", "is_dropped", "reserved",
         "spec",
     )  # fmt: skip
 
-    def __init__(self, spec: TensorSpec | None, patience_seconds: float | None = None) -> None:
+    def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
         self.spec = spec
-        self._patience_seconds = patience_seconds
-        # Bytes of the quota that are kept for it, also after nobody wants it any more.
+        self._timeout_seconds = timeout_seconds
+        # Bytes reserved for it in the quota, until it arrives, even if it is dropped before.
         self.reserved: int | None = None
         self.is_dropped = False
         self._lock = threading.Lock()
@@ -42,28 +42,29 @@ class InFlight:
                 self._arrived.set()
 
     def fail(self, error: OperationFailed) -> None:
-        """Deliver the reason why it will not come."""
+        """Deliver an error instead of the array."""
         with self._lock:
             if not self._arrived.is_set():
                 self._error = error
                 self._arrived.set()
 
     def drop(self) -> None:
-        """Let go of the array, now or when it comes."""
+        """Discard the array, now or when it arrives."""
         with self._lock:
             self.is_dropped = True
             self._value = None
 
     def arrived(self) -> bool:
-        """Whether the array or the error is here."""
+        """Whether the array or an error was delivered."""
         return self._arrived.is_set()
 
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
-        # Without a bound: a large tensor may take any time while it makes progress. Fetches are
-        # bounded by that (``transfers.pace``), and each settles its slot (``transfers.arrivals``).
-        if not self._arrived.wait(self._patience_seconds):
-            seconds = self._patience_seconds
+        # Usually without a bound: a large tensor may take any time while it makes progress.
+        # ``transfers.pace`` ends fetches that make none, and ``transfers.arrivals`` completes every
+        # slot.
+        if not self._arrived.wait(self._timeout_seconds):
+            seconds = self._timeout_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))
         if self._error is not None:
             raise self._error
@@ -71,7 +72,7 @@ class InFlight:
 
 
 class Uploading:
-    """A tensor whose elements are arriving in chunks."""
+    """A tensor that is being uploaded in chunks."""
 
     __slots__ = ("received", "size", "spec", "upload")
 

@@ -24,10 +24,10 @@ __all__ = ["TensorTable"]
 
 
 class TensorTable:
-    """A session's tensors by their ids, counted against its quota.
+    """A session's tensors by id, counted against its quota.
 
-    ``answers`` is the quota for elements that were copied to the host's memory to be read; without
-    it, they count in the session's own. Not thread-safe: the session's worker is the only caller.
+    ``answers`` is the quota for elements copied to host memory for a read; without it, they count
+    in the session's own. Not thread-safe: the session's worker is the only caller.
     """
 
     def __init__(
@@ -43,26 +43,25 @@ class TensorTable:
         self._quota: Final = quota
         self._answers: Final = quota if answers is None else answers
         self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
-        self._records: Final = self._allocations.records  # looked at for every drop
-        # Record a result whose bytes were taken and that may share memory with inputs; returns the
-        # array to store, which may be a copy.
+        self._records: Final = self._allocations.records  # checked for every drop
+        # record(result, inputs): records a result that may share memory with inputs, and whose bytes
+        # are already counted. Returns the array to store, which may be a copy.
         self.record: Final = self._allocations.add
         self._fetches: Final = Fetches(quota, max_fetches)
-        # Ready arrays are kept apart from everything else, so that the usual case is one lookup
-        # whose result is always an array. The interpreter refers to both dictionaries; they are
-        # never replaced.
+        # Ready arrays have their own dictionary, so the usual case is one lookup that returns an
+        # array. The interpreter holds references to both dictionaries; they are never replaced.
         self.arrays: Final[dict[int, Any]] = {}
         self.slots: Final[dict[int, Slot]] = {}
-        # Why no tensor can be read any more.
+        # Set when the device is lost; every read then fails.
         self.lost: DeviceLost | None = None
 
     def __len__(self) -> int:
         return len(self.arrays) + len(self.slots)
 
     def array(self, tensor: int) -> Any:
-        """Return a tensor's array, waiting for it if it is on its way.
+        """Return a tensor's array, waiting for it if it is being fetched.
 
-        Raises the ``OperationFailed`` that stands in its place, and ``UnknownTensor``.
+        Raises ``OperationFailed`` for a failed tensor, and ``UnknownTensor``.
         """
         array = self.arrays.get(tensor)
         if array is not None:
@@ -82,9 +81,9 @@ class TensorTable:
         return array
 
     def store(self, tensor: int, value: Any) -> None:
-        """Store an array or a slot under a tensor's id and free what was there.
+        """Store an array or a slot under a tensor's id, and free the previous one.
 
-        Raises ``QuotaExceeded`` for an array that the session may not have.
+        Raises ``QuotaExceeded`` for an array that does not fit.
         """
         self.forget(tensor)
         if isinstance(value, Slot):
@@ -95,13 +94,13 @@ class TensorTable:
             self.arrays[tensor] = self._allocations.add(value)
 
     def expose(self, tensor: int, exposed: object) -> None:
-        """Count a tensor's memory until ``exposed``, which refers to it, is gone."""
+        """Count a tensor's memory until ``exposed``, which references it, is freed."""
         self._allocations.lend(self.arrays[tensor], exposed)
 
     def hold_answer(self, tensor: int, elements: memoryview) -> None:
-        """Count elements that wait to be sent until nothing refers to them.
+        """Count elements that wait to be sent, until nothing references them.
 
-        Raises ``QuotaExceeded`` where they are a copy for which there is no room.
+        Raises ``QuotaExceeded`` if they are a copy that does not fit.
         """
         owner = elements.obj
         if self._backend.reads_in_place and tensor in self.arrays:
@@ -112,7 +111,7 @@ class TensorTable:
         hold_while_alive(self._answers, owner, elements.nbytes)
 
     def store_shared(self, tensor: int, shared: Any) -> None:
-        """Store what was uploaded, or what another session shared, under a tensor's id.
+        """Store an uploaded array, or one shared by another session, under a tensor's id.
 
         Raises ``QuotaExceeded``.
         """
@@ -121,8 +120,8 @@ class TensorTable:
     def begin_upload(self, tensor: int, spec: TensorSpec, byte_count: int) -> Uploading:
         """Reserve memory for a tensor that arrives in chunks.
 
-        Raises ``QuotaExceeded`` and ``OutOfMemory``, and ``ProtocolViolation`` where the byte count
-        is not that of the shape and dtype.
+        Raises ``QuotaExceeded``, ``OutOfMemory``, and ``ProtocolViolation`` if the byte count does
+        not match the shape and dtype.
         """
         if byte_count != spec.nbytes:
             raise ProtocolViolation(f"{spec} has {spec.nbytes:,} bytes, not {byte_count:,}")
@@ -142,7 +141,7 @@ class TensorTable:
         return slot
 
     def begin_fetch(self, tensor: int, slot: InFlight) -> None:
-        """Reserve room for a tensor that comes from another session or server.
+        """Reserve memory for a tensor that is fetched from another session or server.
 
         Raises ``QuotaExceeded``.
         """
@@ -160,7 +159,7 @@ class TensorTable:
     def finish_upload(self, tensor: int, slot: Uploading) -> None:
         """Replace a complete upload by its array.
 
-        Raises ``MemoryError`` and ``DeviceLost``; then the upload stays.
+        If ``MemoryError`` or ``DeviceLost`` is raised, the upload stays.
         """
         shared = self._backend.finished(slot.upload, slot.spec.dtype)
         array = self._session.adopt(shared)
@@ -168,8 +167,10 @@ class TensorTable:
         self.arrays[tensor] = array
 
     def refused_upload(self, tensor: int) -> bool:
-        """Whether chunks of this tensor may still come although it is no upload: it was refused, or
-        dropped while they were on their way."""
+        """Whether to ignore chunks for this tensor, although it is not an upload.
+
+        The upload was refused, or the tensor was dropped while chunks were in transit.
+        """
         return tensor not in self.arrays
 
     def slot(self, tensor: int) -> Slot | None:
@@ -188,7 +189,7 @@ class TensorTable:
         return array
 
     def settle(self) -> None:
-        """Wait for every tensor that is on its way; failures stay.
+        """Wait for every tensor that is being fetched; store those that failed as failures.
 
         Raises ``DeviceLost``.
         """
@@ -202,7 +203,7 @@ class TensorTable:
                     self.store(tensor, failure)
 
     def has_slots(self) -> bool:
-        """Whether some tensor is failed or on its way, so that using it may wait."""
+        """Whether some tensor has no array, so that using it may wait or fail."""
         return bool(self.slots)
 
     def drop(self, tensors: Iterable[int]) -> None:
@@ -211,7 +212,7 @@ class TensorTable:
             self.forget(tensor)
 
     def clear(self) -> None:
-        """Free everything, also what is still arriving."""
+        """Free all tensors, including those still being uploaded or fetched."""
         self.drop([*self.arrays, *self.slots])
         self._fetches.end()
 

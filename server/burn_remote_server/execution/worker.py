@@ -1,8 +1,8 @@
-"""The thread of a session, which runs work that would delay the event loop.
+"""The worker thread of a session, which runs work that would delay the event loop.
 
-Each session has one thread, made when it is first needed: it keeps the session's order by itself,
-and NumPy and CuPy release the interpreter lock inside their kernels. A pool would need a queue per
-session on top, to keep one session's work in order and off two threads at once.
+Each session has one thread, started on first use. One thread keeps the session's work in order, and
+NumPy and CuPy release the interpreter lock inside their kernels, so sessions run in parallel. A
+thread pool would also need a queue per session to keep its work in order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """Run calls in order on one thread.
+    """Runs calls in order on one thread.
 
-    What waits is taken out of ``memory``. ``prepare`` is called in that thread first, ``progress``
-    after each call, and ``failed`` with
-    whatever ``prepare`` or a call raised, after which the calls go on. All methods belong to the
-    event loop's thread.
+    ``memory`` counts the bytes of queued calls. The thread first calls ``prepare``. After each call
+    it calls ``progress``. If ``prepare`` or a call raises, it calls ``failed`` with the exception
+    and continues. All methods belong to the event loop's thread.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Worker:
         self._memory = memory
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Counted by one thread each: the loop submits, the worker completes.
+        # Each counter has one writing thread: the event loop's submits, the worker completes.
         self._submitted = 0
         self._completed = 0
         self._submitted_bytes = 0
@@ -48,16 +47,16 @@ class Worker:
 
     @property
     def queued(self) -> int:
-        """Calls that have not ended."""
+        """Number of calls that have not finished."""
         return self._submitted - self._completed
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that the calls which have not ended hold."""
+        """Bytes held by calls that have not finished."""
         return self._submitted_bytes - self._completed_bytes
 
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
-        """Run a call, which holds ``size`` bytes, after all those before it."""
+        """Run a call that holds ``size`` bytes, after all earlier ones."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -77,7 +76,7 @@ class Worker:
         while (item := self._queue.get()) is not None:
             call, size = item
             self._try(call)
-            # A call holds arrays: without this the last one would live until the next comes.
+            # A call references arrays; free them now, not when the next call arrives.
             del call, item
             self._completed += 1
             self._completed_bytes += size
@@ -88,5 +87,5 @@ class Worker:
     def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except BaseException as error:  # a thread that ends leaves all who wait for it waiting
+        except BaseException as error:  # if the thread ended, its session would wait for ever
             self._failed(error)

@@ -104,7 +104,7 @@ class LocalLink:
             self._outbox,
             transfer_domain="local",
             # Bounds the wait for the expose; the tensor itself then arrives at once.
-            fetch_patience_seconds=settings.fetch_timeout_seconds,
+            fetch_timeout_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
         # Frames that were sent and are not fully executed, and the progress of the first one.

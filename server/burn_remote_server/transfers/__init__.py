@@ -1,1 +1,1 @@
-"""How do tensors get from server to server?"""
+"""Transfers of tensors between servers: the fetching and the sending side."""

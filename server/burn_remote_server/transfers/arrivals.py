@@ -1,11 +1,11 @@
-"""The fetches of all sessions of a process, from begin to end.
+"""The downloads of all sessions of a process, from start to end.
 
-Whoever needs a tensor that is being fetched waits for its slot without a time limit. So every slot
-is settled here, whatever becomes of its fetch: it succeeds, fails, breaks, or is cancelled before
-its first step; its session ends while it runs or before it begins; the event loop has closed.
+An operation waits for a downloading tensor without a time limit. So this module completes every
+slot: if the download succeeds, fails, raises, or is cancelled before its first step, if its session
+ends before or during the download, and if the event loop has closed.
 
 A session runs ``RUNNING_AT_ONCE`` downloads at a time, in the order in which it began them. That
-cannot deadlock a program: a tensor's source needs at most what the program asked for before it.
+cannot deadlock a program: a tensor depends only on downloads that the program began before it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["RUNNING_AT_ONCE", "Arrivals"]
 logger = get_logger(__name__)
 
 # Downloads of one session that run at once. A session may have 16,384, and one that runs takes a
-# task with some 20 objects; when a peer dies, all tasks that wait for it continue in one turn of
+# task with some 20 objects. When a peer dies, all its tasks continue in one iteration of
 # the event loop, which takes about 30 µs for each.
 RUNNING_AT_ONCE: Final = 64
-# Downloads started in one turn of the event loop, about 3 ms.
+# Downloads started in one iteration of the event loop, about 3 ms.
 STARTED_AT_ONCE: Final = 64
-# Slots of an ended session that fail in one turn of the event loop, about 1 ms.
+# Slots of an ended session that fail in one iteration of the event loop, about 1 ms.
 FAILED_AT_ONCE: Final = 128
 
 
@@ -47,7 +47,7 @@ class _Session:
     """A session's downloads."""
 
     waiting: deque[_Download] = field(default_factory=deque)
-    # Without a task between the decision to start it and its start.
+    # None until the task of a download has been created.
     running: dict[InFlight, asyncio.Task[None] | None] = field(default_factory=dict)
 
 
@@ -59,19 +59,19 @@ class Arrivals:
         loop = asyncio.get_running_loop()
         self._turns: Final = TurnQueue(loop, STARTED_AT_ONCE)
         self._slices: Final = Slices(loop, FAILED_AT_ONCE)
-        # Sessions' threads begin downloads; nothing may be added once its session has ended.
+        # Session threads begin downloads; none may be added after its session has ended.
         self._lock: Final = threading.Lock()
         self._sessions: Final[dict[object, _Session]] = {}
 
     def open(self, owner: object) -> None:
-        """Let a session begin downloads."""
+        """Allow a session to begin downloads."""
         with self._lock:
             self._sessions[owner] = _Session()
 
     def begin(
         self, owner: object, slot: InFlight, fetch: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run what downloads a tensor into ``slot``, while its session lasts. Any thread."""
+        """Run ``fetch``, which completes ``slot``, unless the session ends before. Thread-safe."""
         with self._lock:
             session = self._sessions.get(owner)
             if session is not None:
@@ -82,32 +82,32 @@ class Arrivals:
             self._start_waiting(owner, session)
 
     def end(self, owner: object) -> None:
-        """Cancel what a session downloads: it has ended."""
+        """Cancel the downloads of a session that has ended."""
         with self._lock:
             session = self._sessions.pop(owner, None)
         if session is None:
             return
         for slot, running in session.running.items():
-            # Before the task has heard: the session's thread may wait for this to free the rest.
+            # Before the task is cancelled: the session's thread may be waiting for this slot.
             slot.fail(_session_ended())
             if running is not None:
                 running.cancel()
         self._slices.call(_fail, session.waiting)
 
     def close(self) -> None:
-        """Cancel what all sessions download, at once."""
+        """Cancel the downloads of all sessions immediately."""
         for owner in [*self._sessions]:
             self.end(owner)
         self._slices.finish()
 
     def _start_waiting(self, owner: object, session: _Session) -> None:
-        """Start the next downloads of a session if fewer run than may. Any thread."""
+        """Start the next downloads of a session, up to ``RUNNING_AT_ONCE``. Thread-safe."""
         while True:
             with self._lock:
                 if not session.waiting or len(session.running) >= RUNNING_AT_ONCE:
                     return
                 if self._sessions.get(owner) is not session:
-                    return  # its end settles them
+                    return  # its end completes the slots
                 download = session.waiting.popleft()
                 session.running[download.slot] = None
             try:
@@ -117,20 +117,20 @@ class Arrivals:
 
     def _start(self, owner: object, session: _Session, download: _Download) -> None:
         if self._sessions.get(owner) is not session:
-            return  # settled when its session ended
+            return  # completed when its session ended
         coroutine = _logged(download)
         try:
             task = self._tasks.create_task(coroutine)
-        except RuntimeError:  # the group has ended: the server stops
+        except RuntimeError:  # the task group has ended, because the server stops
             coroutine.close()
             self._forget(owner, session, download.slot)
             return
         session.running[download.slot] = task
-        # Not by the task itself: one that is cancelled before its first step runs none of its code.
+        # A callback, because a task that is cancelled before its first step runs none of its code.
         task.add_done_callback(partial(self._forget, owner, session, download.slot))
 
     def _forget(self, owner: object, session: _Session, slot: InFlight, _: object = None) -> None:
-        slot.fail(_session_ended())  # nothing where it was settled, as almost always
+        slot.fail(_session_ended())  # no effect if the slot is completed, the usual case
         with self._lock:
             session.running.pop(slot, None)
         self._start_waiting(owner, session)
@@ -145,9 +145,9 @@ def _session_ended() -> TransferFailed:
 
 
 async def _logged(download: _Download) -> None:
-    """Run a download to its end. A defect of ours fails the tensor, and the server continues."""
+    """Run a download; after an unexpected exception only its tensor fails."""
     try:
         await download.fetch()
     except Exception as error:
-        logger.exception("fetch broke")
+        logger.exception("fetch failed unexpectedly")
         download.slot.fail(TransferFailed(f"the server failed: {type(error).__name__}: {error}"))

@@ -1,8 +1,8 @@
-"""How does a server fetch a tensor from one that speaks Burn 0.21, the real one or ours?
+"""Fetches from servers that speak Burn 0.21, over their ``/data`` route.
 
-On ``/data``: one request, one answer, one after the other on a connection. Burn's transfer ids come
-again and again, so what one session fetches from one address is asked for in the session's order;
-sessions do not wait for each other. Nothing is ever pinged, which the real server does not survive.
+A connection carries one request and one response at a time. Burn reuses transfer ids, so each
+session sends its requests to an address in order; sessions do not wait for each other. These
+connections send no pings, because Burn's server does not survive one.
 """
 
 from __future__ import annotations
@@ -24,23 +24,21 @@ from burn_remote_server.transfers.pace import paced
 
 __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 
-# What a message holds beside a tensor's elements.
+# Upper bound of a message's size in addition to the tensor's elements.
 MESSAGE_OVERHEAD_BYTES: Final = 4096
 
-# Sessions that are fetching, times the addresses from which they do. Larger: more sockets. Smaller:
-# many sessions that move tensors at once are refused.
+# Most connections: one per pair of a fetching session and an address.
 MAX_LANES: Final = 256
 
-# How long a connection that nobody uses is kept. Larger: more idle sockets. Smaller: programs that
-# move a tensor now and then open a connection each time, about a millisecond.
+# How long an unused connection stays open. Opening a new one takes about a millisecond.
 IDLE_SECONDS: Final = 10.0
 
-# Opens a link to a route below an address, for messages of up to so many bytes.
+# dial(address, route, max_message_bytes): opens a link.
 Dial = Callable[[str, str, int], Awaitable[AsyncLink]]
 
 
 class _Lane:
-    """The fetches of one session from one address: one at a time, in order."""
+    """The connection of one session to one address, for one fetch at a time."""
 
     def __init__(self) -> None:
         self.turn: Final = asyncio.Lock()
@@ -50,7 +48,7 @@ class _Lane:
 
 
 class BurnPeers:
-    """All connections to other servers' ``/data``. Belongs to the event loop's thread."""
+    """All connections to ``/data`` of other servers. Belongs to the event loop's thread."""
 
     def __init__(self, dial: Dial, stall_seconds: float, counters: Counters) -> None:
         self._dial: Final = dial
@@ -62,7 +60,7 @@ class BurnPeers:
     async def fetch(
         self, owner: object, backend: Backend, task: Fetch, max_tensor_bytes: int
     ) -> Any:
-        """Return the array of a tensor that a peer exposes, in the order of the owner's fetches.
+        """Fetch a tensor that a peer exposes, in the order of the owner's fetches.
 
         Raises ``TransferFailed``.
         """
@@ -71,7 +69,10 @@ class BurnPeers:
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
-                raise TransferFailed(f"{MAX_LANES} sessions are fetching from Burn servers already")
+                raise TransferFailed(
+                    f"{MAX_LANES} connections to Burn servers are open, the maximum; "
+                    "try again later"
+                )
             lane = self._lanes[key] = _Lane()
         lane.users += 1
         try:
@@ -89,13 +90,13 @@ class BurnPeers:
             lane.users -= 1
             self._retire(key, lane)
         if task.spec is not None and not is_expected(task.spec, data.spec):
-            raise TransferFailed(f"the source exposed {data.spec}, not {task.spec}")
+            raise TransferFailed(f"the source exposed {data.spec}, expected {task.spec}")
         return await asyncio.to_thread(backend.to_device, data)
 
     async def _ask(
         self, lane: _Lane, address: str, transfer: int, max_tensor_bytes: int
     ) -> TensorData:
-        # Taken out while it is in use: after a failure, what comes may answer this request.
+        # Removed while in use: after a failure, a late response could be taken for a later one.
         link, lane.link = lane.link, None
         max_message_bytes = max_tensor_bytes + MESSAGE_OVERHEAD_BYTES
         if link is None:
@@ -112,14 +113,14 @@ class BurnPeers:
         return data
 
     async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
-        """Receive one message; gives up a peer that is silent, too slow, or sends something else.
+        """Receive one message; fail if the peer is silent, too slow, or sends other data.
 
-        So a fetch ends after ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` and three stall
-        times at the latest.
+        A fetch takes at most ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` plus three stall
+        times.
         """
         first = link.received_bytes
         receiving = asyncio.ensure_future(link.receive())
-        # Pings and the heads of fragments count as arrived, and no limit on messages.
+        # Received bytes include pings and fragment headers, which the message limit does not.
         allowed = first + 2 * max_message_bytes
         try:
             await paced(
@@ -135,10 +136,10 @@ class BurnPeers:
             receiving.cancel()
             await asyncio.wait([receiving])
             if not receiving.cancelled():
-                receiving.exception()  # looked at, or asyncio reports it as nobody's
+                receiving.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
 
     def _retire(self, key: tuple[int, str], lane: _Lane) -> None:
-        """Close a lane's connection once nobody has used it for a while."""
+        """Schedule the close of a connection that is no longer in use."""
         if lane.idle is not None:
             lane.idle.cancel()
             lane.idle = None
@@ -173,19 +174,19 @@ class BurnPeers:
 
 
 def is_expected(expected: TensorSpec, seen: TensorSpec) -> bool:
-    """Whether a tensor is what a client expects; truth values are, however they are stored."""
+    """Whether a tensor has the expected shape and dtype; all bool dtypes are equivalent."""
     both_bools = expected.dtype.is_bool and seen.dtype.is_bool
     return expected.shape == seen.shape and (expected.dtype is seen.dtype or both_bools)
 
 
 def _with_port(address: str) -> str:
-    """Return an address with the port that Burn's client means where it names none."""
+    """Return an address with its port; without one, with the default port of Burn's client."""
     parts = urlsplit(address)
     try:
         if parts.port is not None or not parts.hostname:
             return address
     except ValueError:
-        return address  # refused where it is parsed
+        return address  # malformed; refused when it is parsed
     port = 443 if parts.scheme == "wss" else 80
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port}{parts.path}"

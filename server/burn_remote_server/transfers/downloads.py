@@ -1,4 +1,4 @@
-"""What has arrived of a tensor that a peer sends, and is it what was asked for?"""
+"""The state of one tensor that is being fetched from a peer, with checks of what arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Download", "transfer_failure"]
 
 
 class Download:
-    """One tensor on its way from a peer."""
+    """One tensor that is being fetched from a peer."""
 
     def __init__(self, backend: Backend, spec: TensorSpec) -> None:
         self.spec = spec
@@ -28,40 +28,40 @@ class Download:
         self._backend = backend
         self._upload: Any = None
         self.owes_answer = True
-        self.exposed_bytes: int | None = None  # of what the peer sends, once it has said so
+        self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
 
     def try_again(self) -> None:
-        """Expect what is missing on another connection."""
+        """Prepare to fetch the missing bytes over another connection."""
         self.done = asyncio.get_running_loop().create_future()
         self.owes_answer = True
         self.exposed_bytes = None
         self._may_borrow = True
 
     def decline(self) -> None:
-        """Expect chunks in place of the memory that was lent."""
+        """Prepare to receive chunks, because the lent memory cannot be used."""
         self.try_again()
         self._may_borrow = False
 
     def begin(self, value: Any) -> None:
-        """Take the peer's answer: the tensor's spec, whose elements follow."""
+        """Process the peer's reply: the tensor's spec, whose elements follow, or an error."""
         self.owes_answer = False
         if isinstance(value, BurnRemoteError):
             raise transfer_failure(value)
         if not isinstance(value, TensorSpec):
-            raise ProtocolViolation("a peer answers a fetch with a tensor's shape and dtype")
+            raise ProtocolViolation("the reply to a fetch must be a tensor's shape and dtype")
         if self.exposed_bytes is not None:
-            raise ProtocolViolation("a peer answers each fetch once")
+            raise ProtocolViolation("a peer must reply to each fetch only once")
         self.exposed_bytes = value.nbytes
         if value != self.spec:
-            raise TransferFailed(f"the source exposed {value}, not {self.spec}")
+            raise TransferFailed(f"the source exposed {value}, expected {self.spec}")
         if self._upload is None:
             self._upload = self._backend.empty(value)
         if not value.nbytes:
             self.finish(self._backend.finished(self._upload, value.dtype))
 
     def write(self, chunk: Chunk) -> None:
-        """Put a chunk in its place."""
+        """Write a chunk into the tensor."""
         end = chunk.offset + len(chunk.data)
         size = self.spec.nbytes if self._upload is not None else 0
         if chunk.offset != self.received or end > size:
@@ -74,17 +74,19 @@ class Download:
             self.finish(self._backend.finished(self._upload, self.spec.dtype))
 
     def lend(self, lent: Lent) -> None:
-        """Take where the elements are: ``done`` is that, and ``borrow`` comes next."""
+        """Complete ``done`` with the lent memory, from which ``borrow`` then copies."""
         if self.exposed_bytes is None or self.received or not self._may_borrow:
-            raise ProtocolViolation("a peer lends a tensor whole, once, after its shape and dtype")
+            raise ProtocolViolation(
+                "a peer may lend a tensor only once, right after its shape and dtype, and whole"
+            )
         self.done.set_result(lent)
 
     async def borrow(self, lent: Lent) -> Any:
-        """Return the array, copied from what the peer lends. Raises ``TransferFailed``."""
+        """Copy the array from the memory that the peer lends. Raises ``TransferFailed``."""
         try:
             return await asyncio.to_thread(self._borrow, lent.handle)
         except asyncio.CancelledError:
-            # The copy goes on; the peer must not hear that it is over.
+            # The copy continues in its thread, so the peer must not be told that it is complete.
             self.exposed_bytes = None
             raise
 
@@ -104,5 +106,5 @@ class Download:
 
 
 def transfer_failure(error: BurnRemoteError) -> OperationFailed:
-    """Return an error as that of a tensor which did not come."""
+    """Convert an error into the failure of a fetched tensor."""
     return error if isinstance(error, OperationFailed) else TransferFailed(str(error))

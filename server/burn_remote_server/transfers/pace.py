@@ -1,7 +1,7 @@
-"""Does what another server sends come fast enough, or is it given up?
+"""Throughput watchdog: ends a fetch whose peer sends too slowly.
 
-A tensor may take as long as it takes while its connection carries enough; so what several tensors
-share is not held against each of them.
+A fetch has no time limit while its connection reaches the minimum throughput. The throughput is
+that of the connection, so tensors that share one are not penalized.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
 
-__all__ = ["Moment", "Turns", "paced"]
+__all__ = ["FairShare", "Moment", "paced"]
 
-# What a peer must send once its answer has begun, on average over each stall time. Larger: tensors
-# over slow networks are given up. Smaller: a peer that trickles is kept for longer.
+# Minimum throughput of a connection, averaged over each stall time, once a response has begun. Low
+# enough for slow networks; it ends fetches from peers that send almost nothing.
 SLOWEST_BYTES_PER_SECOND: Final = 64 * 2**10
 
-# What a tensor may be behind in its turns: a chunk, and what was on its way of others that nobody
-# wants any more. Larger: a tensor that its source forgot, among others that come, is found later.
-# Smaller: one is given up behind the buffers of a fast network.
-BEHIND_BYTES: Final = 16 * 2**20
+# How far one tensor may lag behind its fair share of the connection. The buffers of a fast network
+# can hold that much of other tensors, including abandoned ones. Beyond it, the source has forgotten
+# this tensor.
+MAX_LAG_BYTES: Final = 16 * 2**20
 
 
 async def paced(
@@ -33,14 +33,14 @@ async def paced(
     arrived: Callable[[], int],
     allowed: Callable[[], int],
 ) -> None:
-    """Wait until ``done``, for any time while the peer keeps the pace.
+    """Wait until ``done``, without a time limit while the peer sends fast enough.
 
-    ``has_begun`` tells whether the answer has, ``arrived`` how many bytes the connection has
-    brought, and ``allowed`` how many it may have brought by now.
+    ``has_begun`` returns whether the response has begun, ``arrived`` the number of bytes received
+    on the connection, and ``allowed`` the number that it may have received by now.
 
-    Raises ``TransferFailed`` when no answer begins within the stall time, when less than
-    ``SLOWEST_BYTES_PER_SECOND`` comes in one of those that follow, and when more has come than is
-    allowed: pings, or nothing of the tensor.
+    Raises ``TransferFailed`` if no response begins within the stall time, if the throughput falls
+    below ``SLOWEST_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than allowed: the
+    peer sends only pings or other tensors.
     """
     within = f"from {peer} within {stall_seconds:g} seconds"
     floor = SLOWEST_BYTES_PER_SECOND * stall_seconds
@@ -51,8 +51,10 @@ async def paced(
     while not done.done():
         seen = arrived()
         if seen > allowed():
-            raise TransferFailed(f"{seen - first:,} bytes came from {peer} without the tensor")
-        # A whole interval: the answer may have begun at any time of the one before.
+            raise TransferFailed(
+                f"{peer} sent {seen - first:,} bytes, but the tensor did not make progress"
+            )
+        # Measure a whole interval: the response may have begun late in the previous one.
         await asyncio.wait([done], timeout=stall_seconds)
         came = arrived() - seen
         if done.done():
@@ -61,34 +63,33 @@ async def paced(
             raise TransferFailed(f"nothing arrived {within}")
         if came < floor:
             raise TransferFailed(
-                f"too little arrived {within}: {came:,} bytes, {floor:,.0f} expected"
+                f"too little arrived {within}: {came:,} bytes, expected at least {floor:,.0f}"
             )
 
 
 class Moment(NamedTuple):
-    """What has come over a connection by now, and of one of its tensors; how many tensors are on
-    their way, and how many have been since it opened."""
+    """A connection's counters, for one of its tensors, at one point in time."""
 
-    arrived: int
-    received: int
-    running: int
-    begun: int
+    arrived: int  # bytes received on the connection
+    received: int  # bytes received of the tensor
+    running: int  # fetches in progress
+    begun: int  # fetches begun since the connection opened
 
 
-class Turns:
-    """How much a connection may bring while one of its tensors gets its turns.
+class FairShare:
+    """The number of bytes that a connection may receive while one tensor gets its fair share.
 
-    A source sends a chunk of each in turns. So of ``n`` tensors each has got an ``n``-th of what
-    came, but for what it may be behind; half of that is asked for.
+    A source sends the chunks of its tensors round robin, so each of ``n`` tensors receives an
+    ``n``-th of the bytes. The check requires half of that, with a lag of ``MAX_LAG_BYTES``.
     """
 
     def __init__(self) -> None:
         self._since: Moment | None = None
 
     def allowed(self, now: Moment) -> int:
-        """Return how many bytes the connection may have brought by now."""
+        """Return how many bytes the connection may have received by now."""
         since = self._since
-        if since is None or now.received - since.received >= BEHIND_BYTES:
+        if since is None or now.received - since.received >= MAX_LAG_BYTES:
             self._since = since = now
         sharing = since.running + now.begun - since.begun
-        return since.arrived + 2 * sharing * (now.received - since.received + BEHIND_BYTES)
+        return since.arrived + 2 * sharing * (now.received - since.received + MAX_LAG_BYTES)

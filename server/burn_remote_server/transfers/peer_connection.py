@@ -1,4 +1,4 @@
-"""The target's side of a connection: all fetches from one peer, interleaved chunk by chunk."""
+"""The target's end of a peer connection, which carries all fetches from that peer."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.downloads import Download, transfer_failure
-from burn_remote_server.transfers.pace import Moment, Turns, paced
+from burn_remote_server.transfers.pace import FairShare, Moment, paced
 
 __all__ = ["PeerConnection"]
 
 logger = get_logger(__name__)
 
-# Fetches that were given up and that the peer has not answered yet. The bound limits the memory for
-# a peer that never answers; for forgotten fetches, a late peer sends tensors in vain.
-MAX_LEFT: Final = 1024
+# Most abandoned fetches that are remembered until the peer replies. Beyond it, a peer that replies
+# late sends tensors for nothing.
+MAX_ABANDONED: Final = 1024
 
 
 class PeerConnection:
@@ -53,14 +53,14 @@ class PeerConnection:
         self._may_borrow = may_borrow
         self._counters = counters
         self.error: TransferFailed | None = None
-        self.is_broken = False  # and did not end for what the peer sent
+        self.is_broken = False  # the connection broke, without an invalid message of the peer
         self._downloads: dict[int, Download] = {}
-        # Transfers by request, of fetches that were given up before the peer answered.
-        self._left: dict[int, bytes] = {}
+        # Transfer ids by request, of fetches that were abandoned before the peer replied.
+        self._abandoned: dict[int, bytes] = {}
         self._requests = 0
 
     async def fetch(self, transfer: bytes, download: Download) -> Any:
-        """Fetch one tensor; gives up a peer that is silent or too slow."""
+        """Fetch one tensor; fail if the peer is silent or too slow."""
         self._requests += 1
         request = self._requests
         self._downloads[request] = download
@@ -75,7 +75,7 @@ class PeerConnection:
                 logger.warning("cannot borrow memory", peer=self.link.peer, reason=str(reason))
                 download.decline()
                 return await self._outcome(wanted, download)
-            await self._still_there()
+            await self._check_alive()
             self._counters.transfers_borrowed += 1
             return array
         except BurnRemoteError as error:
@@ -85,26 +85,29 @@ class PeerConnection:
             download.done.cancel()
             if self.error is None and download.exposed_bytes is not None:
                 with contextlib.suppress(ConnectionLost):
-                    await self._say_enough(request, transfer, download.exposed_bytes)
+                    await self._confirm(request, transfer, download.exposed_bytes)
             elif self.error is None and download.owes_answer:
-                self._leave(request, transfer)
+                self._abandon(request, transfer)
 
-    async def _still_there(self) -> None:
-        """Make sure that the peer has not given up the connection: it lends until it does, or hears
-        that all is copied. What is known here may be old. Raises what ended the connection."""
+    async def _check_alive(self) -> None:
+        """Ping the lender before trusting a borrowed copy.
+
+        The lender keeps the memory unchanged until it receives the confirmation or gives up the
+        connection, which this end may not have noticed. Raises the error of the connection.
+        """
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self.link.probe()
         except TimeoutError:
-            raise TransferFailed(f"{self.link.peer} does not answer") from None
+            raise TransferFailed(f"{self.link.peer} does not respond") from None
         except ConnectionLost as error:
             self._break(error)
         if self.error is not None:
             raise self.error
 
-    async def _say_enough(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
-        """Tell the peer to send no more of a tensor, and to keep it for no other try."""
-        # One that does not listen keeps it for as long as a fetch may take to begin.
+    async def _confirm(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
+        """Tell the peer to stop sending a tensor and to free it."""
+        # A peer that does not read keeps it until the fetch expires.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(FetchRequest(request, transfer, exposed_bytes))
@@ -116,34 +119,34 @@ class PeerConnection:
             wanted = replace(wanted, tag=tag)
         await self.link.send(encode_frame(wanted))
 
-    def _leave(self, request: int, transfer: bytes) -> None:
-        """Remember a fetch that was given up, to tell the peer so when it answers."""
-        self._left[request] = transfer
-        if len(self._left) > MAX_LEFT:
-            del self._left[next(iter(self._left))]
+    def _abandon(self, request: int, transfer: bytes) -> None:
+        """Remember an abandoned fetch, to tell the peer when it replies."""
+        self._abandoned[request] = transfer
+        if len(self._abandoned) > MAX_ABANDONED:
+            del self._abandoned[next(iter(self._abandoned))]
 
     async def _outcome(self, wanted: FetchRequest, download: Download) -> Any:
-        """Ask for a tensor, and return its array or where it is lent."""
+        """Request a tensor; return its array, or the handle of lent memory."""
         if self.error is not None:
             raise self.error
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(wanted)
         except TimeoutError:
-            raise TransferFailed(f"{self.link.peer} takes no requests") from None
+            raise TransferFailed(f"{self.link.peer} does not accept requests") from None
         except ConnectionLost as error:
             # Noticed here before ``receive`` did: the fetch may be tried on another connection.
             self._break(error)
             assert self.error is not None
             raise self.error from error
-        turns = Turns()
+        share = FairShare()
         await paced(
             download.done,
             self.link.peer,
             self._stall_seconds,
             has_begun=lambda: download.exposed_bytes is not None,
             arrived=lambda: self.link.received_bytes,
-            allowed=lambda: turns.allowed(self._moment(download)),
+            allowed=lambda: share.allowed(self._moment(download)),
         )
         return download.done.result()
 
@@ -157,16 +160,16 @@ class PeerConnection:
         return not self._downloads
 
     async def receive(self) -> None:
-        """Hand what arrives to the downloads, until the connection ends."""
+        """Pass received messages to the downloads, until the connection ends."""
         try:
             while True:
                 frame = await self.link.receive()
                 self._counters.peer_received_bytes += len(frame)
                 message = decode_frame(frame)
                 if isinstance(message, Reply):
-                    transfer = self._left.pop(message.request, None)
+                    transfer = self._abandoned.pop(message.request, None)
                     if transfer is not None and isinstance(message.value, TensorSpec):
-                        await self._say_enough(message.request, transfer, message.value.nbytes)
+                        await self._confirm(message.request, transfer, message.value.nbytes)
                     self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
@@ -185,7 +188,7 @@ class PeerConnection:
             download.fail(self.error)
 
     def _hand(self, request: int, take: Callable[[Download], None]) -> None:
-        # A fetch that gave up is no longer there; what still arrives for it is left aside.
+        # Ignore messages for a fetch that has ended.
         download = self._downloads.get(request)
         if download is None or download.done.done():
             return
@@ -194,4 +197,4 @@ class PeerConnection:
         except OperationFailed as error:
             download.fail(error)
         except MemoryError:
-            download.fail(TransferFailed(f"the target has no room for {download.spec}"))
+            download.fail(TransferFailed(f"the target has no memory for {download.spec}"))

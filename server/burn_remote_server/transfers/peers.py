@@ -1,6 +1,6 @@
 """Fetches of tensors that other servers expose.
 
-One connection per peer address carries all fetches from it, interleaved chunk by chunk.
+One connection per peer address carries all fetches from it, with their chunks interleaved.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from burn_remote_server.transfers.peer_connection import PeerConnection
 
 __all__ = ["Peers"]
 
-# Connections to other servers, each of which a client named. In a larger cluster, servers cannot
-# move tensors between all of them at once.
+# Most connections to other servers, whose addresses clients choose. It bounds the number of servers
+# with which this one can exchange tensors at the same time.
 MAX_PEERS: Final = 256
 
-# Connections over which one tensor may come; each continues where the one before broke.
+# Connections tried for one tensor; each continues where the previous one broke.
 TRIES: Final = 5
 
-# Bytes of one message before a peer has proved its token: a frame of the handshake is small.
+# The largest message before a peer has proved its token; frames of the handshake are small.
 OPENING_BYTES: Final = 64 * 1024
 
 
@@ -56,11 +56,10 @@ class Peers:
         borrows_from: str | None = None,
         memory: Memory | None = None,
     ) -> None:
-        """Prepare to fetch; from those who lend to ``borrows_from``, by their memory.
+        """Load the TLS context. Raises ``InvalidCertificate``.
 
-        Large messages are taken out of ``memory`` while they arrive.
-
-        Raises ``InvalidCertificate``.
+        ``borrows_from`` names the memory that this server can open; peers that lend it are not
+        asked for the bytes. ``memory`` counts large messages while they arrive.
         """
         self._borrows_from: Final = borrows_from
         self._memory: Final = memory
@@ -72,12 +71,13 @@ class Peers:
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[PeerConnection]] = {}
-        # The peer waits for the expose as long as this side does; its refusal must come first.
+        # Longer than the peer's own wait for the expose, so that its error arrives before this
+        # timeout.
         self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
         self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters)
 
     async def fetch(self, owner: object, backend: Backend, task: Fetch) -> Any:
-        """Return the array of a tensor that a peer exposes, to the session ``owner``.
+        """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
         Raises ``TransferFailed``.
         """
@@ -87,7 +87,7 @@ class Peers:
             self._counters.transfers_fetched += 1
             return array
         if task.spec is None:
-            raise TransferFailed("a fetch from a native peer says what it expects")
+            raise TransferFailed("a fetch from a native peer needs the expected shape and dtype")
         array = await self._fetch_from_native(
             task.address, task.transfer, Download(backend, task.spec)
         )
@@ -108,7 +108,7 @@ class Peers:
     async def _peer(self, address: str) -> PeerConnection:
         found = self._peers.get(address)
         if found is None or _is_over(found):
-            # Clients choose the addresses: those that led nowhere must not pile up.
+            # Clients choose the addresses, so failed connections must not accumulate.
             self._peers = {key: peer for key, peer in self._peers.items() if not _is_over(peer)}
             if len(self._peers) >= MAX_PEERS:
                 self._close_idle()
@@ -121,7 +121,7 @@ class Peers:
         except TransferFailed:
             raise
         except (BurnRemoteError, TimeoutError) as error:
-            text = str(error) or "no answer to the handshake"
+            text = str(error) or "it did not complete the handshake in time"
             source = named_address(address)
             raise TransferFailed(f"cannot reach the source {source}: {text}") from error
         peer = PeerConnection(
@@ -135,7 +135,7 @@ class Peers:
         return peer
 
     async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
-        """Connect to a route below an address, if the rules allow the address."""
+        """Connect to a route of an address, if the rules allow the address."""
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
             target, numeric = await self._rules.resolve(address)
@@ -155,10 +155,10 @@ class Peers:
         """Connect to a native peer and exchange proofs of the peer token."""
         target = parse_address(address)
         if token_of(target) is not None:
-            # The proof names the address, in the clear where there is no TLS.
+            # The proof contains the address, which is unencrypted without TLS.
             raise TransferFailed(
-                f"{target} has a token in its path; the address of a native peer has none, since "
-                "servers prove the peer token instead"
+                f"{target} has a token in its path; remove it, because native servers prove the "
+                "peer token instead"
             )
         link = await self._dial(address, "/transfer", OPENING_BYTES)
         hello = Hello(VERSIONS, client="burn-remote-server", settings=self._hints(target))
@@ -172,8 +172,8 @@ class Peers:
         return link, signer
 
     def _hints(self, target: Address) -> dict[str, str]:
-        """Return the hints for a peer about this server."""
-        # TLS finds garbled bytes itself.
+        """Return the hints about this server for a peer."""
+        # TLS detects corrupted bytes itself.
         needs_checksum = not target.secure and self._settings.transfer_checksum
         hints = {
             CHECKSUM_SETTING: CHECKSUM if needs_checksum else None,
@@ -182,13 +182,15 @@ class Peers:
         return {name: hint for name, hint in hints.items() if hint is not None}
 
     def _close_idle(self) -> None:
-        """Make room for another peer. Raises ``TransferFailed`` where all are in use."""
+        """Close an idle connection. Raises ``TransferFailed`` if all are in use."""
         for address, peer in self._peers.items():
             if peer.done() and peer.result().is_idle:
                 del self._peers[address]
                 self._tasks.create_task(peer.result().link.close())
                 return
-        raise TransferFailed(f"this server fetches from {MAX_PEERS} peers already")
+        raise TransferFailed(
+            f"this server already fetches from {MAX_PEERS} peers, the maximum; try again later"
+        )
 
     async def close(self) -> None:
         """Close all connections."""

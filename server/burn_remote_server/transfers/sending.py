@@ -1,4 +1,4 @@
-"""Which tensors has a peer been sent that may not have reached it?"""
+"""The tensors that are being sent or lent to a peer and are not yet confirmed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from burn_remote_server.execution.exposed import Exposed, Transfers
 
 __all__ = ["Sending"]
 
-# Tensors from this size on are lent to who can borrow. Larger: middling ones go through the host's
-# memory for nothing. Smaller: opening memory may take longer than sending the bytes.
+# Smallest tensor that is lent to a peer that can borrow. For smaller ones, opening the memory may
+# take longer than sending the bytes.
 LENT_BYTES: Final = 2**20
 
-# How long a peer may take to copy what it is lent. Larger: one that gave up without a word holds
-# memory for longer. Smaller: one that was stopped meanwhile, and goes on, copies what was written
-# over; so it is longer than a connection lives whose other end is silent.
+# How long a loan lasts without a confirmation. A paused peer could resume and copy memory that has
+# been reused, so this is longer than an unresponsive connection stays open.
 LOAN_SECONDS: Final = 600.0
 
-# What one connection may be lent at once; a tensor beyond it goes through the socket, and one alone
-# may have any size. Larger: a peer that fetches and never says that it has copied holds more of the
-# device's memory, which no session's quota counts. Smaller: many moves at once go through the
-# host's memory.
+# Limits of the loans of one connection; a single loan may have any size, and tensors beyond the
+# limits are sent. Lent memory counts in no session's quota, so a peer that never confirms must not
+# hold much of it.
 MAX_LOANS: Final = 64
 MAX_LENT_BYTES: Final = 4 * 2**30
 
@@ -42,16 +40,16 @@ class _Begun:
 
 
 class Sending:
-    """The fetches of one connection between servers, until the peer says that it has all.
+    """The fetches of one peer connection, until the peer confirms that the tensors have arrived.
 
-    A fetch uses up the tensor's count when it begins. If the connection breaks under it, the tensor
-    is exposed once more, so that the peer can ask for the rest.
+    A fetch counts against the expose when it begins. If the connection breaks, the tensor is
+    exposed again, so that the peer can fetch the rest.
     """
 
     def __init__(
         self, transfers: Transfers, dialect: str, seconds: float, *, borrower: object = None
     ) -> None:
-        # What the peer says of whose memory it can open; it is no more than what it says.
+        # Whose memory the peer can open: the peer's claim, not verified.
         self._borrower = borrower
         self._transfers: Final = transfers
         self._dialect: Final = dialect
@@ -63,19 +61,25 @@ class Sending:
         self._idle.set()
 
     def begin(self, request: FetchRequest, exposed: Exposed) -> None:
-        """Remember a tensor that is being sent. Raises ``ProtocolViolation`` for an odd offset."""
+        """Register a tensor that is being sent.
+
+        Raises ``ProtocolViolation`` for an offset beyond its end or a repeated request.
+        """
         if exposed.failure is not None:
             return
         if request.offset > exposed.spec.nbytes or self._find(request) is not None:
-            raise ProtocolViolation(f"a fetch from byte {request.offset:,} of {exposed.spec}")
+            raise ProtocolViolation(
+                f"fetch {request.request} from byte {request.offset:,} of {exposed.spec} is "
+                "beyond the tensor's end, or the request was already begun"
+            )
         now = time.monotonic()
-        # A peer that gave up without a word must not hold tensors here for as long as it stays.
+        # A peer that abandoned a fetch without notice must not keep tensors alive while connected.
         _expire(self._begun, now - self._seconds)
         self._begun[request.request] = _Begun(request.transfer, exposed, now)
         self._idle.clear()
 
     def may_lend(self, request: FetchRequest, exposed: Exposed) -> bool:
-        """Whether a tensor shall go to the peer as memory that it copies from."""
+        """Whether to lend the tensor's memory to the peer instead of sending the elements."""
         lends_to = exposed.backend.lends_to if self._borrower is not None else None
         return (
             lends_to is not None
@@ -94,7 +98,7 @@ class Sending:
 
     @contextlib.contextmanager
     def making_loan(self, exposed: Exposed) -> Iterator[None]:
-        """Count a loan while it is made."""
+        """Count a loan while it is being made."""
         self._making.append(exposed)
         try:
             yield
@@ -102,9 +106,10 @@ class Sending:
             self._making.remove(exposed)
 
     def lend(self, request: FetchRequest, exposed: Exposed, loan: Loan) -> bool:
-        """Keep what the peer is lent until it says that it has copied all.
+        """Keep lent memory alive until the peer confirms that it has copied the tensor.
 
-        ``False`` where it said so before the loan was made: nobody would end it.
+        Returns ``False`` if the peer ended the fetch before the loan was made: no confirmation
+        would follow.
         """
         begun = self._begun.get(request.request)
         if begun is None or begun.exposed is not exposed:
@@ -115,27 +120,27 @@ class Sending:
         return True
 
     def expire(self) -> None:
-        """End the loans of which nothing was heard for too long."""
+        """End the loans that were not confirmed in time."""
         _expire(self._lent, time.monotonic() - LOAN_SECONDS)
-        self._look_whether_idle()
+        self._check_idle()
 
     def declined(self, request: FetchRequest) -> Exposed | None:
-        """Return a tensor whose loan the peer cannot use, for which it asks once more."""
+        """Return the tensor if the peer requests one again whose lent memory it cannot open."""
         begun = self._lent.get(request.request)
         if begun is None or (request.transfer, request.offset) != (begun.transfer, 0):
             return None
         self._begun[request.request] = _Begun(begun.transfer, begun.exposed, time.monotonic())
         del self._lent[request.request]
-        self._borrower = None  # the next one it could not use either
+        self._borrower = None  # it could not open later loans either
         return begun.exposed
 
     def arrived(self, request: FetchRequest) -> bool:
-        """Whether this says that a tensor has arrived whole, which is then forgotten."""
+        """Whether the request confirms that a tensor has arrived; if so, forget the tensor."""
         begun = self._find(request)
         if begun is None or (begun.loan is not None and not request.offset):
             return False
         if (request.transfer, request.offset) != (begun.transfer, begun.exposed.spec.nbytes):
-            raise ProtocolViolation(f"fetch {request.request} was begun before")
+            raise ProtocolViolation(f"fetch {request.request} was already begun")
         self._forget(request.request)
         return True
 
@@ -144,7 +149,7 @@ class Sending:
         self._forget(request.request)
 
     async def finished(self) -> None:
-        """Wait until the peer has all that it was being sent."""
+        """Wait until the peer has received all tensors that are being sent."""
         await self._idle.wait()
 
     def _find(self, request: FetchRequest) -> _Begun | None:
@@ -153,14 +158,14 @@ class Sending:
     def _forget(self, request: int) -> None:
         self._begun.pop(request, None)
         self._lent.pop(request, None)
-        self._look_whether_idle()
+        self._check_idle()
 
-    def _look_whether_idle(self) -> None:
+    def _check_idle(self) -> None:
         if not self._begun and not self._lent:
             self._idle.set()
 
     def expose_again(self) -> None:
-        """Let what did not arrive be fetched once more, for a while: the connection has ended."""
+        """Expose the unconfirmed tensors again, with an expiry, after the connection has ended."""
         for begun in (*self._begun.values(), *self._lent.values()):
             with contextlib.suppress(QuotaExceeded):
                 self._transfers.expose(
@@ -176,6 +181,6 @@ class Sending:
 
 
 def _expire(begun: dict[int, _Begun], before: float) -> None:
-    """Forget what was begun before; the first are the oldest."""
+    """Remove the entries begun before a time; the dictionary has the oldest first."""
     while begun and begun[first := next(iter(begun))].since < before:
         del begun[first]

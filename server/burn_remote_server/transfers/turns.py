@@ -1,4 +1,4 @@
-"""Work on the event loop in slices, so that everything else gets its turn."""
+"""Work on the event loop in bounded slices, so that it does not block other tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class TurnQueue:
-    """Calls for the event loop, of which it makes a bounded number in each of its turns."""
+    """Queue of calls, of which each iteration of the event loop makes a bounded number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
         self._loop: Final = loop
@@ -26,9 +26,9 @@ class TurnQueue:
         self._is_scheduled = False
 
     def add(self, call: Callable[[], object]) -> None:
-        """Make a call later, after those added before. Any thread.
+        """Queue a call. Thread-safe.
 
-        Raises ``RuntimeError`` where the loop has closed.
+        Raises ``RuntimeError`` if the loop has closed.
         """
         with self._lock:
             if not self._is_scheduled:
@@ -50,7 +50,7 @@ class TurnQueue:
 
 
 class Slices:
-    """Calls for each of many items, a bounded number per turn of the event loop.
+    """Calls for each of many items, a bounded number per iteration of the event loop.
 
     Belongs to the event loop's thread.
     """
@@ -61,13 +61,13 @@ class Slices:
         self._begun: Final[deque[Iterator[object]]] = deque()
 
     def call(self, call: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call ``call(item)`` for each item, beginning with the next turn of the loop."""
+        """Call ``call(item)`` for each item, beginning with the next iteration of the loop."""
         self._begun.append(map(call, items))
         if len(self._begun) == 1:
             self._loop.call_soon(self._run)
 
     def finish(self) -> None:
-        """Make all calls that are left, at once."""
+        """Make all remaining calls now."""
         while self._begun:
             deque(self._begun.popleft(), maxlen=0)
 
@@ -84,9 +84,9 @@ class Slices:
 
 
 class Deadlines(Generic[H]):
-    """Items that expire after the same time each, a bounded number per turn of the event loop.
+    """Items with a common timeout; each iteration of the event loop expires a bounded number.
 
-    Timers of their own would all fire in one turn. Thread-safe; ``expire`` is called with each item
+    Separate timers could all fire in one iteration. Thread-safe; ``expire`` is called with each item
     in the event loop's thread.
     """
 
@@ -101,8 +101,7 @@ class Deadlines(Generic[H]):
         self._is_scheduled = False
 
     def add(self, item: H) -> None:
-        """Let an item expire when its time is over. Raises ``RuntimeError`` where the loop has
-        closed."""
+        """Start the timeout of an item. Raises ``RuntimeError`` if the loop has closed."""
         with self._lock:
             if not self._is_scheduled:
                 self._loop.call_soon_threadsafe(self._schedule)
@@ -110,7 +109,7 @@ class Deadlines(Generic[H]):
             self._items[item] = self._loop.time() + self._seconds
 
     def discard(self, item: H) -> None:
-        """Forget an item; it does not expire."""
+        """Remove an item, so that it does not expire."""
         with self._lock:
             self._items.pop(item, None)
 

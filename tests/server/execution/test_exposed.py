@@ -169,7 +169,7 @@ def test_fetches_under_one_id_count_each(monkeypatch: pytest.MonkeyPatch) -> Non
     registry = Transfers()
     got: list[Exposed] = []
     tickets = [registry.fetch(KEY, got.append) for _ in range(3)]
-    with pytest.raises(TransferFailed, match="3 fetches wait"):
+    with pytest.raises(TransferFailed, match="3 fetches already wait"):
         registry.fetch(KEY, got.append)
     registry.forget(KEY, tickets[1])
     registry.forget(("native", b"another"), tickets[0])
@@ -190,7 +190,7 @@ def test_fetches_that_ended_make_room(end: str, monkeypatch: pytest.MonkeyPatch)
     assert len(got) == 2
     for _ in range(2):
         registry.fetch(KEY, got.append)
-    with pytest.raises(TransferFailed, match="2 fetches wait"):
+    with pytest.raises(TransferFailed, match="2 fetches already wait"):
         registry.fetch(KEY, got.append)
 
 

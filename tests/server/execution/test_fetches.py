@@ -60,7 +60,7 @@ def test_only_so_many_are_on_their_way_at_once() -> None:
     slots = [in_flight() for _ in range(3)]
     for slot in slots:
         fetches.begin(slot)
-    with pytest.raises(QuotaExceeded, match="being fetched: 4 would be, 3 are allowed"):
+    with pytest.raises(QuotaExceeded, match="running fetches: 4 would run, 3 are allowed"):
         fetches.begin(in_flight())
     slots[1].complete("array")
     fetches.begin(in_flight())

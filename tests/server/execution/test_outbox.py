@@ -87,7 +87,7 @@ def test_large_replies_beyond_the_limit_are_refused_until_some_are_sent() -> Non
         outbox.reply(request, data(50_000))
     refused = [m for m in taken(outbox) if isinstance(m, Reply) and m.request == 3]
     assert isinstance(refused[0].value, QuotaExceeded)
-    assert "150,000 would, 100,000 are allowed" in str(refused[0].value)
+    assert "150,000 would be queued, 100,000 are allowed" in str(refused[0].value)
     outbox.reply(4, data(100_000))
     assert isinstance(taken(outbox)[0].value, TensorSpec)  # type: ignore[attr-defined]
 

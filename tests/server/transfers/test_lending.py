@@ -377,7 +377,7 @@ async def test_memory_that_is_too_small_is_not_read() -> None:
 
 async def test_who_lends_again_what_could_not_be_opened_is_not_asked_again() -> None:
     async with pair(handle=Liar(lambda request, time: lent(request, b"nowhere"))) as both:
-        with pytest.raises(TransferFailed, match="lends a tensor whole, once"):
+        with pytest.raises(TransferFailed, match="may lend a tensor only once"):
             await both.fetch()
 
 
@@ -393,7 +393,7 @@ async def test_memory_after_some_chunks_is_refused() -> None:
         return [spec, chunk_head(request.request, 0) + bytes(100), memory]
 
     async with pair(handle=Liar(mixed)) as both:
-        with pytest.raises(TransferFailed, match="lends a tensor whole"):
+        with pytest.raises(TransferFailed, match="may lend a tensor only once"):
             await both.fetch()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.transfers import pace
-from burn_remote_server.transfers.pace import BEHIND_BYTES, Moment, Turns, paced
+from burn_remote_server.transfers.pace import MAX_LAG_BYTES, FairShare, Moment, paced
 
 CHUNK = 512 * 1024
 STALL_SECONDS = 0.002
@@ -64,7 +64,9 @@ async def test_an_answer_may_begin_at_the_end_of_a_stall_time_and_then_keeps_the
 
 @pytest.mark.usefixtures("rate")
 async def test_what_comes_in_one_stall_time_is_not_counted_in_the_next() -> None:
-    with pytest.raises(TransferFailed, match=r"too little arrived .*: 999 bytes, 1,000 expected"):
+    with pytest.raises(
+        TransferFailed, match=r"too little arrived .*: 999 bytes, expected at least 1,000"
+    ):
         await Wire(10 * FLOOR, 10 * FLOOR, FLOOR - 1).wait()
 
 
@@ -78,10 +80,10 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
     """Of a random number of tensors, some of which begin and end meanwhile."""
     rng = random.Random(1)
     for _ in range(50):
-        turns, arrived, received = Turns(), rng.randrange(10**9), 0
+        share, arrived, received = FairShare(), rng.randrange(10**9), 0
         waiting = [rng.randrange(1, 10**7) for _ in range(rng.randrange(50))]
         running = begun = len(waiting) + 1
-        assert turns.allowed(Moment(arrived, received, running, begun)) > arrived
+        assert share.allowed(Moment(arrived, received, running, begun)) > arrived
         for _ in range(200):
             for _ in range(rng.randrange(3)):
                 waiting.append(rng.randrange(1, 10**7))
@@ -90,15 +92,15 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
             received += CHUNK
             waiting = [left - CHUNK for left in waiting if left > CHUNK]
             running = len(waiting) + 1
-            assert turns.allowed(Moment(arrived, received, running, begun)) > arrived
+            assert share.allowed(Moment(arrived, received, running, begun)) > arrived
 
 
 def test_one_of_which_nothing_comes_any_more_is_beyond_it_in_the_end() -> None:
-    turns = Turns()
+    share = FairShare()
     for arrived in range(0, 10**9, CHUNK):  # it is alone, and all that comes is its own
-        assert turns.allowed(Moment(arrived, arrived, 1, 1)) > arrived
+        assert share.allowed(Moment(arrived, arrived, 1, 1)) > arrived
     received = arrived
-    for _ in range(5 * 2 * BEHIND_BYTES // CHUNK):
+    for _ in range(5 * 2 * MAX_LAG_BYTES // CHUNK):
         arrived += CHUNK  # of another one
-        allowed = turns.allowed(Moment(arrived, received, 2, 2))
+        allowed = share.allowed(Moment(arrived, received, 2, 2))
     assert arrived > allowed

@@ -159,7 +159,7 @@ async def test_a_second_answer_does_not_mix_with_the_first(peers: Peers) -> None
         spec = encode_frame(Reply(request, SPEC))
         return [spec, chunk_head(request, 0) + GOOD[:100], spec]
 
-    with pytest.raises(TransferFailed, match="answers each fetch once"):
+    with pytest.raises(TransferFailed, match="must reply to each fetch only once"):
         await fetched(peers, Source(twice))
 
 
@@ -373,14 +373,14 @@ async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
         was_forgotten.set()
         await connection.wait_closed()
 
-    monkeypatch.setattr(pace, "BEHIND_BYTES", 1)
+    monkeypatch.setattr(pace, "MAX_LAG_BYTES", 1)
     monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 1)
     was_forgotten = asyncio.Event()
     async with impatient(answer) as fetch:
         forgotten = asyncio.ensure_future(fetch(b"a"))
         await asyncio.sleep(0)
         other = asyncio.ensure_future(fetch(b"b"))
-        with pytest.raises(TransferFailed, match="without the tensor"):
+        with pytest.raises(TransferFailed, match="bytes, but the tensor did not make progress"):
             await forgotten
         assert not other.done()
         await was_forgotten.wait()

@@ -101,7 +101,7 @@ def test_a_new_fetch_is_no_word_of_arrival() -> None:
 def test_a_word_of_arrival_that_fits_no_fetch_is_refused(request_: FetchRequest) -> None:
     sending = Sending(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
-    with pytest.raises(ProtocolViolation, match="begun before"):
+    with pytest.raises(ProtocolViolation, match="already begun"):
         sending.arrived(request_)
 
 

@@ -1,7 +1,7 @@
 """Handlers of the sockets that Burn 0.21 clients and servers open.
 
 Burn's client hangs when the server closes a socket, so failures are sent as responses and the
-socket stays open. The client does not survive pings, so none are sent.
+socket stays open. The client must not be pinged, so no pings are sent.
 """
 
 from __future__ import annotations
