@@ -1,4 +1,4 @@
-"""No session keeps another from its turn: counted in what was done meanwhile, not in time."""
+"""Sessions share the event loop fairly, measured in work done meanwhile, not in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.scripted import ScriptedLink
 HELLO = encode_frame(Hello((1,)))
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
-# The turns of the loop that opening a session and answering a read take, with room to spare.
+# Iterations of the event loop to open a session and answer a read, with some margin.
 TURNS = 12
 
 
@@ -53,10 +53,10 @@ async def test_a_read_is_answered_while_another_session_has_a_hundred_thousand_f
         for link in (greedy, patient)
     ]
     await patient.wait_sent(2)  # the welcome, and the answer
-    # Each turn of the loop does at most this many frames of the greedy session.
+    # Each iteration of the event loop handles at most this many frames of the greedy session.
     frames_per_turn = TURN_COST // FRAME_COST + 1
     assert 100_000 - left[1] <= TURNS * frames_per_turn
-    assert left[1] > 90_000  # and the greedy one was really in the middle of its work
+    assert left[1] > 90_000  # the greedy session still had work
     greedy.frames.clear()
     for link in (greedy, patient):
         link.end()
@@ -78,7 +78,7 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
         entered.set()
         assert leave.wait(10)
 
-    session = next(iter(host.sessions))  # the one that came first
+    session = next(iter(host.sessions))  # the one opened first
     session.submit(work)
     await asyncio.to_thread(entered.wait, 5)
     patient.say([encode_batch(0, [encode_task(Sync(1))])])
@@ -104,14 +104,14 @@ async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) 
         link.say([frame] * 100)
         for _ in range(1000):
             await asyncio.sleep(0)
-        # One call that waits, and what the limit allows with the frame that reached it.
+        # One blocked call, and the frames up to the one that reached the limit.
         by_bytes = 2**24 // (DECODED_SIZE * len(frame)) + 1
         assert session.queued == limit.get("session_queue_batches", by_bytes + 1)
         assert len(link.frames) == 100 - (session.queued - 1)
         leave.set()
         link.end()
         await serving
-        assert not link.frames  # and afterwards it was read to its end
+        assert not link.frames  # all frames are read afterwards
 
 
 def assert_soon(event: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Whoever waits for a device that is lost is answered, and the session can be ended in order."""
+"""Requests that wait for a lost device get an error, and the session can end in order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dty
 
 
 class SlowSession(ArraySession):
-    """A session whose device never comes to what is asked of it."""
+    """A session whose device never finishes a request."""
 
     waiting: list[Deliver]
 
@@ -60,7 +60,7 @@ class SlowSession(ArraySession):
 
 
 class SlowBackend(NumpyBackend):
-    """A device of such sessions, which is lost when a test says so."""
+    """A device with such sessions; ``lose`` makes it a lost device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class SlowBackend(NumpyBackend):
         return session
 
     def lose(self) -> None:
-        """Tell those that wait, as the thread does that asks about events."""
+        """Fail all waiting requests, as the thread that polls events does."""
         self.lost = LOST
         for deliver in self.waiting:
             deliver(DeviceLost(LOST))
@@ -116,7 +116,7 @@ async def test_a_device_that_is_lost_while_nobody_uses_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class AskedBackend(NumpyBackend):
-        """A device that tells when it is asked."""
+        """A device that records when it is examined."""
 
         was_asked: asyncio.Event | None = None
 

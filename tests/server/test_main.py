@@ -1,4 +1,4 @@
-"""The command starts quickly where it can: a health check runs every few seconds."""
+"""The command's start: a health check runs every few seconds, so it must import little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results take the memory of an input, and which must not?"""
+"""Results that reuse the memory of an input, and those that must not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def address(array: Array) -> int:
 
 
 class Session:
-    """An interpreter with tensors 1 and 2, which nothing but it refers to."""
+    """An interpreter with tensors 1 and 2, which nothing else references."""
 
     def __init__(self, size: int = SIZE) -> None:
         failures: list[Any] = []
@@ -56,7 +56,7 @@ class Session:
         return found
 
     def run(self, signed: Signature, *tensors: int, dying: tuple[int, ...] = ()) -> int:
-        """Run an operation, and return where its result lies."""
+        """Run an operation; return the memory address of its result."""
         self.interpreter.define(0, signed)
         self.interpreter.invoke(self.interpreter.numbered[0], tensors, dying)
         return address(self.array(tensors[-1]))
@@ -117,7 +117,7 @@ def test_of_two_inputs_the_one_that_is_dropped_next_gives_its_memory(
         lambda array: array.reshape(2, -1)[0].T,
         lambda array: NumpyBackend().to_bytes(array, spec_of(array).dtype),
     ],
-    ids=["the array", "a view", "a view of a view", "bytes on their way"],
+    ids=["the array", "a view", "a view of a view", "bytes being sent"],
 )
 def test_memory_that_something_else_shows_is_left_alone(hold: Callable[[Array], Any]) -> None:
     session = Session()
@@ -183,7 +183,7 @@ def test_results_in_reused_memory_are_the_same(
     shape = (SIZE // 64, 64)
     array = rng.standard_normal(shape[::-1] if transposed else shape, np.float32)
     if transposed:
-        # Memory of its own in another order, as the result of a function of a transposed tensor.
+        # Its own memory in another order, as the result of a function of a transposed tensor.
         array = np.negative(array.T)
     session = NumpyBackend().open_session()
     signed = signature(name, spec_of(array), **parameters)
@@ -231,7 +231,7 @@ def test_held_once_counts_every_holder() -> None:
 
 
 class Silence:
-    """An outbox that nobody reads."""
+    """An outbox that ignores everything."""
 
     def reply(self, request: int, value: Any) -> None: ...
 
@@ -276,7 +276,7 @@ def test_a_batch_that_drops_a_tensor_after_its_last_use_has_it_reused() -> None:
         [(-1, 0, ()), (-1, 1, ()), (-3, (1,))],
     ],
 )
-def test_nothing_is_dropped_next_where_something_else_comes_first(tasks: list[Any]) -> None:
+def test_a_drop_after_another_task_is_not_the_next_one(tasks: list[Any]) -> None:
     assert dropped_next([(0, 1, 3), *tasks], 0) == ()
 
 

@@ -1,4 +1,4 @@
-"""What does a session do when its device has no room?"""
+"""Sessions on a device that is out of memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = TensorSpec((4,), DType.from_wire("F32"))
 
 
 class Crowded:
-    """A device on which an operation finds room only after so many cleanups."""
+    """A device on which an operation succeeds only after a number of memory cleanups."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, needed: int) -> None:
         self.cleanups = 0

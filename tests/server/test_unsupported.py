@@ -1,4 +1,4 @@
-"""Every variant of the IR is there on NumPy, except those that the table marks as impossible."""
+"""NumPy implements every variant of the IR, except those that the table marks as impossible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.recorded import golden
 
 
 def is_supported(signature: Signature) -> bool:
-    """Whether a session finds an implementation; that may then refuse the shapes."""
+    """Whether a session finds an implementation, even if that refuses the shapes."""
     names = {f"input{place}": "any" for place, _ in enumerate(signature.input_uses)}
     outputs = [f"output{place}" for place, _ in enumerate(signature.outputs)]
     custom = custom_operation(
@@ -24,7 +24,7 @@ def is_supported(signature: Signature) -> bool:
         session.bind(signature)
     except Unsupported:
         return False
-    except Exception:  # whatever: these values show bytes, their shapes fit nothing
+    except Exception:  # any: the example's shapes do not fit the operation
         return True
     return True
 
@@ -34,7 +34,7 @@ def test_only_what_is_impossible_is_unsupported() -> None:
     for line in golden("OperationIr"):
         signature = decode_operation(line.tuples).signature
         row = signature.row
-        # A session does these two itself.
+        # A session performs these two itself.
         answers = row in (INIT, DROP) or is_supported(signature)
         supported[row] = supported.get(row, False) or answers
     assert supported.keys() == set(TABLE.values())

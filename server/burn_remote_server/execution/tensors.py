@@ -44,8 +44,8 @@ class TensorTable:
         self._answers: Final = quota if answers is None else answers
         self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
         self._records: Final = self._allocations.records  # checked for every drop
-        # record(result, inputs): records a result that may share memory with inputs, and whose bytes
-        # are already counted. Returns the array to store, which may be a copy.
+        # record(result, inputs): records a result that may share memory with inputs; its bytes are
+        # already counted. Returns the array to store, which may be a copy.
         self.record: Final = self._allocations.add
         self._fetches: Final = Fetches(quota, max_fetches)
         # Ready arrays have their own dictionary, so the usual case is one lookup that returns an

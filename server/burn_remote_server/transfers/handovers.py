@@ -1,4 +1,4 @@
-"""Fetches of tensors that a session of the same process exposes, now or soon.
+"""Fetches of tensors that another session of the same process exposes.
 
 Such a fetch is an entry in two tables and no task: a session may have thousands of them, and the
 event loop needs no time for those that wait.
@@ -19,7 +19,7 @@ from burn_remote_server.transfers.turns import Deadlines, Slices
 
 __all__ = ["Handovers"]
 
-# Waiting fetches that fail in one turn of the event loop, about 1 ms.
+# Waiting fetches that fail in one iteration of the event loop, about 1 ms.
 FAILED_AT_ONCE: Final = 128
 
 
@@ -39,7 +39,7 @@ class Handovers:
     def __init__(
         self, transfers: Transfers, seconds: float, failure: Callable[[], TransferFailed]
     ) -> None:
-        """Let fetches fail with ``failure()`` whose tensor is not exposed within ``seconds``."""
+        """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``."""
         self._transfers: Final = transfers
         self._failure: Final = failure
         self._lock: Final = threading.Lock()
@@ -48,14 +48,14 @@ class Handovers:
         self._slices: Final = Slices(asyncio.get_running_loop(), FAILED_AT_ONCE)
 
     def open(self, owner: object) -> None:
-        """Let a session begin fetches."""
+        """Allow a session to begin fetches."""
         with self._lock:
             self._waits[owner] = {}
 
     def begin(
         self, owner: object, slot: InFlight, key: Key, deliver: Callable[[Exposed], None]
     ) -> None:
-        """Call ``deliver`` once a tensor is exposed, now or later, in the thread that exposes it.
+        """Call ``deliver`` when a tensor is exposed: now, or in the thread that exposes it.
 
         It must settle the slot. In all other cases the slot fails.
         """
@@ -85,13 +85,13 @@ class Handovers:
             self._forget(wait)
 
     def end(self, owner: object) -> None:
-        """Fail what a session waits for: it has ended. In the event loop's thread."""
+        """Fail the fetches of a session that has ended. Belongs to the event loop's thread."""
         with self._lock:
             waits = self._waits.pop(owner, {})
         self._slices.call(self._leave, waits)
 
     def close(self) -> None:
-        """Fail what all sessions wait for, at once."""
+        """Fail the fetches of all sessions immediately."""
         for owner in [*self._waits]:
             self.end(owner)
         self._slices.finish()
@@ -108,7 +108,7 @@ class Handovers:
             wait.slot.fail(error)
 
     def _remove(self, wait: _Wait) -> bool:
-        """Remove a fetch; ``False`` where that was done before."""
+        """Remove a fetch; return ``False`` if it was removed before."""
         with self._lock:
             waits = self._waits.get(wait.owner)
             if waits is None or wait not in waits:

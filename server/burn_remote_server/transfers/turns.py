@@ -86,8 +86,8 @@ class Slices:
 class Deadlines(Generic[H]):
     """Items with a common timeout; each iteration of the event loop expires a bounded number.
 
-    Separate timers could all fire in one iteration. Thread-safe; ``expire`` is called with each item
-    in the event loop's thread.
+    Separate timers could all fire in one iteration. Thread-safe; ``expire`` is called with each
+    item in the event loop's thread.
     """
 
     def __init__(self, seconds: float, expire: Callable[[H], None], at_once: int = 64) -> None:

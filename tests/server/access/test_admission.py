@@ -1,4 +1,4 @@
-"""Tokens open sessions, name who has them, and are needed by everybody who can be reached."""
+"""Tokens open sessions and name their holder; a server reachable from a network needs them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_attempt_compares_every_token_in_constant_time(
     access.admit(ALICE)
     with pytest.raises(HandshakeRefused):
         access.admit("x")
-    # Digests of equal length: neither the length nor the position of the right token shows.
+    # Digests have equal lengths, so the time reveals neither a token's length nor its position.
     assert compared == [(32, 32)] * 4
 
 
@@ -93,7 +93,7 @@ def test_any_other_host_needs_tokens_and_says_what_to_set(host: str) -> None:
     Access(settings(host=host, tokens=f"a:{ALICE}"))
 
 
-def test_a_host_that_is_none_is_named_before_tokens_are_asked_for() -> None:
+def test_an_unresolvable_host_is_reported_before_missing_tokens() -> None:
     with pytest.raises(OpenToNetwork, match=r"--host '999\.1\.1\.1' is no name or address of"):
         Access(settings(host="999.1.1.1"))
 
@@ -125,7 +125,7 @@ def test_small_transfer_ids_are_served_to_known_tokens_and_allowed_addresses_onl
     assert access.serves_small_ids(None, is_allowed_peer=True)
     assert not access.serves_small_ids(None, is_allowed_peer=False)
     assert not access.serves_small_ids("guess", is_allowed_peer=False)
-    # A server that has no tokens knows none.
+    # A server without tokens knows no token.
     assert not Access(settings()).serves_small_ids("guess", is_allowed_peer=False)
 
 

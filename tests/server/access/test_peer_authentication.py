@@ -1,4 +1,4 @@
-"""Two servers prove a common token to each other without sending it, and strangers gain nothing."""
+"""Servers prove a shared token to each other without sending it; strangers learn nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WELCOME = Welcome(1, 0, b"", 0.0, {}, {}, SOURCE)
 
 
 class RecordingLink:
-    """An ``AsyncLink`` that keeps what was sent over it."""
+    """An ``AsyncLink`` that records the sent frames."""
 
     def __init__(self, link: AsyncLink) -> None:
         self._link = link
@@ -69,7 +69,7 @@ class RecordingLink:
 async def serve_source(
     link: AsyncLink, keys: Collection[bytes], own: Collection[str] = (SOURCE,)
 ) -> FetchSigner | None:
-    """Open a connection as a source does; tell a target why it is refused."""
+    """Perform the source's part of the handshake; send a refusal to the target."""
     try:
         hello = decode_frame(await link.receive())
         version = agreed_version(hello, VERSIONS)
@@ -90,7 +90,7 @@ async def exchange(
     dialled: str = SOURCE,
     own: Collection[str] = (SOURCE,),
 ) -> tuple[list[Any], list[bytes]]:
-    """Run both sides; return what each gave or raised, and all frames."""
+    """Run both sides; return the result or exception of each, and all frames."""
     near, far = map(RecordingLink, async_memory_pair())
     async with asyncio.timeout(5):
         outcomes = await asyncio.gather(
@@ -261,7 +261,7 @@ async def test_something_else_than_a_proof_is_a_violation() -> None:
         await serve_source(far, [KEY])
 
 
-async def test_who_never_proves_is_given_up() -> None:
+async def test_a_target_that_sends_no_proof_times_out() -> None:
     near, far = async_memory_pair()
     with pytest.raises(ProtocolViolation, match="no proof of the peer token came within 0"):
         await admit_target(far, OFFER, 1, [KEY], [SOURCE], timeout_seconds=0.01)

@@ -1,4 +1,4 @@
-"""A server connects to the peers that its operator named, and to nothing else a client names."""
+"""A server connects only to peers that its operator allows, whatever address a client names."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_a_name_that_leads_to_metadata_is_refused_although_it_is_allowed(
     assert found == "192.0.2.7"
 
 
-async def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresolvable_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TransferFailed, match="the host name 'node-b' cannot be resolved"):
         await resolving(monkeypatch, PeerRules(["node-b"]), "ws://node-b")
 
@@ -222,6 +222,6 @@ async def test_paths_of_devices_are_taken(path: str) -> None:
     assert numeric == "127.0.0.1"
 
 
-async def test_what_is_no_address_is_refused() -> None:
+async def test_a_malformed_address_is_refused() -> None:
     with pytest.raises(ConnectionFailed):
         await PeerRules(()).resolve("file:///etc/passwd")

@@ -1,4 +1,4 @@
-"""A session holds what it may and no more; what all hold together is bounded too."""
+"""Limits on the memory of each session and of all sessions together."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_session_that_ended_puts_all_back_and_takes_nothing_more() -> None:
     quota.take(5 * 10**8, 1)
     quota.end()
     assert pool.taken == 0
-    quota.give_back(5 * 10**8, 1)  # a drop that comes late
+    quota.give_back(5 * 10**8, 1)  # a late drop
     with pytest.raises(QuotaExceeded):
         quota.take(1, 1)
     assert pool.taken == 0

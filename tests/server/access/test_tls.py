@@ -1,4 +1,4 @@
-"""A server shows the certificate of its files, again after they changed, and never half of one."""
+"""A server presents the certificate in its files, reloads it, and never mixes old and new."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(folder: Path, authority: trustme.CA, name: str = "node-a") -> Settings
 
 
 def shown(server: ssl.SSLContext, authority: trustme.CA, host: str) -> None:
-    """Shake hands in memory. Raises what the client thinks of the certificate."""
+    """Perform a TLS handshake in memory. Raises the client's error."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(client)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -1,4 +1,4 @@
-"""A server that is ready says where it is: to people in a panel, to programs in one line."""
+"""A ready server prints its addresses: a panel on a terminal, one line otherwise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ADDRESSES = ["ws://127.0.0.1:3000", "ws://127.0.0.1:3000/1"]
 
 
 class Terminal(io.StringIO):
-    """A stream that a person looks at."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Closed(io.StringIO):
-    """A pipe whose reader has gone."""
+    """A pipe whose reader has closed it."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""Every setting is a flag that teaches; a mistake is one sentence and exit code 2."""
+"""Every setting is a documented flag; an error is one sentence and exit code 2."""
 
 from __future__ import annotations
 

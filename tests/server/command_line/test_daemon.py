@@ -1,4 +1,4 @@
-"""The daemon as operators know it, in a process: started, asked, signalled, misconfigured."""
+"""The daemon in its own process: start, HTTP requests, signals, configuration errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Ask a server as a browser would."""
+    """Send an HTTP GET request."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -96,7 +96,7 @@ def test_a_server_that_cannot_start_says_why(
     tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "tokens").write_text("alice a-token-of-sixteen-characters\n")
-    # Off loopback a server without tokens does not start, which is a mistake of its own.
+    # Beyond loopback a server needs tokens; without them it would report that error instead.
     ended = run(*arguments, "--token-file", str(tmp_path / "tokens"))
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""The check finds the configured server, and says in one sentence what is wrong with it."""
+"""The health check finds the configured server and reports a problem in one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from burn_remote_server.command_line.health_check import Target, check, main, ta
 
 @contextmanager
 def answering(*answer: bytes) -> Iterator[Target]:
-    """A server that answers its only connection with some bytes, and then ends it."""
+    """A server that sends some bytes on its only connection and closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -76,7 +76,7 @@ def test_the_command_answers_with_its_exit_code(
     assert capsys.readouterr().err.startswith("burn-remote-server: 127.0.0.1:")
 
 
-def test_an_address_that_cannot_be_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_reported_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "--address", "ftp://node-a"]) == 1
     expected = "burn-remote-server: --address is 'ftp://node-a'; expected one such as"
     assert capsys.readouterr().err.startswith(expected)
@@ -98,7 +98,7 @@ def test_an_address_is_read(address: str, expected: Target) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "ws://", "ws://a:b", "ws://a:70000", "ftp://a"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_malformed_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="expected one such as"):
         target(["--address", address], {})
 

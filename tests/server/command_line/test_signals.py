@@ -1,4 +1,4 @@
-"""The first signal drains a server, a second interrupt ends it at once."""
+"""The first signal drains a server; a second interrupt ends it at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burn_remote_server.command_line.signals import INTERRUPTED_EXIT_CODE
 
 
 class Recorded:
-    """What a server would have done."""
+    """Records the actions of signal handlers."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[str | int] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""A service manager hears when a server is ready and when it stops."""
+"""A server notifies systemd when it is ready and when it stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.servers import server
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """The socket of a service manager, and its name as the environment has it."""
+    """The socket of a service manager, and its name in the environment variable."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.settimeout(30)
@@ -40,6 +40,6 @@ def test_a_manager_that_is_gone_keeps_no_server_from_serving(tmp_path: Path) -> 
         assert check(Target("127.0.0.1", running.port)) is None
 
 
-def test_where_no_manager_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify(READY, "ready")

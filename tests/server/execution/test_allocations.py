@@ -1,4 +1,4 @@
-"""Memory counts for as long as anything refers to it, and once."""
+"""Memory counts once, as long as anything references it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = 64
 
 
 class Holder:
-    """Something outside the table that refers to an array, as an exposed tensor does."""
+    """An object outside the table that references an array, as an exposed tensor does."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -277,13 +277,13 @@ def test_large_signatures_count_until_they_are_replaced() -> None:
 
 @dataclass(eq=False)
 class Memory:
-    """What the model knows of an allocation."""
+    """An allocation in the model."""
 
     size: int
 
 
 class Sharing(RuleBasedStateMachine):
-    """The count of random views, drops and exposes equals that of a model."""
+    """Compares the bytes counted for random views, drops and exposes with a model."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A batch runs on the event loop only where its cost is known beforehand and small."""
+"""A batch runs on the event loop only if its estimated cost is known and small."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ones(size: int) -> Signature:
 
 
 class NoOutbox:
-    """For tasks of which nobody is told anything."""
+    """An outbox for tasks without responses."""
 
     def reply(self, request: int, value: Any) -> None:
         raise AssertionError("nothing was asked")
@@ -60,7 +60,7 @@ class Driven:
 
 
 def batch(*tasks: Task | list[int]) -> Batch:
-    """Return a batch as it comes; lists are invocations by number."""
+    """Return a received batch; lists are invocations by number."""
     wire = [packb(task) if isinstance(task, list) else encode_task(task) for task in tasks]
     message = decode_frame(encode_batch(0, wire))
     assert isinstance(message, Batch)
@@ -72,7 +72,7 @@ def driven() -> Driven:
     return Driven()
 
 
-def test_a_number_that_the_batch_itself_defines_anew_has_not_the_cost_of_what_had_it(
+def test_the_cost_of_a_number_that_the_batch_redefines_is_unknown(
     driven: Driven,
 ) -> None:
     driven.engine.run(batch(Define(7, ones(1))))
@@ -117,7 +117,7 @@ def test_a_definition_costs_what_decoding_its_bytes_costs(driven: Driven) -> Non
 def test_a_read_of_what_is_no_shape_is_not_estimated(driven: Driven) -> None:
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, 5),))) is None
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, (("a",), "F32")),))) is None
-    # A product of an integer and a text would be a text of that many characters.
+    # The product of an integer and a string would be a string of that many characters.
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((2**62, "a"), "F32")),))) is None
 
 

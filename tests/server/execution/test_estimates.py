@@ -1,8 +1,8 @@
-"""Each row's estimates against what its kernel takes, for random calls.
+"""Each row's estimates compared with the cost of its kernel, for random calls.
 
-Time is processor time relative to a calibration in the same process, the least of several runs, and
-the allowed ratio is ten: estimates are meant to be above what is measured, and `make costs` shows
-ratios around one at most. A call that exceeds it is measured again with a new calibration.
+Time is the least processor time of several runs, relative to a calibration in the same process. The
+allowed ratio is ten: estimates should exceed the measured time, and `make costs` shows ratios of at
+most about one. A call that exceeds the ratio is measured again with a new calibration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELEMENTS: Final = 20_000
 TRIES: Final = 5
 MEBIBYTE: Final = 2**20
 
-# Rows that have no kernel: notes to the session, an operator's operations, what nobody can do.
+# Rows without a kernel: session tasks, custom operations, and unsupported ones.
 WITHOUT_KERNEL: Final = {"Init", "Drop", "Custom", "Distributed.AllReduce"}
 
 
@@ -47,14 +47,14 @@ def processor_seconds(call: Callable[[], Any]) -> float:
 
 def time_ratio(workload: Workload, run: Callable[..., Any]) -> float:
     """Return the time of a call in units of its estimate."""
-    numbers = np.ones(100_000)  # a nanosecond each, by an addition that waits for the one before
+    numbers = np.ones(100_000)  # dependent additions, about a nanosecond each
     unit = processor_seconds(lambda: np.cumsum(numbers)) / numbers.size
     cost, _ = estimated(workload.signature.row.work, workload.signature.call)
     return processor_seconds(lambda: run(*workload.arrays)) / unit / (cost + TASK_COST)
 
 
 def scratch_bytes(workload: Workload, run: Callable[..., Any]) -> int:
-    """Return the memory that a call takes at once beyond its results."""
+    """Return the peak memory of a call beyond its results."""
     tracemalloc.start()
     try:
         result = run(*workload.arrays)

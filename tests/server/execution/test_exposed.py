@@ -113,7 +113,7 @@ def test_the_exposed_tensors_of_a_session_are_bounded() -> None:
         registry.expose(("native", name), exposed(), owner=OWNER, count=1, expires_seconds=9)
     with pytest.raises(QuotaExceeded, match="3 would be exposed, 2 are allowed"):
         expose(registry, exposed(), limits=limits)
-    expose(registry, exposed(), limits=limits, owner=object())  # another's
+    expose(registry, exposed(), limits=limits, owner=object())  # another owner's
 
 
 def test_the_exposed_bytes_of_a_session_are_bounded() -> None:
@@ -122,7 +122,7 @@ def test_the_exposed_bytes_of_a_session_are_bounded() -> None:
     with pytest.raises(QuotaExceeded, match="8 would be held, 7 are allowed"):
         expose(registry, exposed(), limits=limits)
     registry.fetch(("native", b"1"), lambda _: None)
-    expose(registry, exposed(), limits=limits)  # what was fetched counts no longer
+    expose(registry, exposed(), limits=limits)  # fetched tensors no longer count
 
 
 def test_a_tensor_expires_after_the_servers_limit_if_that_is_sooner(
@@ -211,11 +211,11 @@ def test_a_fetched_tensor_is_freed_before_its_deadline() -> None:
 
 
 class Tensor:
-    """Something whose end can be seen."""
+    """An object that supports weak references."""
 
 
 class CountingOwner:
-    """An owner that counts how often its entries are looked at."""
+    """An owner that counts how often its entries are compared."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""A fetch has its room reserved from the start, until the tensor came and nobody wants it."""
+"""A fetch reserves memory from its start until the tensor has arrived and been dropped."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_dropped_tensor_is_not_kept_whichever_comes_first() -> None:
     assert late.array() is None
 
 
-def test_only_so_many_are_on_their_way_at_once() -> None:
+def test_the_number_of_running_fetches_is_limited() -> None:
     fetches = Fetches(Quota(10_000, 999), 3)
     slots = [in_flight() for _ in range(3)]
     for slot in slots:

@@ -49,7 +49,7 @@ def test_an_abandoned_read_sends_nothing_more() -> None:
     outbox.reply(2, data(CHUNK_BYTES))
     assert [outbox.take() is not None for _ in range(3)]  # two shapes and the first chunk
     outbox.abandon(1)
-    outbox.reply(3, data(2 * CHUNK_BYTES))  # there is room again
+    outbox.reply(3, data(2 * CHUNK_BYTES))  # there is space again
     payloads = [message.payload for message in taken(outbox) if isinstance(message, Chunk)]
     assert payloads == [2, 3, 3]
     assert len(outbox) == 0
@@ -219,7 +219,7 @@ def test_a_session_whose_waiting_failures_fill_its_quota_is_ended() -> None:
     outbox, quota = NativeOutbox(no_fetch), Quota(0, 1)
     outbox.count_in(OverheadAccount(quota))
     long = OperationFailed("x" * 10_000)
-    with pytest.raises(LimitExceeded, match="frames that wait to be sent"):
+    with pytest.raises(LimitExceeded, match="queued frames"):
         for tensor in range(1000):
             outbox.failed((tensor,), long)
     assert len(outbox) < 1000

@@ -51,7 +51,7 @@ DEQUANTIZE = signature("Float.Dequantize", HELD, out=NUMBERS)
 
 
 def executed(max_bytes: int, *operations: tuple[Signature, tuple[int, ...]]) -> Any:
-    """Return a session's interpreter after some operations, and what failed."""
+    """Return a session's interpreter after some operations, and the failures."""
     failures: list[OperationFailed] = []
     interpreter = Interpreter(
         NumpyBackend(), Quota(max_bytes, 100), lambda _, failure: failures.append(failure)

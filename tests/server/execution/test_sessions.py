@@ -35,7 +35,7 @@ DATA = TensorData(np.zeros(4, np.float32).tobytes(), SPEC.shape, SPEC.dtype)
 
 
 class Interrupted(NumpyBackend):
-    """A device whose reads end the thread that asks for them."""
+    """A device whose reads raise an exception that ends the calling thread."""
 
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> ArraySession:
         return InterruptedSession(self, self._shared, lambda seed: None, custom)

@@ -55,7 +55,7 @@ def test_a_dropped_tensor_is_not_kept_alive() -> None:
 
 
 def test_a_fetch_without_patience_left_fails_for_good() -> None:
-    slot = InFlight(vector(2), patience_seconds=0.0)
+    slot = InFlight(vector(2), timeout_seconds=0.0)
     with pytest.raises(TransferFailed, match="did not arrive within 0 seconds"):
         slot.array()
     slot.complete("too late")

@@ -1,4 +1,4 @@
-"""Scratch memory counts in the quota before a kernel takes it."""
+"""Scratch memory counts in the quota before a kernel allocates it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ctc_backward(steps: int, length: int) -> Signature:
 
 
 class Running:
-    """An interpreter of a session with a small quota, and what failed in it."""
+    """An interpreter of a session with a small quota, and its failures."""
 
     def __init__(self, max_bytes: int, pool: Pool | None = None) -> None:
         self.failures: list[OperationFailed] = []

@@ -1,4 +1,4 @@
-"""Tests of what a process does for all its sessions."""
+"""The periodic work of a process for all of its sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from burn_remote_server.settings.server_settings import Settings
 
 
 class Watched(NumpyBackend):
-    """A backend that counts how often it is asked to give back memory."""
+    """A backend that counts the calls of ``expire_memory``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Watched(NumpyBackend):
             self.again.set()
 
 
-async def test_memory_that_nobody_needs_is_given_back_now_and_again() -> None:
+async def test_unused_memory_is_returned_periodically() -> None:
     backend = Watched()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [backend], tasks)

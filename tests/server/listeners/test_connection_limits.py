@@ -1,4 +1,4 @@
-"""Connections are counted from their first moment, and one too many is told so, or just closed."""
+"""Connections count from their acceptance; those over the limit are refused or just closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_connections_up_to_the_limit_are_taken() -> None:
     assert [limits.enter(address) for address in "aab"] == [(True, "")] * 3
 
 
-def test_one_more_from_an_address_is_told_so_by_name_and_numbers() -> None:
+def test_a_connection_over_an_addresss_limit_is_refused_with_the_numbers() -> None:
     limits = ConnectionLimits(9, 2)
     for _ in range(2):
         limits.enter("192.0.2.7")
@@ -28,20 +28,20 @@ def test_one_more_from_an_address_is_told_so_by_name_and_numbers() -> None:
     assert limits.enter("192.0.2.8") == (True, "")
 
 
-def test_one_more_of_all_is_told_so() -> None:
+def test_a_connection_over_the_total_limit_is_refused_with_the_reason() -> None:
     limits = ConnectionLimits(2, 2)
     limits.enter("a")
     limits.enter("b")
     assert "connections: 3 would be open, 2 are allowed" in limits.enter("c")[1]
 
 
-def test_a_flood_is_closed_without_a_word() -> None:
+def test_a_flood_of_connections_is_closed_without_a_response() -> None:
     limits = ConnectionLimits(1000, 1)
     told = [limits.enter("a")[0] for _ in range(2 + REFUSALS_AT_ONCE)]
     assert told == [True] * (1 + REFUSALS_AT_ONCE) + [False]
 
 
-def test_the_log_tells_of_a_flood_once_in_a_while() -> None:
+def test_a_flood_of_connections_is_logged_once_per_interval() -> None:
     limits = ConnectionLimits(1, 1)
     assert [limits.close(100.0) for _ in range(50)] == [1, *[0] * 49]
     assert limits.close(100.0 + LOG_INTERVAL_SECONDS) == 50
@@ -49,7 +49,7 @@ def test_the_log_tells_of_a_flood_once_in_a_while() -> None:
 
 
 @given(st.lists(st.sampled_from("abc")))
-def test_whoever_leaves_makes_room_and_nothing_is_kept_of_them(addresses: list[str]) -> None:
+def test_a_closed_connection_frees_its_place_and_leaves_no_state(addresses: list[str]) -> None:
     limits = ConnectionLimits(1000, 1000)
     for address in addresses:
         limits.enter(address)

@@ -1,4 +1,4 @@
-"""The port answers plain HTTP so that machines and people learn what they need."""
+"""Responses to plain HTTP requests on the WebSocket port."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_metrics_come_with_their_own_content_type() -> None:
     assert headers["Content-Type"].startswith("text/plain; version=")
 
 
-def test_without_metrics_there_are_none() -> None:
+def test_metrics_can_be_turned_off() -> None:
     assert respond("/metrics", ServerState())[0] == 404
 
 
@@ -59,7 +59,7 @@ def test_a_path_without_end_is_not_repeated_in_full() -> None:
     assert len(respond("/" + "x" * 100_000, READY)[2]) < 1000
 
 
-def test_a_connection_too_many_is_told_why() -> None:
+def test_a_connection_over_the_limit_is_refused_with_the_reason() -> None:
     assert refuse({}, "512 connections from here", 0, 1) == (
         429,
         {"Content-Type": "text/plain; charset=utf-8"},

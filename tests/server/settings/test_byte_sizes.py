@@ -1,4 +1,4 @@
-"""Sizes are read and written as people write them."""
+"""Sizes with units, such as 64MiB, are parsed and formatted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_size_is_read(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "64 apples", "-1MiB", "1e9", "0x10", "٣MiB", "1.MiB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_malformed_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="such as 67108864 or 64MiB"):
         parse_bytes(text)
 

@@ -1,4 +1,4 @@
-"""Addresses are written as clients and sockets want them."""
+"""Addresses are formatted for clients and for sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings are values: checked when made, never changed, independent of where they came from."""
+"""Settings are validated on construction, immutable, and independent of their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_settings_read_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_cannot_be_changed() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
-        settings.port = 1  # type: ignore[misc]  # the point
+        settings.port = 1  # type: ignore[misc]  # must raise
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_settings_cannot_be_changed() -> None:
         ("unknown", 1),
     ],
 )
-def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
+def test_an_invalid_value_is_refused(name: str, value: object) -> None:
     settings: dict[str, Any] = {name: value}
     with pytest.raises(ValidationError, match=name):
         Settings(**settings)

@@ -1,4 +1,4 @@
-"""Flags win over variables, those over the file; a mistake is named with where it was made."""
+"""Flags override variables, and variables override the file; errors name their source."""
 
 from __future__ import annotations
 

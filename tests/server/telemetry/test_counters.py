@@ -1,4 +1,4 @@
-"""Counting is adding; what was counted is never lost."""
+"""Counters add up and keep the counts of closed sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines carry facts, look alike whoever wrote them, and go where the daemon sends them."""
+"""Log lines are structured, uniform across libraries, and sent where the daemon configures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burn_remote_server.telemetry.logs import get_logger, session_name
 
 
 class Terminal(io.StringIO):
-    """A stream that a person looks at."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def kept_logging() -> Iterator[None]:
-    """Give the process back the logging that it had."""
+    """Restore the process's logging configuration."""
     root, library = logging.getLogger(), logging.getLogger("websockets")
     handlers, levels = root.handlers[:], (root.level, library.level)
     yield

@@ -1,4 +1,4 @@
-"""Every counter reaches Prometheus, in its text format."""
+"""Every counter is exported in Prometheus's text format."""
 
 from __future__ import annotations
 

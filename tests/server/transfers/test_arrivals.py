@@ -1,4 +1,4 @@
-"""Whoever waits for a tensor hears what became of its fetch; none outlives its session."""
+"""Every waiting operation learns the outcome of its fetch; no fetch outlives its session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
 
 
 class Source:
-    """A peer that answers half of each tensor, and the rest when it is told to."""
+    """A peer that sends half of each tensor, and the rest on request."""
 
     def __init__(self) -> None:
         self.heard: asyncio.Queue[FetchRequest] = asyncio.Queue()
@@ -79,14 +79,14 @@ class Source:
 
 
 class Target:
-    """A host, and sessions of it that fetch."""
+    """A host with sessions that fetch."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self._identifiers = iter(range(1, 99))
 
     def open(self) -> tuple[Session, Callable[[Fetch], InFlight]]:
-        """Open a session; return it and what begins a fetch for it."""
+        """Open a session; return it and a function that begins a fetch for it."""
         device = self.host.devices[0]
 
         def fetch(task: Fetch, slot: InFlight) -> None:
@@ -115,7 +115,7 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
 
 
 async def awaited(slot: InFlight) -> bytes:
-    """Return a tensor once its slot is settled."""
+    """Return a tensor when its slot is completed."""
     return bytes(await asyncio.to_thread(settled, slot))
 
 
@@ -184,7 +184,7 @@ async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> Non
                 expires_seconds=60,
             )
         begun = [encode_frame(Hello((1,))), encode_frame(FetchRequest(1, b"a" * 32))]
-        # Reads no further than the welcome, the answer and the first chunk.
+        # Blocks after the welcome, the reply and the first chunk.
         link = ScriptedLink(begun, lambda _: link.hold() if len(link.sent) == 3 else None)
         serving = tasks.create_task(serve_peer(link, host))
         await link.wait_held()
@@ -193,7 +193,7 @@ async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> Non
         while link.frames:  # noqa: ASYNC110 - nobody tells that it has heard
             await asyncio.sleep(0)
         link.let_go()
-        await link.wait_sent(6)  # what was on its way, the other answer and its elements
+        await link.wait_sent(6)  # the frames in transit, the other reply and its elements
         link.end()
         await serving
     chunks = [each for each in map(decode_frame, link.sent) if isinstance(each, Chunk)]
@@ -264,8 +264,8 @@ async def test_a_session_that_ends_before_its_fetch_takes_a_step_fetches_nothing
     async with running() as (target, source):
         session, begin = target.open()
         slots = [begin(task(source))]
-        await asyncio.sleep(0)  # its task is made, and has not run
-        slots.append(begin(task(source)))  # not even made
+        await asyncio.sleep(0)  # its task is created, and has not run
+        slots.append(begin(task(source)))  # not even created
         target.host.end_session(session)
         for slot in slots:
             with pytest.raises(TransferFailed, match="the session ended"):

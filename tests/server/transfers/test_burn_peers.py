@@ -1,4 +1,4 @@
-"""Fetches from Burn's servers end: one that is silent, too slow, or only pings is given up."""
+"""Fetches from Burn servers fail if the server is silent, too slow, or sends only pings."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def dial(address: str, route: str, max_message_bytes: int) -> AsyncLink:
 async def fetched(
     answer: Answer, stall_seconds: float, *, max_tensor_bytes: int = SPEC.nbytes
 ) -> bytes:
-    """Return what is fetched from a peer that answers so."""
+    """Fetch from a peer that sends the given response."""
 
     async def handle(connection: ServerConnection) -> None:
         await connection.recv()
-        with contextlib.suppress(ConnectionClosed):  # it was given up
+        with contextlib.suppress(ConnectionClosed):  # the fetch was abandoned
             await answer(connection)
         await connection.wait_closed()
 
@@ -65,7 +65,7 @@ async def said() -> AsyncIterator[bytes]:
 
 async def endless() -> AsyncIterator[bytes]:
     while True:
-        yield b""  # a fragment of nothing: no limit on messages ends it
+        yield b""  # empty fragments never reach the message limit
         await asyncio.sleep(0)
 
 
@@ -88,7 +88,7 @@ async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 class ReluctantLink:
-    """A link from which nothing comes, and whose end takes as long as a test wants."""
+    """A link that receives nothing; the test decides when its close completes."""
 
     peer = "a peer"
     received_bytes = 0
@@ -105,7 +105,7 @@ class ReluctantLink:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.is_ending.set()
-            # Bounded: pytest cancels this task where the test has failed.
+            # Bounded, because pytest cancels this task if the test fails.
             async with asyncio.timeout(5):
                 await self.may_end.wait()
             raise

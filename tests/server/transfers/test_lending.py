@@ -1,4 +1,4 @@
-"""A tensor reaches another process of the host as memory, where both want that and can."""
+"""A tensor is lent as memory to another process of the host, if both support and allow it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Handle = Callable[[ServerConnection], Any]
 
 @pytest.fixture(autouse=True)
 def nothing_lent() -> None:
-    """Count no loans of tests before."""
+    """Reset the loans of earlier tests."""
     SharingBackend.open_loans.clear()
 
 
 class Pair:
-    """A server that exposes, one that fetches from it, and where the first is reached."""
+    """A source server, a target server, and the address of the source."""
 
     def __init__(self, source: Host, target: Host) -> None:
         self.source = source
@@ -75,13 +75,13 @@ class Pair:
 
     @property
     def by_memory(self) -> int:
-        """How many tensors came as memory."""
+        """Number of borrowed tensors."""
         assert self.source.counters.transfers_lent >= self.target.counters.transfers_borrowed
         return self.target.counters.transfers_borrowed
 
     @property
     def through_the_socket(self) -> int:
-        """How many bytes came over the connection."""
+        """Bytes received over the connection."""
         return self.target.counters.peer_received_bytes
 
 
@@ -94,7 +94,7 @@ async def pair(
     target_has_it_on: bool = True,
     handle: Handle | None = None,
 ) -> AsyncIterator[Pair]:
-    """Run two servers; ``handle`` serves in place of the source's pump."""
+    """Run two servers; ``handle`` replaces the source's connection handler."""
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         source = Host(
             Settings(cuda_ipc=source_has_it_on), [lender or SharingBackend()], tasks
@@ -114,7 +114,7 @@ async def pair(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let the servers go on until something holds."""
+    """Let the servers run until a condition holds."""
     while not holds():  # noqa: ASYNC110 - nobody tells when a peer has heard something
         await asyncio.sleep(0)
 
@@ -135,7 +135,7 @@ async def test_the_elements_go_past_the_socket_and_the_loan_ends_when_they_are_c
         (U8, ARRAY.view(np.uint8).reshape(-1)[::2]),
         (F32, ARRAY.T),
     ],
-    ids=["truth values", "every other byte", "turned round"],
+    ids=["bools", "every other byte", "reversed"],
 )
 async def test_what_is_not_in_memory_as_on_the_wire_arrives_too(dtype: DType, array: Any) -> None:
     async with pair() as both:
@@ -211,7 +211,7 @@ async def test_what_cannot_be_opened_comes_through_the_socket_and_nothing_more_i
 
 
 async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None:
-    """The source no longer knows whether anybody reads what it lent, and may write over it."""
+    """The source no longer knows whether the peer reads the lent memory, and may reuse it."""
     connections: list[ServerConnection] = []
     served: list[Host] = []
 
@@ -231,7 +231,7 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         moving = asyncio.create_task(both.moved())
         await asyncio.to_thread(is_copying.wait, 5)
         connections[0].transport.abort()
-        await until(lambda: len(both.source.transfers) == 1)  # exposed once more
+        await until(lambda: len(both.source.transfers) == 1)  # exposed again
         assert len(SharingBackend.open_loans) == 1  # for who may still be copying
         may_go_on.set()
 
@@ -242,7 +242,7 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
 
 
 async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> None:
-    """That the connection broke may be on its way while the copy ends."""
+    """The copy may end before the target notices that the connection broke."""
     connections: list[ServerConnection] = []
     served: list[Host] = []
 
@@ -251,7 +251,7 @@ async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> Non
         await serve_peer(link_over(connection), served[0])
 
     class Telling(SharingBackend):
-        """A borrower that says when it begins, waits, and says when it has copied."""
+        """A borrower that signals its start, waits, and signals the end of its copy."""
 
         is_copying, may_go_on, has_copied = (threading.Event() for _ in range(3))
 
@@ -310,16 +310,16 @@ async def test_a_fetch_that_is_given_up_while_it_copies_does_not_end_the_loan() 
         with pytest.raises(asyncio.CancelledError):
             await moving
         few = TensorSpec((3,), F32)
-        await both.moved(ARRAY[0, :3], few)  # whatever was said before has been heard now
+        await both.moved(ARRAY[0, :3], few)  # all earlier messages have been processed now
         assert len(SharingBackend.open_loans) == 1
         may_go_on.set()
 
 
-# -- sources that lie -------------------------------------------------------------------------
+# -- malicious sources ------------------------------------------------------------------------
 
 
 class Liar:
-    """A peer that answers each fetch by a script."""
+    """A peer that replies to each fetch by a script."""
 
     def __init__(self, script: Callable[[FetchRequest, int], list[bytes]]) -> None:
         self.greetings: list[Hello] = []

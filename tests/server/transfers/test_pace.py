@@ -1,4 +1,4 @@
-"""A tensor that shares a connection fairly, and keeps the pace, is never given up; others are."""
+"""A fetch with enough throughput and a fair share of its connection never fails; others do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOOR = 1_000
 
 
 class Wire:
-    """A connection over which so many bytes come in each stall time, and then all is there."""
+    """A connection that receives given numbers of bytes per stall time, until the fetch is done."""
 
     def __init__(self, *came: int) -> None:
         self.came = [*came]
@@ -32,11 +32,11 @@ class Wire:
             self.done.set_result(None)
 
     def has_begun(self) -> bool:
-        self.bring()  # asked once, at the end of the first
+        self.bring()  # called once, at the end of the first interval
         return True
 
     def allowed(self) -> int:
-        self.bring()  # asked as each of the others begins
+        self.bring()  # called at the start of each later interval
         return 10**9
 
     async def wait(self) -> None:
@@ -77,7 +77,7 @@ async def test_a_peer_that_stops_is_given_up() -> None:
 
 
 def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
-    """Of a random number of tensors, some of which begin and end meanwhile."""
+    """With a random number of tensors, some of which begin and end meanwhile."""
     rng = random.Random(1)
     for _ in range(50):
         share, arrived, received = FairShare(), rng.randrange(10**9), 0
@@ -97,10 +97,10 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
 
 def test_one_of_which_nothing_comes_any_more_is_beyond_it_in_the_end() -> None:
     share = FairShare()
-    for arrived in range(0, 10**9, CHUNK):  # it is alone, and all that comes is its own
+    for arrived in range(0, 10**9, CHUNK):  # the only tensor: it receives all bytes
         assert share.allowed(Moment(arrived, arrived, 1, 1)) > arrived
     received = arrived
     for _ in range(5 * 2 * MAX_LAG_BYTES // CHUNK):
-        arrived += CHUNK  # of another one
+        arrived += CHUNK  # of another tensor
         allowed = share.allowed(Moment(arrived, received, 2, 2))
     assert arrived > allowed

@@ -1,4 +1,4 @@
-"""A server that fetches trusts no peer: what it sends is checked, and tries never mix."""
+"""A fetching server checks everything that a peer sends, and never mixes data of two tries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Script = Callable[[int], list[bytes]]
 
 
 class Source:
-    """A peer that answers each fetch by a script, and remembers how it was greeted."""
+    """A peer that replies to each fetch by a script and records the handshakes."""
 
     def __init__(self, script: Script, welcome: bytes = WELCOME) -> None:
         self.greetings: list[Hello] = []
@@ -288,7 +288,7 @@ async def test_a_peer_that_is_idle_makes_room_for_another(
 async def impatient(
     handle: Callable[[ServerConnection], Awaitable[None]],
 ) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
-    """Run a source, and a server that waits for 0.3 s; return what fetches from the one."""
+    """Run a source, and a server with a stall time of 0.3 s; return its ``Peers``."""
 
     async def greet(connection: ServerConnection) -> None:
         await connection.recv()
@@ -388,7 +388,7 @@ async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
 
 
 async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another() -> None:
-    """Sending notices it before the task that receives does."""
+    """Sending detects it before the receiving task does."""
 
     class Closed(ScriptedLink):
         async def send(self, frame: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A tensor that a connection broke under can be fetched once more; one that arrived cannot."""
+"""A tensor whose connection broke can be fetched again; a confirmed one cannot."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_loan_ends_when_the_peer_has_copied_it_or_asks_for_the_elements() -> N
     assert sending.arrived(FetchRequest(1, ID, 10))  # the elements, too
 
 
-def test_neither_is_a_failure_nor_what_could_not_be_sent() -> None:
+def test_failures_and_unsent_tensors_are_not_exposed_again() -> None:
     transfers = Transfers()
     sending = Sending(transfers, "native", 9.0)
     failure = OperationFailed("it failed")
@@ -92,13 +92,13 @@ def test_neither_is_a_failure_nor_what_could_not_be_sent() -> None:
     assert len(transfers) == 0
 
 
-def test_a_new_fetch_is_no_word_of_arrival() -> None:
+def test_a_new_fetch_is_not_a_confirmation() -> None:
     sending = Sending(Transfers(), "native", 9.0)
     assert not sending.arrived(FetchRequest(1, ID, 10))
 
 
 @pytest.mark.parametrize("request_", [FetchRequest(1, ID, 5), FetchRequest(1, b"o" * 32, 10)])
-def test_a_word_of_arrival_that_fits_no_fetch_is_refused(request_: FetchRequest) -> None:
+def test_a_confirmation_that_matches_no_fetch_is_refused(request_: FetchRequest) -> None:
     sending = Sending(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     with pytest.raises(ProtocolViolation, match="already begun"):
@@ -122,7 +122,7 @@ def test_peers_that_give_up_in_silence_hold_nothing_for_long(
     assert len(sending._begun) <= 11
 
 
-def test_loans_of_which_nothing_is_heard_end_without_another_fetch_but_outlast_a_silent_connection(
+def test_unconfirmed_loans_expire_but_outlast_a_silent_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0

@@ -1,4 +1,4 @@
-"""Work that is cut into slices leaves the event loop to others in between."""
+"""Work in bounded slices lets the event loop run other tasks in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of a Burn session's odd dtypes ends with the tensors."""
+"""The recorded dtypes of a Burn session's tensors are forgotten with the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Burn's sockets: who may join them, who is served by small ids, and what a session may pile up."""
+"""Burn's sockets: admission, small transfer ids, and limits of queued work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INIT = encode_init(7)
 
 
 def scripted(frames: list[bytes]) -> Any:
-    """Return a link that the pump takes for a WebSocket."""
+    """Return a scripted link in place of a WebSocket."""
     return ScriptedLink(frames)
 
 
@@ -101,7 +101,7 @@ async def test_the_sockets_of_a_session_may_come_in_any_order(
         serving.append(
             asyncio.create_task(serve[route](links[route], host.devices[0], sessions, ALICE))
         )
-        await asyncio.sleep(0)  # it joins before the other comes
+        await asyncio.sleep(0)  # it joins before the other socket opens
     await links["/response"].wait_sent(1)
     for link in links.values():
         link.end()
@@ -235,7 +235,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
     await response.wait_held()
     for _ in range(2000):
         await asyncio.sleep(0)
-    # Answers that wait, and batches that wait for the worker.
+    # Queued responses, and batches queued for the worker.
     batches = host.settings.session_queue_batches * MAX_BATCH_FRAMES
     assert len(request.frames) > 30_000 - 2 * MAX_WAITING_REPLIES - batches
     response.let_go()
@@ -286,7 +286,7 @@ async def test_garbage_is_answered_and_closes_nothing(host: Host, sessions: Burn
     await asyncio.gather(*serving)
 
 
-async def test_a_sync_tells_of_a_failure_that_no_read_has_told(
+async def test_a_sync_reports_a_failure_that_no_read_reported(
     host: Host, sessions: BurnSessions
 ) -> None:
     use = TensorUse(SPEC, TensorStatus.READ_ONLY)
@@ -349,7 +349,7 @@ async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waitin
     await asyncio.gather(*serving)
 
 
-async def test_an_unknown_peer_that_asks_for_nothing_is_not_kept() -> None:
+async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         settings_ = settings(handshake_timeout_seconds=0.01)
         host = Host(settings_, open_backends("numpy", 1), tasks)

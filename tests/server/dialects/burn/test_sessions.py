@@ -1,4 +1,4 @@
-"""Sessions of Burn's clients end once, and only they themselves."""
+"""A Burn session ends once and does not affect another with the same id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_leaving_twice_does_not_end_a_newer_session_of_the_same_id(host: H
     assert sessions.join(device, 7, "/response", NOBODY) is older
     sessions.leave(device, 7, older)
     newer = sessions.join(device, 7, "/request", NOBODY)
-    sessions.leave(device, 7, older)  # the older one's other socket
+    sessions.leave(device, 7, older)  # the other socket of the older session
     assert older.ended.is_set()
     assert not newer.ended.is_set()
     assert sessions.join(device, 7, "/response", NOBODY) is newer

@@ -1,4 +1,4 @@
-"""A Burn session that has failed answers every question with the reason, and lives on."""
+"""A failed Burn session stays open and answers every request with the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GARBAGE = Unreadable(ProtocolViolation("no task at all"))
 
 
 class Answers:
-    """An ``Outbox`` that keeps what is said."""
+    """An ``Outbox`` that records the engine's output."""
 
     def __init__(self) -> None:
         self.values: dict[int, Any] = {}
@@ -114,7 +114,7 @@ def test_after_garbage_every_question_is_answered_with_the_reason(running: Runni
     assert running.interpreter.quota.bytes == 0
 
 
-def test_a_defect_of_the_server_is_told_too(
+def test_a_bug_in_the_server_is_reported_too(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(operation: Operation) -> None:
@@ -134,4 +134,4 @@ def test_what_may_wait_or_was_not_seen_before_is_not_estimated(running: Running)
     running.run(Upload(1, DATA), operation)
     assert running.runner.estimate([operation]) is not None
     running.run(added(8, 9, 3))
-    assert running.runner.estimate([operation]) is None  # a failed tensor is there
+    assert running.runner.estimate([operation]) is None  # there is a failed tensor

@@ -1,4 +1,4 @@
-"""A peer learns why a tensor cannot come, and a server that stops does not wait for it."""
+"""A peer learns why a tensor cannot be sent, and a stopping server does not wait for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LostBackend(NumpyBackend):
         raise DeviceLost("GPU 0 is lost")
 
 
-async def test_a_tensor_of_a_lost_device_is_refused_and_holds_up_no_stop() -> None:
+async def test_a_fetch_from_a_lost_device_fails_and_does_not_delay_shutdown() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         backend = LostBackend()
         host = Host(Settings(), [backend], tasks)
@@ -56,7 +56,7 @@ async def test_a_tensor_of_a_lost_device_is_refused_and_holds_up_no_stop() -> No
         assert len(host.transfers) == 0
 
 
-async def test_a_fetch_that_whoever_relays_the_connection_adds_ends_it() -> None:
+async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         settings = Settings(peer_token=SecretStr(TOKEN))
         host = Host(settings, [NumpyBackend()], tasks)
