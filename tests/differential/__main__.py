@@ -19,11 +19,11 @@ def main() -> int:
     """Run programs of consecutive seeds; print the first mismatch, shrunk, and how to replay it."""
     parser = argparse.ArgumentParser(prog="python -m differential")
     parser.add_argument("--kind", choices=KINDS, default="local")
-    parser.add_argument("--backend", default="numpy", help="of the servers (default numpy)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--backend", default="numpy", help="backend of the servers (default numpy)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
     parser.add_argument("--programs", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--keep-going", action="store_true", help="after a mismatch too")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a mismatch")
     given = parser.parse_args()
     started, done, wrong = time.monotonic(), 0, 0
     with contextlib.ExitStack() as stack:

@@ -36,7 +36,7 @@ class NothingFits(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What the generator knows of a tensor: the reference's elements, and where it is."""
+    """A tensor of the program: the reference's elements, and its device."""
 
     array: Array
     device: int
@@ -64,7 +64,7 @@ class Draw:
         return int(self.random.integers(low, high + 1))
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """Return one of some choices."""
+        """Return a random choice."""
         if not choices:
             raise NothingFits
         return choices[self.integer(0, len(choices) - 1)]
@@ -79,7 +79,7 @@ class Draw:
         return tuple(self.integer(least, 5) for _ in range(rank))
 
     def number(self, dtype: Any) -> Any:
-        """Return a Python number that goes with elements of a dtype."""
+        """Return a Python number that suits a dtype."""
         if dtype.kind == "b":
             return self.chance(0.5)
         if dtype.kind in "iu":

@@ -198,7 +198,7 @@ def with_index_and_number(draw: Draw) -> Arguments:
 
 
 def with_index_and_value(draw: Draw) -> Arguments:
-    """Choose a tensor that a slice of another, or of itself, is replaced with."""
+    """Choose a tensor that replaces a slice of another tensor or of itself."""
     name = draw.tensor(exact=False, least_rank=1)
     array = draw.array(name)
     index = tuple(item for item in index_into(draw, name) if item is not None)
@@ -484,7 +484,7 @@ def along(name: str, dtypes: Sequence[Any], reference: Any, **options: Any) -> R
 
 
 def without_signed_zeros(row: Row) -> Row:
-    """Return an operation that chooses among equals, which says nothing of 0.0 and -0.0.
+    """Return an operation that selects one of several equal elements, such as 0.0 and -0.0.
 
     Which of the two NumPy returns depends on the processor and on the layout of the array.
     """

@@ -20,7 +20,7 @@ __all__ = ["Mismatch", "Program", "Step", "execute", "generated", "shrunk"]
 MAX_RANK: Final = 6
 LOW: Final = (np.dtype(np.float16), BFLOAT16)
 
-# Operations tried before a step is left out because nothing fits any of them.
+# Operations tried before a step is omitted because no tensor fits.
 ATTEMPTS: Final = 20
 
 # How often a smaller program is run before it counts as right.
@@ -32,7 +32,7 @@ class Step:
     """One line of a program: ``out = operation(*inputs, *parameters)``.
 
     ``dies`` are tensors that the program drops right after it. ``reads`` says that the result is
-    then read, and that the reference goes on with what was read.
+    then read, and that the reference continues with the elements read.
     """
 
     operation: str
@@ -55,7 +55,7 @@ Program = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Mismatch(Exception):
-    """A tensor that is not what the reference says, and the program that made it."""
+    """A tensor that differs from the reference, and the program that produced it."""
 
     program: Program
     step: Step
@@ -145,7 +145,7 @@ def _operate(draw: Draw, steps: list[Step]) -> None:
 
 
 def _dying(draw: Draw, inputs: tuple[int, ...]) -> tuple[int, ...]:
-    """Choose which inputs are dropped: half of the time none, so that the aliases live on."""
+    """Choose which inputs are dropped: half of the time none, so that aliases stay alive."""
     return tuple(name for name in dict.fromkeys(inputs) if draw.chance(0.35))
 
 
@@ -162,11 +162,11 @@ def _append(draw: Draw, steps: list[Step], step: Step, known: Known) -> None:
 def execute(program: Program, devices: Sequence[br.Device]) -> None:
     """Run a program on devices and beside the reference. Raises ``Mismatch``.
 
-    Every tensor that the program did not drop is compared at the end, also those whose elements
-    others only show.
+    At the end, every tensor that the program did not drop is compared, including those that share
+    memory with others.
     """
     tensors: dict[int, br.Tensor] = {}
-    # The elements that the reference has, how far others may be from them, and who made them.
+    # For each tensor: the reference's elements, the tolerance, and the step that produced it.
     known: dict[int, tuple[Array, float, Step]] = {}
     step = program[0]
     try:
@@ -231,7 +231,7 @@ def _overwrite(array: Array) -> None:
 
 
 def _slack(expected: Array, given: list[Any], rounds: int) -> float:
-    """Return how far a result may be from the reference's, relative to its size plus this one."""
+    """Return the tolerance of a result, relative to its magnitude plus this value."""
     if expected.dtype not in FLOATS:
         return 0.0
     epsilon = {2: 1e-3, 4: 1.2e-7, 8: 2.3e-16}[expected.dtype.itemsize]
@@ -268,7 +268,7 @@ def _compare(program: Program, step: Step, seen: Array, expected: Array, slack: 
 
 
 def shrunk(mismatch: Mismatch, devices: Sequence[br.Device]) -> Mismatch:
-    """Return a mismatch of a program from which no step can be left out."""
+    """Return the mismatch of a minimal program, from which no step can be removed."""
     smaller = _pass(mismatch, devices)
     while len(smaller.program) < len(mismatch.program):
         mismatch, smaller = smaller, _pass(smaller, devices)
@@ -294,7 +294,7 @@ def _pass(mismatch: Mismatch, devices: Sequence[br.Device]) -> Mismatch:
 
 
 def _without(program: Program, position: int) -> Program:
-    """Return a program without a step and whatever depends on it."""
+    """Return a program without a step and the steps that depend on it."""
     gone = {program[position].out}
     kept: list[Step] = []
     for step in (*program[:position], *program[position + 1 :]):

@@ -1,4 +1,4 @@
-"""Random programs give what the reference gives, on every kind of device."""
+"""Random programs give the reference's results on every kind of device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers of the tests' own, and the demo as a program whose lines one can wait for."""
+"""Containers for the tests, and the demo as a program whose output lines can be awaited."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 PROJECT: Final = f"burn-remote-faults-{os.getpid()}"
-# 127.0.0.1:0 lets Docker choose: nothing that runs here already is in the way.
+# Port 0 lets Docker choose a free port.
 PORTS: Final = {"PORT_A": "0", "PORT_B": "0", "PORT_C": "0"}
-# Enough to learn something and to have the time to do something to it.
+# Long enough to reach the accuracy and to inject a fault.
 TRAINING: Final = ("--steps", "240", "--accuracy", "0.8", "--move-mib", "8", "--rounds", "1")
 DEMO_SECONDS: Final = 120.0
 
 
 def docker(*arguments: str) -> str:
-    """Run docker; return what it printed."""
+    """Run docker; return its output."""
     return containers.run(["docker", *arguments], seconds=60).strip()
 
 
 class Program:
-    """A program that runs, and its lines; leaving it ends it."""
+    """A running program and its output lines; leaving the context ends it."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.lines: list[str] = []
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def text(self) -> str:
-        """Everything it has printed."""
+        """Its output so far."""
         return "\n".join(self.lines)
 
     def until(self, sign: str, seconds: float = DEMO_SECONDS) -> float:
@@ -68,7 +68,7 @@ class Program:
             return time.monotonic()
 
     def end(self, seconds: float = DEMO_SECONDS) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for its exit; return the exit code."""
         code = self._process.wait(seconds)
         self._reader.join()
         print(self.text)
@@ -76,7 +76,7 @@ class Program:
 
     @property
     def weights(self) -> str:
-        """The digest of the weights that it ended with."""
+        """The digest of its final weights."""
         found = re.search(r"weights sha256 (\w+)", self.text)
         assert found, self.text
         return found[1]
@@ -94,16 +94,16 @@ class Program:
 
 
 class Faulty(containers.Cluster):
-    """Containers to which something is done."""
+    """Containers into which faults are injected."""
 
     def address(self, service: str) -> str:
-        """Return where clients outside find one of them."""
+        """Return the address of a node for clients outside the network."""
         return f"wss://{self.published(service)}"
 
     def begin(self, service: str, sign: str) -> None:
         """Start one more service and wait until it has printed ``sign``.
 
-        A published port takes connections before anything listens behind it.
+        Docker accepts connections on a published port before the service listens.
         """
         self.compose("up", "--detach", "--no-build", service)
         follow = ["docker", "logs", "--follow", self.container(service)]
@@ -121,7 +121,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture(scope="session")
 def built() -> Iterator[Faulty]:
-    """Return the cluster, its image built; all of it is removed in the end."""
+    """Return the cluster with its image built; remove all of it at the end."""
     cluster = Faulty(PROJECT, also=[HERE / "compose.faults.yaml"], environment=PORTS)
     cluster.build()
     try:
@@ -132,14 +132,14 @@ def built() -> Iterator[Faulty]:
 
 @pytest.fixture
 def cluster(built: Faulty) -> Faulty:
-    """Return the cluster with all its nodes ready, whatever was done to them before."""
+    """Return the cluster with all nodes ready, after any earlier faults."""
     built.up()
     return built
 
 
 @pytest.fixture
 def outside(cluster: Faulty) -> Iterator[Start]:
-    """Return what starts a demo in this Python; addresses come first, then the training's size."""
+    """Return a function that starts a demo in this Python, with addresses and training options."""
     with ExitStack() as stack:
         trust = stack.enter_context(cluster.credentials())
 
@@ -154,7 +154,7 @@ def outside(cluster: Faulty) -> Iterator[Start]:
 
 @pytest.fixture
 def inside(cluster: Faulty) -> Iterator[Start]:
-    """Return what starts a demo in a container on the nodes' network."""
+    """Return a function that starts a demo in a container on the nodes' network."""
     with ExitStack() as stack:
 
         def start(addresses: Sequence[str] = (), *more: str) -> Program:
@@ -167,7 +167,7 @@ def inside(cluster: Faulty) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def undisturbed(built: Faulty) -> str:
-    """Return the digest of the weights of a training to which nothing was done."""
+    """Return the digest of the weights of an undisturbed training."""
     built.up()
     with (
         built.credentials() as trust,

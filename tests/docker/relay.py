@@ -1,4 +1,4 @@
-"""A road that takes longer: a TCP relay that passes bytes on after a while, in each direction.
+"""A TCP relay that adds latency in each direction.
 
 python relay.py LISTEN_PORT HOST PORT MILLISECONDS
 """
@@ -11,16 +11,16 @@ import sys
 from typing import Final
 
 PIECE_BYTES: Final = 2**18
-# Larger: more memory. Smaller: the delay limits the throughput (pieces / delay).
-PIECES_UNDERWAY: Final = 64
+# Most chunks in transit. It bounds memory, and with the delay the throughput (chunks / delay).
+MAX_CHUNKS_IN_TRANSIT: Final = 64
 
 
 async def pass_on(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, seconds: float
 ) -> None:
-    """Pass bytes on, each piece ``seconds`` after it came, and then the end of the stream."""
+    """Forward each chunk ``seconds`` after its arrival, and then the end of the stream."""
     clock = asyncio.get_running_loop()
-    underway: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_UNDERWAY)
+    underway: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_CHUNKS_IN_TRANSIT)
 
     async def deliver() -> None:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ async def pass_on(
 
 
 async def serve(port: int, host: str, to: int, seconds: float) -> None:
-    """Relay whoever connects to ``port``, for ever."""
+    """Relay all connections to ``port``, for ever."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What is wrong with the machine or the command line ends in one sentence, and soon."""
+"""Problems of the machine or the command line end the demo soon, with one sentence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .conftest import HERE, PORTS, PROJECT, Faulty, Program, Start, docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
-# Ten to connect, and those of a busy machine to start Python and a container.
+# Ten seconds to connect, and time for a busy machine to start Python and a container.
 SECONDS = 30.0
 CANNOT_BEGIN = 2
 
 
 def sentence(demo: Program) -> str:
-    """Return the only thing that a demo said, which could not begin."""
+    """Return the only message of a demo that could not begin."""
     assert demo.end(SECONDS) == CANNOT_BEGIN
     said = [line for line in demo.lines if line.startswith("cluster_demo: ")]
     assert len(said) == 1
@@ -56,7 +56,7 @@ def test_a_name_that_nobody_has_is_named(cluster: Faulty, inside: Start) -> None
 
 @pytest.fixture
 def expired(cluster: Faulty) -> Iterator[tuple[str, Path]]:
-    """Run a server whose certificate has run out; yield its address and who signed it."""
+    """Run a server with an expired certificate; yield its address and authority."""
     authority = trustme.CA()
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     certificate = authority.issue_cert("127.0.0.1", not_after=yesterday)

@@ -1,7 +1,7 @@
-"""What happens to real nodes, done to containers while they work (``make docker-faults``).
+"""Faults of nodes, injected into working containers (``make docker-faults``).
 
-The servers' times are those of ``compose.faults.yaml``: a silent one is given up after two
-heartbeats of 2 s, a session is kept for 15 s, a fetch may stand still for 5 s.
+The servers' timeouts are those of ``compose.faults.yaml``: a silent peer is lost after two
+heartbeats of 2 s, a session's lease is 15 s, and a fetch may stall for 5 s.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .conftest import Faulty, Start, docker
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 GIVEN_UP_SECONDS = 5.0  # a little more than two heartbeats
-FETCH_SECONDS = 10.0  # so long an operation waits for a tensor: two times without progress
+FETCH_SECONDS = 10.0  # how long an operation waits for a tensor: two stall times
 LEASE_SECONDS = 15.0
-# Of a machine that has other things to do as well.
+# Margin for a busy machine.
 MARGIN_SECONDS = 10.0
 UNDERWAY = "training 60/240"
 
 
 @contextlib.contextmanager
 def devices(cluster: Faulty, *nodes: str) -> Iterator[list[br.RemoteDevice]]:
-    """Open a session on each of these nodes."""
+    """Open a session on each node."""
     with contextlib.ExitStack() as stack:
         token, authority = stack.enter_context(cluster.credentials())
         yield [
@@ -46,7 +46,7 @@ def devices(cluster: Faulty, *nodes: str) -> Iterator[list[br.RemoteDevice]]:
 
 
 def healthy(cluster: Faulty, node: str, seconds: float) -> bool:
-    """Whether a node answers within so many seconds."""
+    """Whether a node responds within a number of seconds."""
     with cluster.credentials("c") as (_, authority):
         trust = ssl.create_default_context(cafile=authority)
     host, port = cluster.address(node).removeprefix("wss://").split(":")
@@ -93,7 +93,7 @@ def test_a_network_cut_and_healed_within_the_lease_changes_no_bit_of_the_weights
     assert demo.weights == undisturbed
 
 
-# Tries for so many seconds to reach a node.
+# A program that tries for some seconds to reach a node.
 REACH = """
 import socket, sys, time
 name, end = sys.argv[1], time.monotonic() + float(sys.argv[2])
@@ -135,7 +135,7 @@ def test_when_a_training_node_is_killed_the_others_end_the_training(
     demo.until(UNDERWAY)
     docker("kill", cluster.container("b"))
     killed = time.monotonic()
-    # Its name is gone with it, which may also be the name server's fault: so the lease decides.
+    # Its name disappears too, which could be a DNS failure, so the lease decides.
     told = demo.until("b:3000 is lost; a:3000, c:3000 can go on", LEASE_SECONDS + MARGIN_SECONDS)
     print(f"told {told - killed:.1f} s after the kill")
     assert demo.end() == 0
@@ -163,7 +163,7 @@ def test_a_node_killed_during_a_transfer_fails_it_in_stated_time_and_the_others_
         source = cluster.container("a")
         tensor = br.tensor(np.ones((4096, 4096), np.float32), device=a)
         a.sync()
-        docker("pause", source)  # it has begun, and cannot end
+        docker("pause", source)  # the fetch has begun and cannot end
         pending = tensor.to(b).sum().read()
         docker("kill", source)
         killed = time.monotonic()
@@ -178,7 +178,7 @@ def test_a_node_out_of_memory_is_ended_by_its_limit_and_only_it(cluster: Faulty)
     node = cluster.container("a")
     try:
         with devices(cluster, "a", "b") as (a, b):
-            # What a session may hold goes by the limit at its start: so it is lowered afterwards.
+            # Quotas follow the memory limit at the start, so lower the limit afterwards.
             docker("update", "--memory", "256m", "--memory-swap", "256m", node)
             column, row = np.ones((16384, 1), np.float32), np.ones((1, 16384), np.float32)
             large = br.tensor(column, device=a) + br.tensor(row, device=a)

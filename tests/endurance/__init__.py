@@ -1,1 +1,1 @@
-"""Real servers and clients in real processes that come, work, crash and go."""
+"""Endurance runs: servers and clients in processes that start, work, crash and end."""

@@ -21,13 +21,13 @@ MIB = 2**20
 
 
 def say(text: str) -> None:
-    """Write a line at once: runs are long."""
+    """Print a line and flush, because runs are long."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def shown(snapshot: Snapshot) -> str:
-    """Return what a server holds, as text."""
+    """Format a snapshot of a server."""
     return (
         f"{snapshot.resident_bytes / MIB:.1f} MiB, {snapshot.descriptors} descriptors, "
         f"{snapshot.threads} threads, {snapshot.sessions} sessions, {snapshot.tensors} tensors of "
@@ -36,7 +36,7 @@ def shown(snapshot: Snapshot) -> str:
 
 
 def run_kills(given: argparse.Namespace) -> None:
-    """Kill so many times and say what the others noticed."""
+    """Kill clients and servers for a number of rounds; print what the others saw."""
     seen = Kills()
     for number, seen in enumerate(kill_rounds(given.rounds, given.seed)):
         if number % 10 == 0:
@@ -53,7 +53,7 @@ def run_kills(given: argparse.Namespace) -> None:
 
 
 def run_faults(given: argparse.Namespace) -> None:
-    """Run sessions through networks that fail, and say what became of them."""
+    """Run sessions over faulty networks; print the outcomes."""
     seen = Faults()
     for number, seen in enumerate(sessions_through_faults(given.runs, given.each, given.seed), 1):
         if number % 50 == 0:
@@ -74,7 +74,7 @@ def run_faults(given: argparse.Namespace) -> None:
 
 
 def run_load(given: argparse.Namespace) -> None:
-    """Open sessions at once and one after another."""
+    """Open sessions in parallel and in sequence."""
     for what, load in (
         ("at once", many_at_once(given.at_once)),
         ("one after another", one_after_another(given.in_turn)),
@@ -89,7 +89,7 @@ def _say_load(what: str, load: Load) -> None:
 
 
 def run_soak(given: argparse.Namespace) -> None:
-    """Run clients for minutes and draw what the servers held."""
+    """Run clients for minutes; draw the servers' resources over time."""
     seen = Soak()
     for seen in soak(given.clients, given.minutes * 60, given.sample_seconds, given.seed):
         sample = seen.samples[-1]
@@ -136,7 +136,7 @@ def _picture(seen: Soak) -> str:
 
 
 def run_memory(given: argparse.Namespace) -> None:
-    """Attack a server with each attack on memory and say how large it grew."""
+    """Run each attack on memory; print the growth of the server."""
     for name in given.attacks or ATTACKS:
         seen = attack(name, given.limit_mib * MIB)
         say(
@@ -148,7 +148,7 @@ def run_memory(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read what is asked for and run it."""
+    """Parse the command line and start the run."""
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(required=True)
     kills = commands.add_parser("kills")

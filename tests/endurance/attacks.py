@@ -1,4 +1,4 @@
-"""Attacks on the event loop: what one client can send that takes a server long.
+"""Attacks on the event loop: messages of one client that take the server long to handle.
 
 Each attack runs against a server of its own while a process of its own asks ``/healthz`` on fresh
 connections, every 10 ms; the worst latency is the time for which the server answered nobody.
@@ -61,7 +61,7 @@ SPEC: Final = TensorSpec((1,), F32)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long ``/healthz`` took during an attack, in milliseconds."""
+    """Latency of ``/healthz`` during an attack, in milliseconds."""
 
     worst: float
     median: float
@@ -70,7 +70,7 @@ class Latency:
 
 
 class Client:
-    """A native session that says what it likes."""
+    """A native session that sends arbitrary messages."""
 
     def __init__(self, address: str) -> None:
         self.link: BlockingLink = blocking_link.connect(parse_address(address + "/session"))
@@ -102,7 +102,7 @@ class Client:
                 if isinstance(message, Reply) and message.request == self._requests:
                     return
         except BurnRemoteError:
-            pass  # the server ended the session for what it was sent
+            pass  # the server ended the session because of the attack
 
     def run(self, made: Signature, times: int = 1) -> None:
         """Run an operation on zeros."""

@@ -1,4 +1,4 @@
-"""How do samples over time become a picture? Lines in SVG, one panel under another."""
+"""Line charts of samples over time, as SVG, with panels below each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A name, and a value for each moment."""
+    """A name, and a value for each sample."""
 
     name: str
     values: Sequence[float]

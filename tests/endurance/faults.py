@@ -1,8 +1,8 @@
-"""Sessions through networks that fail: each result has the bits of an undisturbed run.
+"""Sessions over faulty networks: each result equals that of an undisturbed run, bit for bit.
 
 A session runs one of ``PROGRAMS`` over one faulty network, or two where it moves tensors between
-servers, until its networks have had their faults. What it reads is compared with what the same
-program read over a healthy network.
+servers, until all planned faults have occurred. Its results are compared with those of the same
+program over a healthy network.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from support.servers import RunningServer, server
 
 __all__ = ["PROGRAMS", "Faults", "sessions_through_faults"]
 
-# Short, so that a silent network is found soon.
+# Short, so that a silent network is detected soon.
 HEARTBEAT_SECONDS: Final = "0.4"
-# A wait for one result; many times what the worst sequence of faults takes.
+# Timeout of one result; many times the duration of the worst sequence of faults.
 PATIENCE_SECONDS: Final = 120.0
-# Programs end after so many steps, even if their network had fewer faults than planned.
+# Programs end after this many steps, even if fewer faults occurred than planned.
 MAX_STEPS: Final = 200
 MIN_STEPS: Final = 6
 OPEN_ATTEMPTS: Final = 50
 
 Devices = Sequence[br.RemoteDevice]
 Result = tuple[Any, bytes]
-# Whether a step follows, by its number.
+# continues(step): whether the program runs this step.
 Continues = Callable[[int], bool]
 Program = Callable[[Devices, Continues], Iterator[Result]]
 
@@ -155,7 +155,7 @@ PROGRAMS: Final[Mapping[str, _Traffic]] = {
 
 @dataclass
 class Faults:
-    """What was seen."""
+    """The outcome of a run."""
 
     sessions: int = 0
     results: int = 0
@@ -187,7 +187,7 @@ class _Seen:
 def sessions_through_faults(
     count: int, faults_each: int, seed: int, *, at_once: int = 12, max_steps: int = MAX_STEPS
 ) -> Iterator[Faults]:
-    """Run programs, ``at_once`` at a time; yield what was seen so far after each."""
+    """Run programs, ``at_once`` at a time; yield the outcome so far after each."""
     seen = Faults()
     started = time.monotonic()
     with ExitStack() as stack:
@@ -272,7 +272,7 @@ def _disturbed(
 
 
 def _opened(network: FaultyNetwork) -> tuple[br.RemoteDevice, int]:
-    """Open a session; before there is one, a program has to try again by itself."""
+    """Open a session; retry, because a session that is not open yet cannot be resumed."""
     for attempt in range(OPEN_ATTEMPTS):
         try:
             return br.RemoteDevice(network.address, dialect="native"), attempt

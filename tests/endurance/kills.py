@@ -1,8 +1,8 @@
-"""What becomes of the others when a client or a server is killed at a random byte of its traffic?
+"""Kills of clients and servers at a random byte of their traffic, and the effect on the others.
 
-Each round kills one. A *steady* server is never killed: it has a bystander, a client that works all
-the time, and it must free what killed clients held, and go on serving. The others' errors must be
-typed and come within ``WAIT_SECONDS``.
+Each round kills one. A *steady* server is never killed: it serves a bystander, a client that works
+all the time, must free the tensors of killed clients, and must continue. The others' errors must be
+typed and arrive within ``WAIT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FETCH_SECONDS: Final = 2.0
 FLAGS: Final = (
     "--lease-seconds", str(LEASE_SECONDS), "--fetch-timeout-seconds", str(FETCH_SECONDS)
 )  # fmt: skip
-# The bystander leaves the cores to the others: its pauses are to be the server's.
+# The bystander pauses, so that it measures the server's delays and not a lack of cores.
 THINKING: Final = ("--think-seconds", "0.005")
-# The bound on a client's way to the byte at which the kill falls.
+# Timeout for a client to reach the byte at which it is killed.
 REACH_SECONDS: Final = 60.0
 # Kills fall anywhere from within the handshake to after some uploads; as many below 10 KB as above
 # 1 MB.
@@ -40,20 +40,20 @@ LAST_BYTE: Final = 30_000_000
 
 @dataclass
 class Kills:
-    """What rounds of kills showed."""
+    """The outcome of rounds of kills."""
 
     clients_killed: int = 0
     servers_killed: int = 0
-    errors: Counter[str] = field(default_factory=Counter)  # by class, of those that lived on
+    errors: Counter[str] = field(default_factory=Counter)  # of surviving clients, by class
     bystander: Report | None = None
     before: Snapshot | None = None
     after: Snapshot | None = None
 
 
 def kill_rounds(rounds: int, seed: int) -> Iterator[Kills]:
-    """Kill once per round, yielding what was seen so far after each and at the end.
+    """Kill once per round; yield the outcome so far after each and at the end.
 
-    Raises ``AssertionError`` where a promise is broken.
+    Raises ``AssertionError`` if a guarantee is violated.
     """
     rng = random.Random(seed)
     seen = Kills()
@@ -95,7 +95,7 @@ def _kill_client(rng: random.Random, steady: RunningServer) -> None:
 
 
 def _kill_server(rng: random.Random, steady: RunningServer) -> list[str]:
-    """Return what ended the clients that used the killed server."""
+    """Return the errors of the clients that used the killed server."""
     killed = threading.Event()
     with (
         server(*FLAGS) as victim,

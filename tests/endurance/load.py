@@ -1,4 +1,4 @@
-"""How many sessions does a server bear, at once and one after another?"""
+"""Load of many sessions on one server, in parallel and in sequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A server before and after, and in between where sessions were open at once."""
+    """Snapshots of a server before and after, and while parallel sessions were open."""
 
     sessions: int
     seconds: float
@@ -32,9 +32,9 @@ class Load:
 
 
 def many_at_once(sessions: int) -> Load:
-    """Have sessions compute at once, each in a thread of its own.
+    """Compute in parallel sessions, each in its own thread.
 
-    Raises ``AssertionError`` for a result that is not NumPy's.
+    Raises ``AssertionError`` for a result that differs from NumPy's.
     """
     with server("--max-sessions", str(sessions)) as running:
         with br.RemoteDevice(running.address) as device:

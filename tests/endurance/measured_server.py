@@ -56,7 +56,7 @@ class _Measurement:
         self._collection_began = 0.0
 
     def restart(self) -> None:
-        """Forget what was found so far: the server has started."""
+        """Discard the measurements so far, because the server has only now started."""
         self.found = Occupation()
 
     def install(self) -> None:

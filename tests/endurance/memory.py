@@ -1,8 +1,8 @@
 """Resident memory of a real server under clients that try to take more than their limits.
 
-Each attack takes memory in another place: tensors that views keep alive, exposed tensors, answers
-that nobody reads, messages that never end. The server must stay within 1.25 times its limit above
-what it took before, and serve another client meanwhile.
+Each attack uses memory in another way: tensors that views keep alive, exposed tensors, unread
+responses, messages that never end. The server's growth must stay within 1.25 times its limit, and
+it must serve another client meanwhile.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ __all__ = ["ATTACKS", "Outcome", "attack"]
 
 MIB: Final = 2**20
 
-# What resident memory may be of the limit, above what the server had before the attack.
+# Allowed growth of resident memory during an attack, as a multiple of the limit.
 ALLOWED: Final = 1.25
 
-# How long an attacker waits for the server to read on before it goes on elsewhere.
+# How long an attacker waits for the server to continue reading before it moves on.
 SEND_SECONDS: Final = 0.25
-# How long the server may take to execute what it was sent.
+# Timeout for the server to execute everything it was sent.
 QUIET_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack did to a server."""
+    """The effect of an attack on a server."""
 
     name: str
     limit_bytes: int
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class Wire:
-    """A WebSocket that sends what it is told and reads nothing."""
+    """A WebSocket client that sends arbitrary bytes and does not read."""
 
     def __init__(self, address: str, route: str) -> None:
         parts = urlsplit(address)
@@ -91,7 +91,7 @@ class Wire:
         self._socket.settimeout(SEND_SECONDS)
 
     def send(self, message: bytes, announced: int | None = None) -> bool:
-        """Send a message, or the beginning of one; ``False`` when the server takes no more."""
+        """Send a message or its beginning; return ``False`` if the server stops reading."""
         size = len(message) if announced is None else announced
         # The masking key is zero, which leaves the payload as it is.
         head = bytes([0x82, 0xFF]) + struct.pack(">Q", size) + bytes(4)
@@ -304,7 +304,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 def attack(name: str, limit_bytes: int) -> Outcome:
-    """Attack a server of its own; say how large it grew, and how long its worst health check took.
+    """Attack a separate server; return its growth and the duration of its slowest health check.
 
     A bystander's session must compute before and after.
     """

@@ -1,4 +1,4 @@
-"""How are the client processes of an endurance run started, killed and asked how it went?"""
+"""Client processes of an endurance run, and snapshots of its servers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.servers import RunningServer
 
 __all__ = ["WAIT_SECONDS", "Process", "Report", "Snapshot", "eventually"]
 
-# The bound on each wait: for a program to end, for a server to free what a dead one held.
+# Timeout of each wait: for a program to end, or for a server to free a dead client's tensors.
 WAIT_SECONDS: Final = 5.0
 TESTS: Final = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a program ended: ``ended`` is the name of the error's class, empty without one."""
+    """How a program ended: ``ended`` is the class name of its error, or empty."""
 
     ended: str
     text: str
@@ -34,7 +34,7 @@ class Report:
 
 
 class Process:
-    """A client in a process of its own."""
+    """A client in its own process."""
 
     def __init__(self, *arguments: str) -> None:
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -66,11 +66,11 @@ class Process:
         assert line == "ready\n", f"instead of being ready: {line}{self._process.communicate()[1]}"
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as a crash would."""
         self._process.kill()
 
     def wait(self, timeout_seconds: float = WAIT_SECONDS) -> int:
-        """Wait until it has ended by itself, or was killed; return its exit code."""
+        """Wait for its end; return its exit code."""
         try:
             return self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -90,14 +90,14 @@ class Process:
         return f"it hangs for {seconds:g} seconds:\n{self._process.communicate()[1]}"
 
     def vanish(self, timeout_seconds: float = WAIT_SECONDS) -> None:
-        """Have a program with ``--vanish`` end, which tells nobody."""
+        """End a program with ``--vanish``, which does not close its sessions."""
         self._collect(timeout_seconds)
 
     def report(self, timeout_seconds: float = WAIT_SECONDS) -> Report:
-        """Ask it to end if it has not, and return its report.
+        """Ask it to end if it is running, and return its report.
 
-        Raises ``AssertionError`` for one that hangs, and for one that ended with anything but a
-        report: an error of no type of ours, a wrong result.
+        Raises ``AssertionError`` if it hangs, or ends without a report, because of an error of
+        another type or a wrong result.
         """
         output, errors = self._collect(timeout_seconds)
         assert self._process.returncode == 0 and not errors, errors or self._process.returncode
@@ -107,7 +107,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a server holds."""
+    """The resources of a server at one time."""
 
     resident_bytes: int
     descriptors: int
@@ -119,7 +119,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, server: RunningServer) -> Snapshot:
-        """Ask a server's metrics and its process."""
+        """Read a server's metrics and its process statistics."""
         metrics = server.metrics()
         return cls(
             resident_bytes=server.resident_bytes,
@@ -133,7 +133,7 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no session is open, and nothing is left of any."""
+        """Whether no session is open and no tensors or exposes remain."""
         return not (self.sessions or self.tensors or self.tensor_bytes or self.offers)
 
 
@@ -142,9 +142,9 @@ def eventually(
     claim: Callable[[Snapshot], bool],
     timeout_seconds: float = WAIT_SECONDS,
 ) -> Snapshot:
-    """Return the first snapshot of which the claim holds. Raises ``AssertionError`` without one."""
+    """Return the first snapshot that satisfies the claim. Raises ``AssertionError`` without one."""
     deadline = time.monotonic() + timeout_seconds
     while not claim(snapshot := Snapshot.of(server)):
         assert time.monotonic() < deadline, f"after {timeout_seconds:g} seconds: {snapshot}"
-        time.sleep(0.02)  # between two looks; nothing depends on how long it is
+        time.sleep(0.02)  # polling interval; nothing depends on its length
     return snapshot

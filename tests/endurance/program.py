@@ -1,8 +1,8 @@
-"""What does a client of an endurance run do? ``python -m endurance.program ADDRESS``, a process.
+"""The client program of endurance runs: ``python -m endurance.program ADDRESS``.
 
-It does random pieces of work and compares each result with NumPy's. It ends after its steps, when
-its standard input closes, or with the error that its server's death raised; then it writes a report
-in JSON. Anything but a ``BurnRemoteError`` ends it with a traceback and another exit code than 0.
+It runs random computations and compares each result with NumPy's. It ends after its steps, when
+its standard input closes, or when its server's death raises an error; then it writes a report
+in JSON. Any other exception than ``BurnRemoteError`` ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UPLOAD_BYTES: Final = 3 * 2**20
 
 
 class Program:
-    """A client with a device, perhaps one on another server, and tensors that it keeps."""
+    """A client with a device, optionally one on another server, and tensors that it keeps."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.rng: Final = np.random.default_rng(given.seed)
@@ -53,7 +53,7 @@ class Program:
 
 
 def compare(tensor: br.Tensor, expected: Array) -> None:
-    """Read a tensor. Raises ``AssertionError`` where it is not what NumPy has computed."""
+    """Read a tensor. Raises ``AssertionError`` if it differs from NumPy's result."""
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
@@ -74,7 +74,7 @@ def queue_many(program: Program) -> None:
 
 
 def upload(program: Program) -> None:
-    """A payload of several chunks there, and back."""
+    """Upload several chunks and read them back."""
     a = program.integers(UPLOAD_BYTES // 8)
     compare(br.tensor(a, device=program.device), a)
 
@@ -88,7 +88,7 @@ def keep(program: Program) -> None:
 
 
 def move(program: Program) -> None:
-    """To the other server and back, without a read in between."""
+    """Move a tensor to the other server and back, without a read in between."""
     if program.other is None:
         return
     a = program.integers(60_000)
@@ -97,7 +97,7 @@ def move(program: Program) -> None:
 
 
 def expose_in_vain(program: Program) -> None:
-    """Offer a tensor that nobody fetches."""
+    """Expose a tensor that is never fetched."""
     tensor = br.ones((10_000,), device=program.device)
     is_native = isinstance(program.device.session, NativeSession)
     transfer = new_transfer_id() if is_native else new_transfer_number()
@@ -118,7 +118,7 @@ WORK: Final[tuple[Work, ...]] = (compute, queue_many, upload, keep, move, expose
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
-    """Work until the end, whichever; return the report."""
+    """Work until the program ends for any reason; return the report."""
     report: dict[str, Any] = {"ended": "", "text": "", "steps": 0, "longest_seconds": 0.0}
     choices = random.Random(given.seed)
     try:
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="only small computations")
     parser.add_argument("--announce", action="store_true", help="say when the sessions are open")
     parser.add_argument("--vanish", action="store_true", help="end without closing the sessions")
-    # Whoever waits for this program in vain asks where it is.
+    # A parent whose wait times out sends the signal to get tracebacks.
     faulthandler.register(signal.SIGUSR1)
     report = run(parser.parse_args())
     sys.stdout.write(json.dumps(report) + "\n")

@@ -1,7 +1,7 @@
-"""What does a server look like after half an hour of clients that come, work, crash and go?
+"""Two servers under half an hour of clients that connect, work, crash and disconnect.
 
-Two servers; their clients move tensors between them. Each client lives a random time and then goes
-in order, vanishes or is killed. Every few seconds both servers are asked what they hold.
+The clients move tensors between the servers. Each lives for a random time and then closes, exits
+without closing, or is killed. Every few seconds, both servers' resources are sampled.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ __all__ = ["Sample", "Soak", "soak"]
 
 LEASE_SECONDS: Final = 5.0
 FLAGS: Final = ("--lease-seconds", str(LEASE_SECONDS), "--transfer-expiry-seconds", "5")
-# Of a client, drawn between these.
+# Range of a client's random lifetime.
 LIFE_SECONDS: Final = (10.0, 120.0)
-# The pause before each piece of work: 20 clients leave most of two cores to others.
+# Pause before each computation, so that 20 clients use little of two cores.
 THINK_SECONDS: Final = "1.0"
-# The bound on a client's last step, on a machine that others use too.
+# Timeout of a client's last step, on a shared machine.
 ENDING_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.5
 CLOSE, VANISH, CRASH = "closed", "vanished", "crashed"
-# How clients end: in order; without a word, by themselves; killed.
+# How clients end: closed, exited without closing, or killed.
 ENDINGS: Final = (CLOSE, VANISH, CRASH, CRASH)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the servers held at a moment after the start."""
+    """The servers' resources at a time after the start."""
 
     seconds: float
     servers: tuple[Snapshot, ...]
@@ -45,11 +45,11 @@ class Sample:
 
 @dataclass
 class Soak:
-    """What a soak run showed."""
+    """The outcome of a soak run."""
 
     samples: list[Sample] = field(default_factory=list)
     endings: Counter[str] = field(default_factory=Counter)
-    steps: int = 0  # of the clients that closed; crashed ones tell nothing
+    steps: int = 0  # of the clients that closed; crashed ones do not report
     cpu_seconds: float = 0.0  # of servers and clients
     wall_seconds: float = 0.0
     metrics: tuple[dict[str, float], ...] = ()  # at the end
@@ -63,10 +63,10 @@ class _Client:
 
 
 def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iterator[Soak]:
-    """Keep so many clients running for so long, yielding at each sample and at the end.
+    """Keep a number of clients running for a time; yield at each sample and at the end.
 
-    Raises ``AssertionError`` where a client got a wrong result or an error, or a server keeps what
-    belongs to nobody.
+    Raises ``AssertionError`` if a client gets a wrong result or an error, or if a server does not
+    free the resources of ended clients.
     """
     rng = random.Random(seed)
     seen = Soak()
@@ -101,7 +101,7 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
 
 
 def _check_counters(metrics: dict[str, float]) -> None:
-    """Assert what must hold of the counters of a server that nobody uses any more."""
+    """Check the counters of a server without clients."""
     count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()}
     assert count["sessions_opened_total"] == count["sessions_closed_total"], count
     taken = count["transfers_served_total"] + count["transfers_expired_total"]

@@ -1,4 +1,4 @@
-"""Is a chart a picture that says what the samples say?"""
+"""Charts are valid SVG and show the samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest run through failing networks; ``make endurance`` has the long one."""
+"""A short run over faulty networks; ``make endurance`` has the long one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortest of endurance runs; ``make endurance`` has the long ones."""
+"""A short run of kills; ``make endurance`` has the long one."""
 
 from __future__ import annotations
 

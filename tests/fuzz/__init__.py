@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of what reads bytes from a network."""
+"""Coverage-guided fuzzing of the code that parses bytes from a network."""

@@ -1,7 +1,7 @@
-"""Fuzz one target, guided by what of the code an input reaches: ``python -m fuzz session 300``.
+"""Fuzz one target with coverage guidance: ``python -m fuzz session 300`` runs for 300 s.
 
-Inputs that reached something new stay below the folder for results; one that breaks a target is
-written to ``tests/fuzz/corpus/TARGET``, where ``test_corpus.py`` tries it from then on. Needs
+Inputs that reach new code are stored in the results folder. An input that breaks a target is
+written to ``tests/fuzz/corpus/TARGET``, where ``test_corpus.py`` runs it from then on. Needs
 atheris: the dependency group ``fuzz``.
 """
 
@@ -23,13 +23,13 @@ with atheris.instrument_imports(include=["burn_remote_protocol", "burn_remote_se
     from fuzz.targets import SEEDS, TARGETS
 
 KEPT: Final = Path(__file__).parent / "corpus"
-# What one process may map. An input that makes it ask for more ends in a MemoryError and is found.
+# Limit of the process's address space. An input that exceeds it raises MemoryError and is reported.
 ADDRESS_SPACE_BYTES: Final = 8 * 2**30
 MAX_INPUT_BYTES: Final = 4096
 
 
 class Counted:
-    """Count the inputs of a target; the library does not say how many it tried."""
+    """A target that counts its inputs, which atheris does not report."""
 
     def __init__(self, name: str) -> None:
         self.inputs = 0
@@ -51,7 +51,7 @@ class Counted:
             raise
 
     def report(self) -> None:
-        """Say how many inputs have been tried."""
+        """Print the number of inputs tried."""
         seconds = time.monotonic() - self._started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         sys.stderr.write(
@@ -60,7 +60,7 @@ class Counted:
 
 
 def main() -> None:
-    """Fuzz until the time is over or an input breaks the target."""
+    """Fuzz until the time has passed or an input breaks the target."""
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("seconds", type=int)

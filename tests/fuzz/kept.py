@@ -1,6 +1,6 @@
-"""Which inputs reached what the seeds do not? Kept packed, so that fuzzing goes on from there.
+"""Storage of the inputs that reach more code than the seeds, from which later runs continue.
 
-``python -m fuzz.kept .fuzz`` packs what a run left in its folder for results.
+``python -m fuzz.kept .fuzz`` packs the results folder of a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER: Final = Path(__file__).parent / "corpus"
 
 
 def kept_inputs(target: str) -> list[bytes]:
-    """Return the inputs that were kept of a target."""
+    """Return the stored inputs of a target."""
     path = FOLDER / f"{target}.msgpack.xz"
     if not path.exists():
         return []
@@ -29,7 +29,7 @@ def kept_inputs(target: str) -> list[bytes]:
 
 
 def keep(target: str, folder: Path) -> int:
-    """Pack the inputs in a folder, without the seeds; return how many."""
+    """Pack the inputs in a folder, without the seeds; return their number."""
     found = {path.read_bytes() for path in folder.iterdir()} - {*SEEDS[target]()}
     inputs = sorted(found, key=lambda data: (len(data), data))
     packed = lzma.compress(msgpack.packb(inputs), preset=9)

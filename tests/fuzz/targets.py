@@ -1,4 +1,4 @@
-"""What is fuzzed: functions of bytes that may refuse them in one way, and do nothing else."""
+"""Fuzz targets: functions of bytes that may only succeed or raise the expected error."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ from support.scripted import ScriptedLink
 
 __all__ = ["SEEDS", "TARGETS"]
 
-# Small, so that whatever slips through a check shows as growth.
+# Small limits, so that an unchecked allocation shows as growth.
 SETTINGS: Final = Settings(
     max_session_bytes=2**20, max_session_tensors=200, fetch_timeout_seconds=0.001
 )
@@ -98,7 +98,7 @@ _LENGTH: Final = struct.Struct(">H")
 
 
 def native_frame(data: bytes) -> None:
-    """Decode a frame of the native dialect and every task in it; what was understood is itself."""
+    """Decode a frame of the native dialect and its tasks; valid ones must survive a round trip."""
     try:
         message = decode_frame(data)
         if isinstance(message, Batch):
@@ -113,7 +113,7 @@ def native_frame(data: bytes) -> None:
 
 
 def operation(data: bytes) -> None:
-    """Decode an operation as both dialects carry it; what was understood is itself."""
+    """Decode an operation of both dialects; valid ones must survive a round trip."""
     try:
         decoded = decode_operation(unpack_frozen(data))
     except ProtocolViolation:
@@ -123,14 +123,14 @@ def operation(data: bytes) -> None:
 
 
 def burn_frame(data: bytes) -> None:
-    """Decode a frame of any of Burn's sockets, each way."""
+    """Decode a frame of each of Burn's sockets, in both directions."""
     for decode in (decode_tasks, decode_init, decode_answer, decode_data, decode_data_request):
         with contextlib.suppress(ProtocolViolation):
             decode(data)
 
 
 def burn_session(data: bytes) -> None:
-    """Feed Burn's frames to a live session: it executes or refuses, and then holds nothing."""
+    """Feed Burn's frames to a session: it executes or refuses them, and frees everything."""
     outbox = BurnAnswers()
     interpreter = new_interpreter(_backend(), SETTINGS, outbox)
     engine = Engine(interpreter, Transfers(), outbox, transfer_domain="burn-0.21")
@@ -150,7 +150,7 @@ def burn_session(data: bytes) -> None:
 
 
 class BurnAnswers:
-    """An outbox that writes every answer and sends none; what is fetched is not there."""
+    """An outbox that encodes responses without sending them, and fails every fetch."""
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         frame = b"".join(encode_answer(Answer(request, value)))
@@ -164,7 +164,7 @@ class BurnAnswers:
 
 
 def session(data: bytes) -> None:
-    """Feed frames to a live session: it answers or refuses, and then holds nothing."""
+    """Feed frames to a session: it responds or refuses them, and frees everything."""
     link = LocalLink(_backend(), SETTINGS)
     link.send(HELLO)
     try:
@@ -179,7 +179,7 @@ def session(data: bytes) -> None:
 
 
 def peer_handshake(data: bytes) -> None:
-    """Send frames to both sides of the peers' handshake, which end it or wait for more.
+    """Send frames to both sides of the peer handshake, which fail or wait for more.
 
     Neither ever succeeds: the input does not know the key.
     """
@@ -214,7 +214,7 @@ async def _refused_by_target(frames: list[bytes]) -> None:
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """Cut an input into frames, each behind its length; the last may be shorter than it says."""
+    """Split an input into length-prefixed frames; the last may be shorter than its prefix."""
     position = 0
     while position + _LENGTH.size <= len(data):
         (length,) = _LENGTH.unpack_from(data, position)
@@ -224,7 +224,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def joined(*frames: bytes) -> bytes:
-    """Return the input that ``split`` cuts into these frames."""
+    """Return the input that ``split`` splits into these frames."""
     return b"".join(_LENGTH.pack(len(frame)) + frame for frame in frames if len(frame) < 65_536)
 
 
@@ -302,7 +302,7 @@ def _sessions() -> Iterator[bytes]:
 
 
 def _whole(decoded: Operation) -> Iterator[Any]:
-    """Yield uploads of an operation's inputs, the operation, and reads of what it gives."""
+    """Yield uploads of an operation's inputs, the operation, and reads of its results."""
     signature, tensors = decoded
     uses, outputs = signature.input_uses, signature.outputs
     for tensor, use in zip(tensors, uses, strict=False):
@@ -346,7 +346,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "burn_session": burn_session,
 }
 
-# Inputs to start from, beside those that were kept in corpus/.
+# Inputs to start from, in addition to those stored in corpus/.
 SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "native_frame": _frames,
     "operation": lambda: (value.payload for value in golden("OperationIr")),

@@ -1,4 +1,4 @@
-"""What fuzzing starts from, and what it once found, breaks nothing."""
+"""The fuzz targets accept all seeds, stored inputs and former crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This project's client drives servers built from the real crates as it drives its own."""
+"""This project's client uses servers built from Burn's crates like its own."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def ours() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def theirs(real: str) -> Iterator[br.Device]:
-    """A session on a real server, whose dialect is found out."""
+    """A session on a real server, whose dialect is detected."""
     with br.RemoteDevice(real) as device:
         yield device
 
 
 @pytest.fixture
 def doomed() -> Iterator[br.Device]:
-    """A session on a real server of its own, which will not survive."""
+    """A session on a separate real server, which the test crashes."""
     with burn_server() as address, br.RemoteDevice(address) as device:
         yield device
 
@@ -104,7 +104,7 @@ def test_results_are_those_of_our_own_server(
 
 
 def train(device: br.Device, steps: int = 30) -> list[float]:
-    """Fit a line by gradients written out by hand; return the losses."""
+    """Fit a line with hand-written gradients; return the losses."""
     x = br.tensor(X, device=device)
     target = br.tensor(X @ np.array([[1.0], [-2.0], [3.0], [0.5]], np.float32), device=device)
     weights = br.zeros((4, 1), device=device)
@@ -134,7 +134,7 @@ def test_a_burst_of_operations_is_one_frame_each_and_frees_what_it_made(theirs: 
         x = x + one
     theirs.sync()
     sent = (theirs.traffic - before).frames_sent
-    # A tensor dropped while its last use waits to leave costs no frame of its own.
+    # Dropping a tensor while its last use is still queued costs no extra frame.
     assert sent < 2000 * 1.1
     assert x.numpy()[0, 0] == 2000
 
@@ -187,7 +187,7 @@ def test_threads_of_one_session_keep_their_order(theirs: br.Device) -> None:
 
 
 def test_two_programs_on_one_real_server_do_not_meet_each_other_s_tensors(real: str) -> None:
-    # All sessions of the original share one table of tensors; ours draw where they count from.
+    # All sessions of the original share one tensor table, so ours start at random ids.
     with br.RemoteDevice(real) as first:
         a = br.full((3,), 1.0, device=first)
         second = br.RemoteDevice(f"{real}/")

@@ -1,4 +1,4 @@
-"""Real Burn 0.21 programs run on this project's servers, and get what the real server gives."""
+"""Burn 0.21 programs on this project's servers get the results of the real server."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def test_an_operation_that_fails_is_an_error_of_the_read_and_the_session_lives_o
 ) -> None:
     cases = burn_client("errors", ours.address)["cases"]
     assert all(case["usable_after"] for case in cases)
-    # Some cases the client refuses by itself; the others come back as the server's reason.
+    # The client itself refuses some cases; the others return the server's error.
     told = [case["read"]["value"]["error"] for case in cases if case["read"]["outcome"] == "value"]
     assert any("Base.Select" in text and "1000" in text for text in told)
-    # The original answers nobody any more after a failure.
+    # After a failure, the original responds to no client.
     assert burn_client("threads", "1", ours.address)["wrong"] == 0
 
 
