@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgpack
 
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 
-__all__ = ["MAX_LIST_LENGTH", "unpack_frozen", "unpack_lists"]
+__all__ = [
+    "MAX_LIST_LENGTH",
+    "MAX_VALUE_BYTES",
+    "unpack_around_buffer",
+    "unpack_frozen",
+    "unpack_lists",
+]
 
 # The unpacker allocates a list as soon as its header claims a length, at most 1,024 of them nested:
 # 8 bytes × this × 1,024 = 32 MiB is the most that a hostile frame can make it allocate. It also
 # limits the tasks of a batch and the tensors of a concatenation.
 MAX_LIST_LENGTH: Final = 4096
+
+# Unpacking holds the interpreter lock, for up to 20 ms with a value of this size (empty maps). A
+# task of thousands of tensors has some 250 KiB.
+MAX_VALUE_BYTES: Final = 512 * 1024
+
+_BUFFER_32: Final = 0xC6  # the type of a byte buffer whose length has 32 bits
+_EMPTY_BUFFER: Final = b"\xc4\x00"
 
 
 def unpack_frozen(body: bytes | memoryview) -> Any:
@@ -22,6 +36,30 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
     return _unpack(body, use_list=False, object_pairs_hook=tuple)
+
+
+def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, memoryview | None]:
+    """Unpack a value that may have one large byte buffer, directly after what ``before`` matches.
+
+    Returns the value, with an empty buffer in that place, and the buffer, which is not copied; it
+    is ``None`` in small values, which are unpacked whole. Raises ``ProtocolViolation`` like
+    ``unpack_frozen``, and ``LimitExceeded`` where more than ``MAX_VALUE_BYTES`` would be unpacked.
+    """
+    if len(body) <= MAX_VALUE_BYTES:
+        return unpack_frozen(body), None
+    seen = len(body)
+    match = before.match(body)
+    if match is not None and body[match.end()] == _BUFFER_32:
+        start = match.end() + 5
+        end = start + int.from_bytes(body[start - 4 : start], "big")
+        if end <= len(body):
+            seen -= end - start
+            if seen <= MAX_VALUE_BYTES:
+                around = body[: match.end()] + _EMPTY_BUFFER + body[end:]
+                return unpack_frozen(around), memoryview(body)[start:end]
+    raise LimitExceeded(
+        "bytes of a message without the elements of a tensor", seen=seen, allowed=MAX_VALUE_BYTES
+    )
 
 
 def unpack_lists(body: bytes | memoryview) -> Any:

@@ -10,12 +10,13 @@ A position and a stream identify a request; ``request_id`` combines them into on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_around_buffer, unpack_frozen
 from burn_remote_protocol.dialects.burn_operations import recognize_operation
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import (
@@ -145,7 +146,8 @@ def decode_tasks(
     operation = recognize(frame)
     if operation is not None:
         return (operation,)
-    kind, body = variant(unpack_frozen(frame), "a task")
+    value, elements = unpack_around_buffer(frame, _BEFORE_ELEMENTS)
+    kind, body = variant(value, "a task")
     if kind == "Close":
         return (Close(_unsigned_in_array(body, "the id of a session")),)
     if kind != "Compute":
@@ -159,11 +161,25 @@ def decode_tasks(
     if decode is None:
         raise unexpected(f"a task ({', '.join(_DECODE_TASK)}, SyncBackend)", name)
     try:
-        return decode(value, request)
+        return decode(value if elements is None else _with_elements(value, elements), request)
     except BurnRemoteError:
         raise
     except (TypeError, ValueError):
         raise ProtocolViolation(f"not a body of {name}: {shown(value)}") from None
+
+
+# The beginning of an upload, up to the elements.
+_BEFORE_ELEMENTS: Final = re.compile(
+    rb"\x81\xa7Compute\x92\x81\xaeRegisterTensor\x92\x91"
+    rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})\x93",
+    re.DOTALL,
+)
+
+
+def _with_elements(upload: Any, elements: memoryview) -> Any:
+    """Return the body of an upload with its elements in their place."""
+    identifier, (_, dims, dtype) = upload
+    return identifier, (elements, dims, dtype)
 
 
 def encode_tasks(tasks: Sequence[Task], request: int) -> bytes:

@@ -5,12 +5,13 @@ Elements are not copied: a frame is a list of pieces, to be sent as one message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_around_buffer, unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import decode_identity, encode_identity
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -123,12 +124,17 @@ def encode_data(data: TensorData) -> list[bytes | memoryview]:
     return [b"\x81\xa6Tensor", *_data_pieces(data, b"")]
 
 
+# The beginning of a tensor, up to the elements.
+_BEFORE_ELEMENTS: Final = re.compile(rb"\x81\xa6Tensor\x93")
+
+
 def decode_data(frame: bytes) -> TensorData:
     """Return the tensor that a peer sends. Raises ``ProtocolViolation``."""
-    name, data = variant(unpack_frozen(frame), "Tensor")
+    value, elements = unpack_around_buffer(frame, _BEFORE_ELEMENTS)
+    name, data = variant(value, "Tensor")
     if name != "Tensor":
         raise unexpected("Tensor", name)
-    return decode_tensor_data(data)
+    return decode_tensor_data(data if elements is None else (elements, *data[1:]))
 
 
 def _unsigned(value: Any, what: str) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import msgpack
 import pytest
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
+    MAX_VALUE_BYTES,
+    unpack_around_buffer,
     unpack_frozen,
     unpack_lists,
 )
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 
 VALUE = {"a": [1, {"b": [2.5, None]}]}
 
@@ -49,3 +53,41 @@ def test_anything_but_one_bounded_value_is_a_violation(unpack: object, body: byt
 
 def test_an_array_of_the_greatest_length_is_unpacked() -> None:
     assert len(unpack_lists(msgpack.packb([0] * MAX_LIST_LENGTH))) == MAX_LIST_LENGTH
+
+
+BEFORE = re.compile(rb"\x93\x01")
+LARGE = bytes(range(256)) * (MAX_VALUE_BYTES // 256 + 1)
+
+
+def test_a_large_buffer_in_its_place_is_not_unpacked_or_copied() -> None:
+    body = msgpack.packb([1, LARGE, "rest"])
+    value, buffer = unpack_around_buffer(body, BEFORE)
+    assert value == (1, b"", "rest")
+    assert buffer == LARGE
+    assert buffer.obj is body
+
+
+def test_a_small_value_is_unpacked_whole() -> None:
+    assert unpack_around_buffer(msgpack.packb([1, b"ab"]), BEFORE) == ((1, b"ab"), None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        msgpack.packb([2, LARGE, "rest"]),  # not where a buffer is expected
+        msgpack.packb([1, [LARGE], "rest"]),
+        msgpack.packb([1, LARGE, LARGE]),  # more than one
+        msgpack.packb([1, LARGE, "rest"])[:-10],  # claims more than there is
+        msgpack.packb([1, *[[None] * 4000] * 200]),
+        b"\x93\x01\xc6" + bytes(MAX_VALUE_BYTES + 1),
+    ],
+    ids=["elsewhere", "within", "two", "short", "lists", "empty"],
+)
+def test_a_large_value_without_one_buffer_that_explains_it_is_never_unpacked(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    monkeypatch.setattr(msgpack, "unpackb", lambda body, **_: unpacked.append(len(body)))
+    with pytest.raises(LimitExceeded, match="without the elements"):
+        unpack_around_buffer(body, BEFORE)
+    assert not unpacked

@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from burn_remote_protocol.dialects.bounded_unpacking import MAX_VALUE_BYTES
 from burn_remote_protocol.dialects.burn_0_21 import (
     Close,
     decode_init,
@@ -18,11 +19,11 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_tasks,
     request_id,
 )
-from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_protocol.messages import Drop, Execute, Expose, Fetch, Read, Sync, Task
+from burn_remote_protocol.dtypes import F32, U8
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.messages import Drop, Execute, Expose, Fetch, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from support.recorded import Golden, golden
 
 TASKS = [one for one in golden("Task") if b"Compute" in one.payload[:10]]
@@ -124,3 +125,22 @@ def test_a_frame_that_is_cut_short_is_refused(one: Golden) -> None:
     for length in range(len(one.payload)):
         with pytest.raises(ProtocolViolation):
             decode_tasks(one.payload[:length])
+
+
+def test_a_large_upload_is_read_without_a_copy_of_its_elements() -> None:
+    size = 2 * MAX_VALUE_BYTES
+    data = TensorData(bytes(range(256)) * (size // 256), (size,), U8)
+    frame = encode_tasks([Upload(2**63, data)], 5)
+    (upload,) = decode_tasks(frame)
+    assert isinstance(upload, Upload)
+    assert (upload.tensor, upload.data.shape, upload.data.dtype) == (2**63, (size,), U8)
+    assert isinstance(upload.data.bytes, memoryview)
+    assert upload.data.bytes == data.bytes
+    assert upload.data.bytes.obj is frame
+
+
+def test_a_large_frame_that_is_no_upload_is_refused() -> None:
+    lists = b"\xdd" + (4096).to_bytes(4, "big") + b"\x91\xc0" * 4096
+    frame = b"\x81\xa7Compute\xdc" + (100).to_bytes(2, "big") + lists * 100
+    with pytest.raises(LimitExceeded, match="819,"):
+        decode_tasks(frame)

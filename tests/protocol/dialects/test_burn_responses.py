@@ -80,3 +80,13 @@ def test_what_is_cut_short_is_refused(one: Golden) -> None:
     for length in range(min(len(one.payload), 200)):
         with pytest.raises(ProtocolViolation):
             decode(one.payload[:length])
+
+
+def test_a_large_tensor_of_a_peer_is_read_without_a_copy_of_its_elements() -> None:
+    data = TensorData(bytes(2**20), (2**18,), F32)
+    frame = b"".join(encode_data(data))
+    read = decode_data(frame)
+    assert read.bytes == data.bytes
+    assert isinstance(read.bytes, memoryview)
+    assert read.bytes.obj is frame
+    assert (read.shape, read.dtype) == ((2**18,), F32)

@@ -38,6 +38,9 @@ logger = get_logger(__name__)
 # Most frames in one batch for the worker. Handing a batch over costs about 40 µs; the responses to
 # its first frames wait for the whole batch.
 MAX_BATCH_FRAMES: Final = 256
+# A batch with this many bytes takes no more frames: all are decoded in one turn of the event loop,
+# and a frame of 512 KiB may take 20 ms.
+FULL_BATCH_BYTES: Final = 64 * 1024
 # Larger messages are sent in fragments of this size. asyncio copies what the socket does not accept
 # at once, so this bounds the copy for a slow reader. The Rust client accepts fragments.
 WHOLE_BYTES: Final = 2**20
@@ -153,9 +156,14 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     expected = ExpectedOperations()
     while True:
         frames = [await link.receive()]
-        while len(frames) < MAX_BATCH_FRAMES and (more := link.receive_nowait()) is not None:
+        size = len(frames[0])
+        while (
+            size < FULL_BATCH_BYTES
+            and len(frames) < MAX_BATCH_FRAMES
+            and (more := link.receive_nowait()) is not None
+        ):
             frames.append(more)
-        size = sum(map(len, frames))
+            size += len(more)
         counters.client_received_bytes += size
         tasks = [*session.dtypes.applied(_decoded(frames, expected))]
         if any(type(task) is Close for task in tasks):
