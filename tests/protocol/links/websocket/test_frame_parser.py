@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
+from burn_remote_protocol.links.websocket import frame_parser
+from burn_remote_protocol.links.websocket.frame_parser import (
+    GROWING_BYTES,
+    READ_BYTES,
+    FrameParser,
+)
 from support.link_ends import SIZES, pattern
 from support.link_scripts import frame_bytes
 
@@ -116,6 +122,34 @@ def test_a_message_in_tiny_fragments_takes_little_more_memory_than_its_bytes() -
     assert held < 1.5 * len(message)
     parser.received.append(frame_bytes(Opcode.CONT, b"!"))
     assert parser.take() == message + b"!"
+
+
+def test_a_large_message_from_a_client_is_complete_without_joining_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: list[int] = []
+    join = frame_parser._joined
+
+    def counting(parts: Any) -> bytes:
+        if parts and parts[0]:
+            joined.append(len(join(parts)))
+        return join(parts)
+
+    monkeypatch.setattr(frame_parser, "_joined", counting)
+    message = pattern(8 * GROWING_BYTES + 123)
+    frames = b"".join(
+        Frame(opcode, part, fin).serialize(mask=True)
+        for opcode, part, fin in (
+            (Opcode.BINARY, message[:5_000_000], False),
+            (Opcode.CONT, message[5_000_000:], True),
+        )
+    )
+    chunks = [frames[at : at + 100_001] for at in range(0, len(frames), 100_001)]
+    parser = FrameParser(len(message), masked=True)
+    assert parse(parser, chunks) == [message]
+    assert sum(joined) <= 2 * GROWING_BYTES
+    small = Frame(Opcode.BINARY, b"small").serialize(mask=True)
+    assert parse(parser, [small]) == [b"small"]
 
 
 def test_a_message_that_was_put_back_is_taken_again_first() -> None:
