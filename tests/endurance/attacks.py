@@ -6,17 +6,21 @@ connections, every 10 ms; the worst latency is the time for which the server ans
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgpack
 
+from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.native import (
     VERSIONS,
     chunk_head,
@@ -35,16 +39,20 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Define,
     Drop,
+    Execute,
     Expose,
     Fetch,
     Hello,
+    Read,
     Reply,
+    Resume,
     Sync,
     Task,
+    Upload,
     Welcome,
 )
-from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from endurance.processes import TESTS
 from support.kernels import signature
 from support.servers import RunningServer, server
@@ -73,13 +81,31 @@ class Client:
     """A native session that sends arbitrary messages."""
 
     def __init__(self, address: str) -> None:
-        self.link: BlockingLink = blocking_link.connect(parse_address(address + "/session"))
-        self.link.send(encode_frame(Hello(VERSIONS)))
+        self.address = address
+        self.link: BlockingLink
+        self._welcome = self._connect()
+        self.peer_address = self._welcome.peer_address
+        self._received = 0
+        self._requests = 1_000_000
+
+    def _connect(self, resume: Resume | None = None) -> Welcome:
+        self.link = blocking_link.connect(parse_address(self.address + "/session"))
+        self.link.send(encode_frame(Hello(VERSIONS, resume=resume)))
         welcome = decode_frame(self.link.receive(WAIT_SECONDS) or b"")
         assert isinstance(welcome, Welcome)
-        self.peer_address = welcome.peer_address
-        self._received = 0
-        self._requests = 0
+        return welcome
+
+    def resume(self) -> None:
+        """Resume the session over another connection, as if no frame had arrived."""
+        self._connect(Resume(self._welcome.session, self._welcome.secret, 0))
+
+    def receive(self) -> None:
+        """Receive the next session frame and never acknowledge it."""
+        while True:
+            frame = self.link.receive(WAIT_SECONDS)
+            assert frame is not None, "the server does not answer"
+            if not isinstance(decode_frame(frame), Acknowledged):
+                return
 
     def send(self, *tasks: Task | list[int], encoded: tuple[bytes, ...] = ()) -> None:
         """Send a batch of tasks; a list invokes a signature by its number."""
@@ -235,6 +261,138 @@ def _bools(client: Client) -> Iterator[None]:
         client.link.send_parts(chunk_head(1, offset), piece)
 
 
+def _dead_peer(client: Client) -> Iterator[None]:
+    """16,000 fetches from a peer that refuses connections"""
+    yield
+    with socket.socket() as listener:  # bound, and not listening
+        listener.bind(("127.0.0.1", 0))
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        for first in range(0, 16_000, 2000):
+            fetches = [
+                Fetch(secrets.token_bytes(32), address, n, SPEC) for n in range(first, first + 2000)
+            ]
+            client.send(*fetches)
+        client.sync()
+
+
+def _reads(client: Client) -> Iterator[None]:
+    """65,000 reads of 1 KiB, not acknowledged"""
+    yield
+    spec = TensorSpec((256,), F32)
+    client.send(Define(0, signature("Base.Zeros", out=spec)), [0, 1])
+    for first in range(0, 65_000, 1000):
+        client.send(*[Read(n, 1, spec) for n in range(first, first + 1000)])
+        for _ in range(1000):
+            client.receive()
+
+
+def _replay(client: Client) -> Iterator[None]:
+    """resuming a session with 65,000 frames to send again"""
+    for _ in _reads(client):
+        pass
+    yield
+    client.resume()
+    for _ in range(65_000):
+        client.receive()
+
+
+def _tiny(client: Client) -> Iterator[None]:
+    """300,000 frames without work"""
+    yield
+    frame = encode_batch(0, [encode_task(Drop(()))])
+    for _ in range(300):
+        client.link.send_together([frame] * 1000)
+
+
+def _failures(client: Client) -> Iterator[None]:
+    """100,000 operations that fail"""
+    yield
+    client.send(Define(0, signature("Base.Reshape", SPEC, out=TensorSpec((1, 1), F32))))
+    for _ in range(100):
+        client.send(*[[0, 7, 8]] * 1000)
+        client.sync()
+
+
+def _connections(client: Client) -> Iterator[None]:
+    """2,000 connections at once, in three rounds"""
+    yield
+    target = parse_address(client.address)
+    request = (
+        "GET /session HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    for _ in range(3):
+        with contextlib.ExitStack() as opened:
+            for _ in range(2000):
+                each = opened.enter_context(socket.socket())
+                each.setblocking(False)
+                each.connect_ex((target.host, target.port))
+                with contextlib.suppress(OSError):
+                    each.send(request.encode())
+
+
+def _metrics(client: Client) -> Iterator[None]:
+    """100 requests of /metrics, with 200 sessions"""
+    others = [Client(client.address) for _ in range(200)]
+    yield
+    target = parse_address(client.address)
+    for _ in range(100):
+        with urllib.request.urlopen(f"http://{target.host}:{target.port}/metrics", timeout=60):
+            pass
+    for other in others:
+        other.link.close()
+
+
+def _burn_lists(client: Client) -> Iterator[None]:
+    """64 messages of 0.5 MiB and one of 30 MiB, lists of one element, in Burn's dialect"""
+    links = _burn_session(client.address)
+    yield
+    lists = b"\xdd" + (4000).to_bytes(4, "big") + b"\x91\xc0" * 4000
+    links[0].send_together([b"\xdc" + (60).to_bytes(2, "big") + lists * 60] * 64)
+    links[0].send(b"\xdc" + (4000).to_bytes(2, "big") + lists * 4000)
+    _burn_sync(links)
+
+
+def _burn_operations(client: Client) -> Iterator[None]:
+    """40,000 different operations in Burn's dialect"""
+    links = _burn_session(client.address)
+    yield
+    for first in range(1, 40_001, 1000):
+        links[0].send_together(
+            [
+                encode_tasks([Execute(Operation(made, (5,)))], n)
+                for n in range(first, first + 1000)
+                for made in [signature("Base.Zeros", out=TensorSpec((1, n), F32))]
+            ]
+        )
+    _burn_sync(links)
+
+
+def _burn_upload(client: Client) -> Iterator[None]:
+    """uploading 128 MiB in one message of Burn's dialect"""
+    links = _burn_session(client.address)
+    data = TensorData(bytes(2**27), (2**27,), BOOL)
+    frame = encode_tasks([Upload(1, data)], 5)
+    yield
+    links[0].send(frame)
+    _burn_sync(links)
+
+
+def _burn_session(address: str) -> tuple[BlockingLink, BlockingLink]:
+    target = [parse_address(address + route) for route in ("/request", "/response")]
+    requests, responses = map(blocking_link.connect, target)
+    for each in (requests, responses):
+        each.send(encode_init(7))
+    return requests, responses
+
+
+def _burn_sync(links: tuple[BlockingLink, BlockingLink]) -> None:
+    links[0].send(encode_tasks([Sync(99)], 99))
+    assert links[1].receive(WAIT_SECONDS) is not None, "the server does not answer"
+    for each in links:
+        each.close()
+
+
 def _nothing(client: Client) -> Iterator[None]:
     """nothing"""
     yield
@@ -243,7 +401,8 @@ def _nothing(client: Client) -> Iterator[None]:
 
 LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _nothing, _ctc, _transposed, _adaptive, _bicubic, _close, _drop, _frames, _defines, _fetches,
-    _fetches_closed, _exposes, _bools,
+    _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
+    _metrics, _burn_lists, _burn_operations, _burn_upload,
 )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ __all__ = ["BoundedCollector"]
 
 # Container objects made before a collection of the first generation: Python's default.
 YOUNG_OBJECTS: Final = 700
-# Collections of one generation before one of the next. A full collection thus examines some 31,000
-# objects, in about 10 ms.
+# Collections of one generation before one of the next. A full collection thus examines some 16,000
+# objects, in 5 to 20 ms.
 MIDDLE_COLLECTIONS: Final = 10
-FULL_COLLECTIONS: Final = 4
+FULL_COLLECTIONS: Final = 2
 
 # Objects made since start-up that are always examined again. With those of the start-up, this takes
 # some 100 ms.
