@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests python benchmarks/costs.py [calls per row] [Family.Name …]
 
-For each row, random calls of 1 to 300,000 elements: the largest ratio of measured time to estimate,
-and of measured scratch memory to estimate. A ratio of time above 10 is an error: such an operation
-could hold up the event loop. Times are the least of some runs, of the thread's own processor time,
-relative to a calibration in the same minute: NumPy's cumulative sum, 1 ns an element.
+For random calls of each row, with 1 to 300,000 elements, it prints the largest ratio of measured
+time to estimate, and of measured scratch memory to estimate. A time ratio above 10 is an error:
+such an operation could block the event loop. Times are the least processor time of several runs,
+relative to a calibration in the same minute: NumPy's cumulative sum, 1 ns per element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEBIBYTE: Final = 2**20
 
 
 class Measured(NamedTuple):
-    """What a call took beside its estimates."""
+    """The measurements and estimates of a call."""
 
     time_ratio: float
     scratch_ratio: float
@@ -52,7 +52,7 @@ def processor_seconds(call: Callable[[], Any], runs: int) -> float:
 
 
 def calibration() -> float:
-    """Return how long a nanosecond's work takes here: an addition that waits for the one before."""
+    """Return the calibration: the time of one addition in a chain of dependent additions."""
     numbers = np.ones(50_000)
     return processor_seconds(lambda: np.cumsum(numbers), 30) / 50_000
 

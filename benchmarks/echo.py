@@ -1,4 +1,4 @@
-"""What does a round trip cost with the same WebSocket stack and nothing else?"""
+"""Round-trip time of a bare echo over the same WebSocket stack."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from burn_remote_protocol.links.transports import connect
 
 __all__ = ["echo_round_trip_seconds"]
 
-# The bytes of one operation and its read, and of their answer: see docs/wire-native.md.
+# Sizes of one operation with its read, and of the response: see docs/wire-native.md.
 REQUEST = bytes(60)
 
 
 async def _echo() -> None:
-    """Answer each message with itself, on a free port that is printed first."""
+    """Echo each message, on a free port that is printed first."""
     from websockets.asyncio.server import ServerConnection, serve
 
     async def answer(connection: ServerConnection) -> None:
@@ -29,7 +29,7 @@ async def _echo() -> None:
 
 
 def echo_round_trip_seconds(count: int = 3000) -> float:
-    """Return the median time of a message and its answer, to a server process with uvloop."""
+    """Return the median round-trip time to a server process with uvloop."""
     process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None  # started with a pipe

@@ -1,10 +1,10 @@
-"""Measure the engine beside its rivals: operations, round trips, training steps, large tensors.
+"""Compare the engine with alternatives: operations, round trips, training steps, large tensors.
 
     python benchmarks/engine.py                 a table, and JSON with --json FILE
     python benchmarks/engine.py --burn DIR      also runs the real Burn 0.21 of tests/interop
 
-Rivals: the bare echo of the same WebSocket stack (what a round trip costs without any tensor), the
-same program in NumPy without a network, and real Burn 0.21 on the same machine in the same run.
+The alternatives: a bare echo over the same WebSocket stack (a round trip without tensors), the
+same program in NumPy without a network, and Burn 0.21 on the same machine in the same run.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def main(
         Path | None, typer.Option("--json", help="Write the figures here.")
     ] = None,
 ) -> None:
-    """Measure, print one table, and save it where asked."""
+    """Measure, print one table, and optionally save the figures."""
     figures: Figures = {}
     with (
         server() as first,

@@ -1,7 +1,7 @@
-"""How fast is the CuPy backend beside CuPy and PyTorch used directly? Needs a GPU.
+"""Compare the CuPy backend with direct use of CuPy and PyTorch. Needs a GPU.
 
-Kernels compute on arrays that are already there; what goes through servers is in gpu_servers.py.
-Times are medians, the GPU waited for.
+Kernels compute on arrays already on the GPU; gpu_servers.py measures servers.
+Times are medians and include waiting for the GPU.
 
     PYTHONPATH=tests python benchmarks/gpu.py
 """

@@ -1,6 +1,6 @@
-"""How fast is a server with a GPU beside eager CuPy without one? ``gpu.py`` runs this.
+"""Compare a server with a GPU with eager CuPy in the same process. ``gpu.py`` runs this.
 
-The servers are processes of their own, on the same machine.
+The servers run in separate processes on the same machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.servers import RunningServer, server
 
 
 def measure(run: Callable[[], Any], sync: Callable[[], Any], repeats: int = 20) -> float:
-    """Return the median seconds of a call that the GPU has finished."""
+    """Return the median seconds of a call, including waiting for the GPU."""
     times = []
     for number in range(repeats + 3):
         sync()
@@ -53,7 +53,7 @@ def weights(batch: int) -> list[Any]:
 
 
 def direct_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Arrays:
-    """One step as one writes it in CuPy."""
+    """Perform one training step, written for CuPy."""
     hidden = cupy.maximum(x @ w1 + b1, 0)
     logits = hidden @ w2 + b2
     exp = cupy.exp(logits - logits.max(axis=1, keepdims=True))
@@ -67,7 +67,7 @@ def direct_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) 
 
 
 def remote_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Arrays:
-    """The same with tensors of a remote device."""
+    """Perform the same step with tensors of a remote device."""
     hidden = (x @ w1 + b1).relu()
     logits = hidden @ w2 + b2
     d_logits = (logits.softmax(axis=-1) - y) * (1 / batch)
@@ -80,9 +80,9 @@ def remote_step(batch: int, x: Any, y: Any, w1: Any, b1: Any, w2: Any, b2: Any) 
 
 
 def training(device: br.Device, sync: Callable[[], Any]) -> None:
-    """A training step of a perceptron 784-1024-10, many before one waits.
+    """Measure training steps of a perceptron 784-1024-10, with one wait after many steps.
 
-    The fewer there are, the more the way to the server and back shows.
+    With fewer steps per wait, the round trip to the server has more weight.
     """
 
     def run(step: Callable[..., Arrays], batch: int, steps: int, arrays: Any) -> Callable[[], None]:
@@ -103,7 +103,7 @@ def training(device: br.Device, sync: Callable[[], Any]) -> None:
 
 
 def host_time(running: RunningServer, device: br.Device, count: int = 50_000) -> None:
-    """What one small operation costs the server's worker, all in all."""
+    """Measure the total cost of one small operation in the server's worker."""
     x = y = br.ones((8,), device=device)
     device.sync()
     start = time.perf_counter()

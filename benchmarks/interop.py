@@ -1,12 +1,12 @@
-"""Measure real Burn 0.21 and this project, each client on each server. One run, one table.
+"""Compare Burn 0.21 and this project, each client on each server, in one run.
 
     python benchmarks/interop.py                build the real ones first: tests/interop/build.sh
     python benchmarks/interop.py --repeats 9 --json FILE
 
-The real client measures itself (`burn-client bench`); ours does the same here: what is timed, and
-the sizes, are those of tests/interop/src/bench.rs. A training step of the real client computes its
-gradients by autodiff, ours by hand, in about as many operations. Each part is measured on all
-pairs in turn before the next, so that a machine's other work disturbs them alike.
+Burn's client measures itself (`burn-client bench`). This program performs the same measurements
+with our client; the operations and sizes are those of tests/interop/src/bench.rs. A training step
+of Burn's client uses autodiff, ours hand-written gradients with about as many operations. Each part
+is measured on all pairs before the next part, so that other load affects all pairs alike.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MEASURES = {
 }
 
 PARTS = ("adds", "latency", "copies", "large copies", "moves", "train")
-# The real client waits for ever where the real server closed its socket, as it does at large
-# uploads, and both clients do where it stops answering in the midst of moves; there they are soon
-# given up.
+# Burn's client waits for ever if its server closes the socket, which happens for large uploads.
+# Both clients wait for ever if that server stops responding during moves. These parts have short
+# timeouts.
 TIMEOUT_SECONDS = {"large copies": 30, "moves": 40}
 USUAL_TIMEOUT_SECONDS = 120
 
@@ -91,7 +91,7 @@ def flat(results: dict[str, Any], megabytes: int) -> Figures:
 
 @contextlib.contextmanager
 def two_real_servers() -> Iterator[list[str]]:
-    """Start two real servers, which may not survive; return their addresses."""
+    """Start two servers of Burn, which may crash; return their addresses."""
     with burn_server() as first, burn_server() as second:
         yield [first, second]
 
@@ -105,7 +105,7 @@ def ours_on(part: str, addresses: list[str], dialect: str, repeats: int) -> Figu
 
 @contextlib.contextmanager
 def given_up_after(seconds: int) -> Iterator[None]:
-    """Raise ``GivenUp`` in the midst of whatever takes longer."""
+    """Raise ``GivenUp`` if the body takes longer."""
 
     def give_up(*_: object) -> None:
         raise GivenUp(f"given up after {seconds} seconds")
@@ -158,7 +158,7 @@ def main(
 
 
 def table(figures: dict[str, Figures]) -> Table:
-    """Lay the figures out, each with its ratio to the first column."""
+    """Format the figures, each with its ratio to the first column."""
     shown = Table("client → server", *figures)
     first = next(iter(figures.values()))
     for key, label in MEASURES.items():

@@ -1,9 +1,9 @@
-"""How fast do frames cross a WebSocket, and what does our client gain over the library's own?
+"""Compare the throughput of our WebSocket client with that of the websockets library.
 
     python benchmarks/links.py [--megabytes 256] [--rounds 5] [--json FILE]
 
-Both clients talk to the same server process (asyncio with uvloop) in turns, in one run, so that the
-ratios mean something on a busy machine. Medians of the rounds.
+Both clients alternate on the same server process (asyncio with uvloop) in one run, so that the
+ratios are meaningful on a busy machine. Figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 class Client(Protocol):
-    """What both clients can do."""
+    """The interface of both clients."""
 
     def send(self, frame: bytes) -> None: ...
     def send_parts(self, head: bytes, payload: memoryview) -> None: ...
@@ -76,7 +76,7 @@ CLIENTS: dict[str, Callable[[str], Client]] = {"burn-remote": connect, "websocke
 
 
 async def handle(link: AsyncLink, request: Request) -> None:
-    """``/echo`` sends back, ``/sink`` takes n frames, ``/source`` sends what is asked."""
+    """Serve ``/echo``, ``/sink`` (receives n frames) and ``/source`` (sends n frames)."""
     try:
         match request.path:
             case "/echo":
@@ -121,7 +121,7 @@ def server() -> Iterator[str]:
 
 
 def round_trip_microseconds(client: Client) -> float:
-    """The median time of a small frame there and back."""
+    """Return the median round-trip time of a small frame."""
     times = []
     for _ in range(3000):
         start = time.perf_counter()
@@ -132,7 +132,7 @@ def round_trip_microseconds(client: Client) -> float:
 
 
 def upload_rate(client: Client, size: int, total: int) -> float:
-    """Gigabytes per second, until the server has all."""
+    """Return gigabytes per second, measured until the server has received everything."""
     count = max(1, total // size)
     payload = memoryview(os.urandom(size))
     start = time.perf_counter()
@@ -144,7 +144,7 @@ def upload_rate(client: Client, size: int, total: int) -> float:
 
 
 def download_rate(client: Client, size: int, total: int) -> float:
-    """Gigabytes per second, from the request on."""
+    """Return gigabytes per second, measured from the request."""
     count = max(1, total // size)
     start = time.perf_counter()
     client.send(struct.pack("!QQ", count, size))
@@ -154,12 +154,12 @@ def download_rate(client: Client, size: int, total: int) -> float:
 
 
 def batch_rate(client: Client, size: int, total: int) -> float:
-    """Thousands of frames per second, each with a batch of 256 operations."""
+    """Return thousands of frames per second, each with a batch of 256 operations."""
     return upload_rate(client, size, total) / size * 1e6
 
 
 def measures(total: int) -> dict[str, tuple[str, Callable[[Client], float]]]:
-    """Name -> route and measurement. Microseconds are better when small, all else when large."""
+    """Return route and measurement by name. Smaller microseconds are better, larger rates."""
     table: dict[str, tuple[str, Callable[[Client], float]]] = {
         "round trip of 100 bytes, µs": ("/echo", round_trip_microseconds),
         "batches of 256 operations up, 1000/s": (

@@ -1,12 +1,12 @@
-"""Measure the functions of networks on the NumPy backend beside what NumPy can do by hand.
+"""Compare neural network functions on the NumPy backend with hand-written NumPy.
 
     python benchmarks/modules.py
 
-Each is timed on a local device, which runs the same kernels as a server without the network, and
-beside a rival in the same process: the matrix product of the same number of operations, the best
-NumPy written by hand, or PyTorch where it is installed (``make bench-modules`` installs it). Ours
-and the rival run in turns and the medians are compared, so that what else the machine does disturbs
-both. Memory is the peak that ``tracemalloc`` sees.
+Each is timed on a local device, which runs the same kernels as a server, without a connection. It
+is compared in the same process with a matrix product of the same number of operations, with
+hand-written NumPy, or with PyTorch if it is installed (``make bench-modules`` installs it). The
+calls alternate and the medians are compared, so that other load affects both alike. Memory is the
+peak that ``tracemalloc`` measures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ except ImportError:
     torch = None
 
 ELEMENTS = 4 * 2**20
-BLOCK = 32 * 1024  # elements by which the rivals by hand work, so that scratch stays in the cache
+BLOCK = (
+    32 * 1024
+)  # block size of the hand-written functions, so that scratch memory stays in the cache
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +44,7 @@ Row = tuple[str, float, float, str]
 
 
 class Comparison:
-    """Time calls of a device and their rivals in turns."""
+    """Times alternating calls of a device and of the compared function."""
 
     def __init__(self, device: br.Device, repeats: int, clock: Callable[[], float]) -> None:
         self.device = device
@@ -56,7 +58,7 @@ class Comparison:
         return self._clock() - start
 
     def row(self, name: str, ours: Run, rival: Run, reach: str) -> Row:
-        """Return the median milliseconds of ours, and how many times those of the rival that is."""
+        """Return our median milliseconds, and their ratio to the other function's."""
 
         def settled() -> None:
             ours()
@@ -150,8 +152,8 @@ def activations(against: Comparison) -> list[Row]:
     ]
 
 
-# NumPy has no error function. The best that can be written with it is a rational approximation such
-# as Eigen's: x P(x²) / Q(x²), here in one pass over blocks that stay in the cache.
+# NumPy has no error function. The fastest substitute is a rational approximation such as Eigen's,
+# x P(x²) / Q(x²), here in one pass over blocks that stay in the cache.
 ERF_P = (2.1237322e-06, 2.86197959e-04, 3.65804834e-03, 5.24330214e-02, 1.87416077e-01, 1.12837911)
 ERF_Q = (3.89185734e-05, 1.14329602e-03, 1.47520881e-02, 1.12945676e-01, 4.99425799e-01, 1.0)
 
@@ -209,7 +211,7 @@ def attention(against: Comparison) -> list[Row]:
     milliseconds = 1000 * against.seconds(attend)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # The inputs were there before tracing began.
+    # The inputs were allocated before tracing began.
     ratio = (peak + 3 * q.nbytes) / size
     return [("attention 8×12×1024×64, memory ÷ in- and outputs", milliseconds, ratio, "≤ 4")]
 

@@ -1,10 +1,10 @@
-"""How fast does a large tensor go from server to server, beside bytes through a bare socket?
+"""Compare moves of a large tensor between servers with bytes through a bare socket.
 
     python benchmarks/moves.py
 
-Both cross the loopback interface between two processes, in the open and by TLS, in turns. The bare
-socket is what Python's ``socket`` and ``ssl`` do with 1 MiB at a time into memory that is there
-already: no messages, no checksum, no tensor to be made.
+Both use the loopback interface between two processes and alternate, without and with TLS. The bare
+socket uses Python's ``socket`` and ``ssl`` with 1 MiB at a time into preallocated memory: no
+messages, no checksums, no tensors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ console = Console()
 
 
 class Certificate:
-    """A certificate for 127.0.0.1 in files, and who signed it."""
+    """A certificate for 127.0.0.1 in files, and its authority."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -55,13 +55,13 @@ class Certificate:
             pem.write_to_path(self.chain, append=True)
 
     def flags(self) -> list[str]:
-        """Return how a server shows it and trusts its like."""
+        """Return a server's TLS settings with this certificate and authority."""
         names = {"tls-certificate": self.chain, "tls-key": self.key, "peer-ca": self.authority}
         return [word for name, path in names.items() for word in (f"--{name}", str(path))]
 
 
 def bare_receiver(port: Connection, certificate: Certificate | None) -> None:
-    """Take what one connection sends, again and again, and say when each lot is there."""
+    """Receive repeatedly from one connection, and confirm each complete payload."""
     room = bytearray(PIECE)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port.send(listening.getsockname()[1])
@@ -83,7 +83,7 @@ def bare_receiver(port: Connection, certificate: Certificate | None) -> None:
 
 @contextlib.contextmanager
 def bare(certificate: Certificate | None) -> Iterator[Callable[[], object]]:
-    """Yield what sends the bytes to a process of its own and waits until they are there."""
+    """Yield a function that sends the bytes to another process and waits for the confirmation."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=bare_receiver, args=(there, certificate), daemon=True
@@ -107,7 +107,7 @@ def bare(certificate: Certificate | None) -> Iterator[Callable[[], object]]:
 
 @contextlib.contextmanager
 def moves(certificate: Certificate | None) -> Iterator[Callable[[], object]]:
-    """Yield what moves a tensor to another server and waits until it is there."""
+    """Yield a function that moves a tensor to another server and waits for its arrival."""
     flags = [] if certificate is None else certificate.flags()
     trust = None if certificate is None else certificate.authority
     with (
@@ -126,7 +126,7 @@ def moves(certificate: Certificate | None) -> Iterator[Callable[[], object]]:
 
 
 def rates(*ways: Callable[[], object]) -> list[float]:
-    """Return the median GB/s of each way, taken in turns after a warm-up."""
+    """Return the median GB/s of each function; they alternate after a warm-up."""
     seconds: list[list[float]] = [[] for _ in ways]
     for repeat in range(REPEATS + 1):
         for way, taken in zip(ways, seconds, strict=True):

@@ -1,4 +1,4 @@
-"""How fast is our client at what the real one measures of itself (tests/interop/src/bench.rs)?"""
+"""The measurements of Burn's own benchmark (tests/interop/src/bench.rs), for our client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ console = Console()
 
 
 def our_client(part: str, device: br.Device, other: br.Device, repeats: int) -> Figures:
-    """Measure a part with our client; what a dialect cannot do has no figures."""
+    """Measure a part with our client; what a dialect does not support has no figures."""
     match part:
         case "adds":
             return {"pipelined_adds_per_second": median(lambda: pipelined_adds(device), repeats)}
@@ -68,7 +68,7 @@ def copies(device: br.Device, megabytes: int, repeats: int) -> Figures:
     data = np.arange(megabytes * 2**18, dtype=np.float32)
     try:
         up = median(lambda: upload(device, data), repeats)
-    except br.UsageError:  # more than one message of Burn's dialect may hold
+    except br.UsageError:  # exceeds the message limit of Burn's dialect
         return {}
     held = br.tensor(data, device=device)
     device.sync()
@@ -77,7 +77,7 @@ def copies(device: br.Device, megabytes: int, repeats: int) -> Figures:
 
 
 def median(measure: Callable[[], float], repeats: int) -> float:
-    """Return the median of the repetitions, after one that is thrown away."""
+    """Return the median of the repetitions, after a warm-up."""
     measure()
     return statistics.median(measure() for _ in range(repeats))
 

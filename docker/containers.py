@@ -1,14 +1,14 @@
-"""Build the image, start three servers and a client in containers, and put everything away again.
+"""Build the image, run three servers and a client in containers, and clean up.
 
-    python3 docker/containers.py demo   the whole story, from inside the network and from outside
+    python3 docker/containers.py demo   the full demo, from inside the network and from outside
     python3 docker/containers.py up     only the servers, at wss://127.0.0.1:3001, :3002 and :3003
     python3 docker/containers.py down   stop and remove the servers
     python3 docker/containers.py clean  the same, and remove the images that this project made
 
 ``--with burn`` makes node c the server of Burn 0.21 itself, ``--with cuda`` gives the nodes a GPU.
 
-What is wrong with the machine ends in one sentence and exit code 2. Needs Docker with Compose, and
-for the client outside the network a Python with burn-remote.
+A problem of the machine is reported in one sentence, with exit code 2. Needs Docker with Compose,
+and for the client outside the network a Python with burn-remote.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ LOCAL_BASE: Final = "burn-remote/python-base:bookworm"
 NODES: Final = ("a", "b", "c")
 PREBUILT: Final = HERE / "prebuilt/burn-server"
 READY_SECONDS: Final = 60
-# Images that are built on ours have the label too, so the name counts as well.
+# Images built on ours inherit the label, so the name is checked as well.
 OURS: Final = ("--filter", "label=org.burn-remote.project")
 NAMES: Final = ("burn-remote-server", "burn-server", LOCAL_BASE.split(":")[0])
 HEALTH: Final = "{{.State.Running}} {{.State.Health.Status}}"
-# Of a Compose file beside compose.yaml -> what it needs in the environment.
+# Environment variables that each additional Compose file needs.
 VARIABLES: Final[Mapping[str | None, Mapping[str, str]]] = {
     "cuda": {"EXTRAS": "cuda12", "IMAGE": "burn-remote-server:cuda12"},
 }
 
 HOW_TO_CONNECT: Final = """
-They want a token, and show certificates of an authority of their own:
+They require a token, and their certificates are signed by a private authority:
 
     docker exec {node} cat /run/burn-remote/client.token > client.token
     docker exec {node} cat /run/burn-remote/ca.pem > ca.pem
@@ -53,7 +53,7 @@ They want a token, and show certificates of an authority of their own:
     device = br.RemoteDevice("{address}", token=token, tls="ca.pem")
 """
 
-# What Docker says -> what to do about it.
+# Error messages of Docker, and advice.
 ADVICE: Final = {
     "permission denied": "you may not use Docker; add yourself to its group, or use sudo",
     "connect to the docker daemon": "Docker is not running; start it (systemctl start docker)",
@@ -68,13 +68,13 @@ ADVICE: Final = {
 
 
 class Unusable(Exception):
-    """One sentence that says what is wrong and what to do."""
+    """A problem of the machine, described in one sentence with advice."""
 
 
 def run(
     command: Sequence[str], *, seconds: float = 600, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run a command; return what it printed. Raises ``Unusable`` where it failed."""
+    """Run a command; return its output. Raises ``Unusable`` if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -93,14 +93,14 @@ def run(
 
 
 def explained(output: str) -> str:
-    """Return one sentence about what Docker printed."""
+    """Return one sentence for Docker's error output."""
     known = (advice for sign, advice in ADVICE.items() if sign in output.lower())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return next(known, f"Docker says: {lines[-1] if lines else 'nothing, and failed'}")
 
 
 def base_image() -> str:
-    """Return the image to build on: what is asked for, the public one, or one made here."""
+    """Return the base image: the requested one, the public one, or one built here."""
     chosen = os.environ.get("BASE_IMAGE")
     if chosen:
         return chosen
@@ -116,7 +116,7 @@ def base_image() -> str:
 
 
 def burn_target() -> str:
-    """Return the stage of ``burn.Dockerfile`` to take: a program that is there, or the crates."""
+    """Return the stage of ``burn.Dockerfile``: the prebuilt program, or a build from crates."""
     chosen = os.environ.get("BURN_TARGET")
     if chosen:
         return chosen
@@ -156,21 +156,21 @@ class Cluster:
             self._compose += ["-f", str(HERE / f"compose.{variant}.yaml")]
         for file in also:
             self._compose += ["-f", str(file)]
-        # BuildKit wants a plugin that this Docker may lack; the files need neither.
+        # BuildKit needs a plugin that may be missing; the Dockerfiles work without it.
         defaults = {"DOCKER_BUILDKIT": "0", **VARIABLES.get(variant, {})}
         self.environment = {**defaults, **os.environ, **(environment or {})}
 
     def compose(self, *arguments: str, seconds: float = 600) -> str:
-        """Run Compose; return what it printed. Raises ``Unusable``."""
+        """Run Compose; return its output. Raises ``Unusable``."""
         return run([*self._compose, *arguments], seconds=seconds, environment=self.environment)
 
     def build(self) -> None:
-        """Build the image, where what it is made of has changed."""
+        """Build the image if its sources have changed."""
         self.environment["BASE_IMAGE"] = base_image()
         self.compose("build", "--force-rm", NODES[0])
         if self.variant == "burn":
             self.environment["BURN_TARGET"] = burn_target()
-            # From the crates it takes minutes.
+            # A build from crates takes minutes.
             self.compose("build", "--force-rm", "c", seconds=1800)
 
     def up(self) -> None:
@@ -178,7 +178,7 @@ class Cluster:
         self.compose("up", "--detach", "--no-build", *NODES)
         deadline = time.monotonic() + READY_SECONDS
         for node in NODES:
-            # Once: Compose takes a second of a core to say it, in which the nodes could start.
+            # Only once: a call of Compose takes a second of a core, which the nodes need.
             container = self.container(node)
             inspect = ["docker", "inspect", "--format", HEALTH, container]
             while (state := run(inspect).split()) != ["true", "healthy"]:
@@ -198,7 +198,7 @@ class Cluster:
         return run(["docker", "ps", "--all", "--quiet", *wanted]).strip()
 
     def inspect(self, node: str, template: str) -> str:
-        """Return what Docker knows of a node's container."""
+        """Return Docker's state of a node's container."""
         return run(["docker", "inspect", "--format", template, self.container(node)]).strip()
 
     def inside(self) -> int:
@@ -206,7 +206,7 @@ class Cluster:
         return subprocess.run(self.inside_command(), env=self.environment).returncode
 
     def inside_command(self, *arguments: str) -> list[str]:
-        """Return how to run the demo there, with other arguments than the file's if any."""
+        """Return the command that runs the demo there, optionally with other arguments."""
         return [*self._compose, "run", "--rm", "demo", *arguments]
 
     def outside(self, *arguments: str) -> int:
@@ -218,22 +218,22 @@ class Cluster:
     def outside_command(
         self, token: Path, authority: Path, *, addresses: Sequence[str] = ()
     ) -> list[str]:
-        """Return how to run the demo there, with the files of ``credentials``."""
+        """Return the command that runs the demo there, with the files of ``credentials``."""
         trust = ["--token-file", str(token), "--ca", str(authority)]
         return [sys.executable, str(DEMO), *(addresses or self.addresses()), *trust]
 
     def addresses(self) -> list[str]:
-        """Return where clients outside the network find the servers."""
+        """Return the servers' addresses for clients outside the network."""
         scheme = "ws" if self.variant == "burn" else "wss"
         return [f"{scheme}://{self.published(node)}" for node in NODES]
 
     def published(self, node: str) -> str:
-        """Return the host and port where clients outside find a node's container."""
+        """Return the published host and port of a node's container."""
         return run(["docker", "port", self.container(node), "3000"]).strip()
 
     @contextmanager
     def credentials(self, node: str = NODES[0]) -> Iterator[tuple[Path, Path]]:
-        """Yield files of the client's token and of the authority, asked of a node that runs."""
+        """Yield files with the client's token and the authority, read from a running node."""
         with tempfile.TemporaryDirectory() as folder:
             files = Path(folder, "client.token"), Path(folder, "ca.pem")
             for file in files:
@@ -244,7 +244,7 @@ class Cluster:
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Say what is done and how long it took."""
+    """Print a step and its duration."""
     print(f"{what} …", flush=True)
     start = time.perf_counter()
     yield
@@ -283,12 +283,12 @@ def clean(cluster: Cluster) -> int:
     cluster.down()
     for image in images():
         run(["docker", "rmi", image])
-    run(["docker", "image", "prune", "--force", *OURS])  # the stages that were built from
+    run(["docker", "image", "prune", "--force", *OURS])  # the intermediate stages
     return 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command line; return the exit code."""
     about, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         description=about, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter

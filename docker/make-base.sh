@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Makes a stand-in for python:3.12-slim from Debian's packages, where no image can be pulled.
 #
-#   docker/make-base.sh [TAG]        FORCE=1 makes it anew
+#   docker/make-base.sh [TAG]        FORCE=1 rebuilds it
 #
-# It trusts the certificates that this machine trusts, so it is for this machine: do not push it.
+# The image contains this machine's trusted certificates: do not push it.
 set -euo pipefail
 
 tag=${1:-${BASE_IMAGE:-burn-remote/python-base:bookworm}}
 
 if [ -z "${FORCE:-}" ] && docker image inspect "$tag" >/dev/null 2>&1; then
-    echo "$tag is there already"
+    echo "$tag already exists"
     exit 0
 fi
 

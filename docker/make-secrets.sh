@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what the nodes of compose.yaml need to trust each other, in /run/burn-remote: an authority, a
-# certificate for each node, a token for clients and one for peers. What is there and valid stays.
+# Creates the credentials of the nodes of compose.yaml in /run/burn-remote: a certificate authority, a
+# certificate for each node, a token for clients and one for peers. Valid existing files are kept.
 #
 #   make-secrets.sh NODE...
 set -eu

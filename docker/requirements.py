@@ -1,4 +1,4 @@
-"""Which packages do burn-remote and some of its extras need? One requirement a line, for pip.
+"""Print the requirements of burn-remote and of some extras, one per line, for pip.
 
 python3 docker/requirements.py server
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Return what building it, running it, and the extras need."""
+    """Return the requirements for the build, for running, and of the extras."""
     table = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     project = table["project"]
     name, groups = project["name"], project["optional-dependencies"]

@@ -1,4 +1,4 @@
-"""Train on several servers at once, send a large tensor round them, and show who did what.
+"""Train on several servers in parallel, move a large tensor between them, and report the traffic.
 
 Each node but the last trains the same network on its part of every batch; the gradients go from
 server to server by transfer id and are added up there. The last node evaluates. Then 256 MiB go
@@ -36,8 +36,8 @@ from cluster.watching import Watch
 
 STEPS: Final = 480
 ACCURACY: Final = 0.95
-DRIFT: Final = 1e-3  # between trainers of different hardware; of the same, there is none
-CLIENT_BYTES: Final = 2000  # of this program, for one move of any size
+DRIFT: Final = 1e-3  # allowed between trainers on different hardware; equal hardware has none
+CLIENT_BYTES: Final = 2000  # allowed traffic of this program for one move of any size
 EVALUATE_EVERY: Final = 60  # steps
 LINES: Final = 8  # of progress, where there is no terminal for a bar
 
@@ -45,11 +45,11 @@ Tell = Callable[[int, str], None]
 
 
 class CannotBegin(Exception):
-    """One sentence that says what is wrong and what to do."""
+    """The demo cannot begin; one sentence describes the problem and what to do."""
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return what reads a whole number from ``least`` to ``most`` for argparse."""
+    """Return an argparse type: an integer from ``least`` to ``most``."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
@@ -60,7 +60,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return what the command line says."""
+    """Parse the command line."""
     about, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         "cluster_demo", description=about, epilog=rest,
@@ -135,7 +135,7 @@ def connect(options: argparse.Namespace, stack: ExitStack) -> Cluster:
 
 
 def run(options: argparse.Namespace, cluster: Cluster) -> int:
-    """Tell the whole story; return the exit code."""
+    """Run all parts of the demo; return the exit code."""
     problems: list[str] = []
     with Watch(cluster) as watch:
         training = Training(cluster, *digits_data.load())
@@ -189,7 +189,7 @@ def train(training: Training, steps: int) -> list[np.ndarray]:
 
 
 def turn(ring: Ring, rounds: int) -> None:
-    """Send the tensor round the nodes, and tell how fast it was."""
+    """Move the tensor around the ring of nodes and print the throughput."""
     cluster = ring.cluster
     cluster.persist(ring.start, lambda: None)
     for _ in range(rounds * len(cluster.alive)):
@@ -211,7 +211,7 @@ def turn(ring: Ring, rounds: int) -> None:
 
 
 def faults(options: argparse.Namespace, accuracy: float, ring: Ring) -> Iterator[str]:
-    """Yield what was not as it must be."""
+    """Yield a description of each failed check."""
     if accuracy < options.accuracy:
         yield f"the accuracy is {accuracy:.1%}, not {options.accuracy:.0%} or more"
     if ring.wrong:
@@ -223,7 +223,7 @@ def faults(options: argparse.Namespace, accuracy: float, ring: Ring) -> Iterator
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Tell]:
-    """Show how far something is: a bar on a terminal with rich, otherwise a few lines."""
+    """Show progress: a bar on a terminal if rich is installed, otherwise a few lines."""
     try:
         from rich.progress import Progress
     except ImportError:

@@ -1,8 +1,8 @@
-"""Operations of one's own, which a server runs and any client calls by name.
+"""Custom operations, which a server executes and any client calls by name.
 
     PYTHONPATH=examples burn-remote-server --custom-operations custom_operations
 
-Run as a program, this file calls them on a device of its own process.
+Run as a program, this file calls them on a device in its own process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from burn_remote_server.custom import custom_operation
 @custom_operation("swish_gate", inputs={"x": "float32 float64", "gate": "float32 float64"},
                   shapes=lambda x, gate: x)  # fmt: skip
 def swish_gate(xp: Any, x: Any, gate: Any) -> Any:
-    """Return ``x * gate / (1 + exp(-gate))`` with one array in between instead of four."""
+    """Return ``x * gate / (1 + exp(-gate))`` with one temporary array instead of four."""
     result = xp.exp(-gate)
     result += 1
     xp.divide(gate, result, out=result)
@@ -28,7 +28,7 @@ def swish_gate(xp: Any, x: Any, gate: Any) -> Any:
 
 
 def one_per_row(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
-    """Say the outputs of ``mean_and_spread``: the last axis is gone."""
+    """Return the output shapes of ``mean_and_spread``: the input's without the last axis."""
     if not x.shape:
         raise br.ShapeMismatch("x must have an axis")
     return TensorSpec(x.shape[:-1], x.dtype), TensorSpec(x.shape[:-1], x.dtype)
@@ -37,7 +37,7 @@ def one_per_row(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
 @custom_operation("mean_and_spread", inputs={"x": "float32 float64"}, outputs=("mean", "spread"),
                   shapes=one_per_row)  # fmt: skip
 def mean_and_spread(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Return the mean of each row, and how far its largest and smallest elements are apart."""
+    """Return the mean of each row, and the difference of its largest and smallest elements."""
     return x.mean(axis=-1), xp.max(x, axis=-1) - xp.min(x, axis=-1)
 
 

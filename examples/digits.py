@@ -1,8 +1,8 @@
 """Train a classifier of handwritten digits on one server, move it to another, evaluate it there.
 
-The data is scikit-learn's: 1,797 real images of 8×8 pixels. The network is a perceptron with one
-hidden layer, its gradients written out by hand. It trains on the first device; the trained weights
-go to the second by transfer id, so this program never sees their bytes on the way.
+The data set is scikit-learn's, with 1,797 images of 8×8 pixels. The network is a perceptron with
+one hidden layer and hand-written gradients. It trains on the first device; the trained weights move
+directly to the second, so their bytes never pass through this program.
 
     python examples/digits.py                                   starts two servers and stops them
     python examples/digits.py --device ws://a:3000 --device ws://b:3000
@@ -67,7 +67,7 @@ class Network:
     def step(self, x: br.Tensor, y: br.Tensor) -> None:
         """Take one step of gradient descent on cross-entropy; ``y`` [n, 10] is one-hot.
 
-        Nothing waits here: every line sends operations and goes on.
+        Nothing waits here: every line sends operations and continues.
         """
         hidden, logits = self.forward(x)
         d_logits = (logits.softmax(axis=-1) - y) * (1 / x.shape[0])
@@ -78,7 +78,7 @@ class Network:
         self.b1 = self.b1 - d_hidden.sum(axis=0, keepdims=True) * LEARNING_RATE
 
     def to(self, device: br.Device) -> Network:
-        """Move the weights; the servers pass them on without this program."""
+        """Move the weights directly between the servers."""
         return Network(*(w.to(device) for w in (self.w1, self.b1, self.w2, self.b2)))
 
     @property
@@ -88,7 +88,7 @@ class Network:
 
 
 def shuffled_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels [1797, 64] in 0..1 and labels [1797], in an order that is always the same."""
+    """Return pixels [1797, 64] in 0..1 and labels [1797], in a fixed random order."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     return (digits.data[order] / 16).astype(np.float32), digits.target[order]
@@ -108,7 +108,7 @@ def train(network: Network, x: np.ndarray, y: np.ndarray, epochs: int, device: b
     for _ in track(range(epochs), description="training", console=console):
         for pixels, targets in batches:
             network.step(pixels, targets)
-        device.sync()  # once per pass, so that the bar tells the truth
+        device.sync()  # once per pass, so that the progress bar is accurate
     return epochs * len(batches)
 
 

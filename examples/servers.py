@@ -1,4 +1,4 @@
-"""How does an example get servers where nobody gave it any? It starts them, and stops them."""
+"""Local servers for the examples, started and stopped by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["running_servers"]
 
 @contextlib.contextmanager
 def running_servers(count: int) -> Iterator[list[str]]:
-    """Start servers on free ports of this machine and return their addresses; stop them after."""
+    """Start servers on free local ports; yield their addresses; stop them at the end."""
     command = [sys.executable, "-m", "burn_remote_server", "--port", "0", "--log-level", "warning"]
     servers: list[subprocess.Popen[str]] = []
     try:

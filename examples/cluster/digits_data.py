@@ -1,4 +1,4 @@
-"""Which images does the demo learn from? ``DIGITS.md`` says where they come from."""
+"""The images of handwritten digits for the demo; ``DIGITS.md`` names their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Digits(NamedTuple):
 
 
 def load() -> tuple[Digits, Digits]:
-    """Return the images to learn from and those to be judged by, the same at each call."""
+    """Return the training and the test images, the same at each call."""
     with np.load(Path(__file__).parent / "digits.npz") as file:
         pixels, labels = file["pixels"], file["labels"].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(labels))

@@ -1,4 +1,4 @@
-"""Which nodes take part, who does what, and what if one is lost?"""
+"""The nodes of the demo, their roles, and recovery from the loss of a node."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["FAILURES", "Cluster", "Node", "opened"]
 
 T = TypeVar("T")
 
-# What a node that goes away does to the work of the others. Anything else is a mistake in here.
+# Errors that a lost node can cause. Any other exception is a bug in the demo.
 FAILURES: Final = (br.OperationFailed, br.ConnectionLost, TimeoutError)
 
-# How often something is tried again although every node answers. Larger: a lasting failure is told
-# later. Smaller: a peer that needs a while to reconnect is given up.
+# Number of retries while every node responds: enough for a peer to reconnect before a failure is
+# reported as permanent.
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.3
-# Larger: a dead node is noticed later. Smaller: a busy one counts as dead.
+# Long enough that a busy node still responds.
 HTTP_TIMEOUT_SECONDS: Final = 2.0
 
 
 @dataclass(eq=False)
 class Node:
-    """A server, and this program's session on it. ``lost`` says why it is out, or is empty."""
+    """A server and this program's session on it. ``lost`` is the reason of its loss, or empty."""
 
     device: br.RemoteDevice
     tls: ssl.SSLContext | None
@@ -43,9 +43,9 @@ class Node:
         return urlsplit(self.device.address).netloc
 
     def http_get(self, path: str) -> tuple[int, bytes] | None:
-        """Return the status and the text that the server's port answers to plain HTTP, or ``None``.
+        """Return the status and body of an HTTP request to the server, or ``None``.
 
-        A server built with Burn knows no such path, but answers that.
+        A Burn server has no such path, but it also responds.
         """
         parts = urlsplit(self.device.address)
         host, port = parts.hostname or "", parts.port
@@ -68,7 +68,7 @@ class Node:
 
 @dataclass
 class Cluster:
-    """The nodes in the order of their addresses. The last one evaluates, the others train."""
+    """The nodes in the order given. The last one evaluates, the others train."""
 
     nodes: Sequence[Node]
     patience_seconds: float
@@ -96,7 +96,7 @@ class Cluster:
         return time.monotonic() - self.began
 
     def result(self, pending: br.Pending[T]) -> T:
-        """Wait for a value, with patience. Raises one of ``FAILURES``."""
+        """Wait for a value, with a timeout. Raises one of ``FAILURES``."""
         return pending.result(self.patience_seconds)
 
     def sync(self, node: Node) -> None:
@@ -104,9 +104,9 @@ class Cluster:
         self.result(node.device.client.sync())
 
     def persist(self, action: Callable[[], T], recover: Callable[[], object]) -> T:
-        """Return what ``action`` returns; after a failure see who is left, recover, try again.
+        """Return the result of ``action``; after a failure, find lost nodes, recover and retry.
 
-        Raises the failure when no node is left, and when it comes back although all answer.
+        Raises the failure if no node is left, or if it persists although all nodes respond.
         """
         tries = 0
         failed = False
@@ -127,13 +127,13 @@ class Cluster:
                 self._settle()
 
     def _settle(self) -> None:
-        """Have the nodes tell of failures that nobody read: they are of what is given up."""
+        """Read and discard the pending failures of all nodes: they belong to abandoned work."""
         for node in self.alive:
             with contextlib.suppress(*FAILURES):
                 self.sync(node)
 
     def _drop_lost(self, error: Exception) -> bool:
-        """Take out the nodes whose session ended, or that stay silent; return whether any did."""
+        """Remove nodes whose session ended or that do not respond; return whether any did."""
         deadline = time.monotonic() + self.patience_seconds
         before = len(self.alive)
         for node in self.alive:
@@ -144,8 +144,8 @@ class Cluster:
         return len(self.alive) < before
 
     def _answers(self, node: Node, deadline: float) -> bool:
-        # A session comes back by itself within its lease: only its end, or silence for longer than
-        # anybody would wait, means that the node is lost.
+        # A session resumes automatically within its lease. So a node is lost only if its session
+        # ends, or if it does not respond within the timeout.
         while not node.device.session.closed:
             if node.http_get("/healthz") is not None:
                 return not node.device.session.closed

@@ -1,4 +1,4 @@
-"""How are the results of the demo told? As plain text, which also looks well in a log."""
+"""The demo's results as plain text, which is readable in a log too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADER: Final = (
 
 
 def nodes_table(cluster: Cluster, watch: Watch) -> str:
-    """Return what each node counted while it was watched, and this program's own traffic."""
+    """Return each node's counters while it was watched, and this program's own traffic."""
     rows: list[tuple[str, ...]] = [HEADER]
     for node in cluster.nodes:
         total = watch.total(node)
@@ -57,7 +57,7 @@ def nodes_table(cluster: Cluster, watch: Watch) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as text in columns, the first to the left, the others to the right."""
+    """Format rows as columns, the first aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -69,7 +69,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes for reading, in decimal units."""
+    """Format a number of bytes in decimal units."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= scale:
             return f"{nbytes / scale:,.1f} {unit}"

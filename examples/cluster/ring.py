@@ -1,4 +1,4 @@
-"""How fast does a large tensor go from server to server, and what does it cost this program?"""
+"""Moves of a large tensor between servers, with their throughput and this program's traffic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cluster.nodes import Cluster, Node
 __all__ = ["MAX_MIB", "Move", "Ring"]
 
 COLUMNS: Final = 4096
-# Element [r, c] is r % 127 + c % 113: all sums of rows and columns are whole numbers that float32
-# holds exactly, in whatever order they are added, up to 2²⁴ / 238 rows.
+# Element [r, c] is r % 127 + c % 113, so all sums of rows and columns are integers that float32
+# represents exactly in any order of addition, up to 2²⁴ / 238 rows.
 ROW_PERIOD: Final = 127
 COLUMN_PERIOD: Final = 113
 MAX_MIB: Final = 1024
@@ -22,7 +22,7 @@ MAX_MIB: Final = 1024
 
 @dataclass(frozen=True)
 class Move:
-    """One move that ended well; seconds count from the start of the program."""
+    """A successful move; times are seconds since the start of the program."""
 
     source: Node
     target: Node
@@ -39,7 +39,7 @@ class Move:
 
 @dataclass
 class Ring:
-    """Sends one tensor, float32, round the nodes; what arrives is checked by its sums."""
+    """Moves one float32 tensor around the nodes and checks it by its sums."""
 
     cluster: Cluster
     nbytes: int
@@ -54,9 +54,9 @@ class Ring:
         return max(1, self.nbytes // (4 * COLUMNS))
 
     def start(self) -> None:
-        """Make the tensor on the first node that is left."""
+        """Create the tensor on the first remaining node."""
         self._at = self.cluster.alive[0]
-        self._tensor = None  # frees the old one, where there still is a server that holds it
+        self._tensor = None  # frees the old one, if its server is still there
         rows, columns = self._terms()
         self._tensor = br.tensor(rows[:, None], device=self._at.device) + br.tensor(
             columns, device=self._at.device
@@ -64,7 +64,7 @@ class Ring:
         self.cluster.sync(self._at)
 
     def hop(self) -> Move | None:
-        """Move the tensor to the next node; ``None`` where there is only one.
+        """Move the tensor to the next node; return ``None`` if there is only one.
 
         Raises one of ``FAILURES``.
         """
@@ -90,14 +90,14 @@ class Ring:
         return move
 
     def _terms(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return what each row and each column adds to its elements."""
+        """Return the terms that each row and each column adds to its elements."""
         return (
             (np.arange(self.rows) % ROW_PERIOD).astype(np.float32),
             (np.arange(COLUMNS) % COLUMN_PERIOD).astype(np.float32),
         )
 
     def _check(self, moved: br.Tensor) -> None:
-        """Compare the sums of columns and of rows with what they must be."""
+        """Compare the sums of columns and rows with the expected ones."""
         rows, columns = self._terms()
         expected = (self.rows * columns + rows.sum(), COLUMNS * rows + columns.sum())
         for axis, sums in enumerate(expected):

@@ -1,7 +1,7 @@
-"""Who computed and who moved, and when? A picture in SVG.
+"""A timeline of computation and moves on each node, as SVG.
 
-Written by hand: the picture is rectangles, lines and text, and a plotting library would weigh more
-in the image than the server.
+Generated without a plotting library, which would be larger than the server in the image: the
+picture only has rectangles, lines and text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FONT: Final = "font-family:sans-serif;font-size:12px"
 COMPUTING: Final = "#3d7a4b"
 RECEIVING: Final = "#2f6fb0"
 SENDING: Final = "#c2702c"
-# A lane of a node: what it shows, in which colour, the field of a sample, and its unit.
+# The lanes of a node: label, colour, field of a sample, unit and divisor.
 LANE_ROWS: Final = (
     ("operations", COMPUTING, "operations", "/s", 1.0),
     ("from peers", RECEIVING, "peers_in", "MB/s", 1e6),
@@ -106,7 +106,7 @@ def _lanes(
             _add(root, "text", label, x=8, y=bottom - 6, fill="#666")
         for start, end, rate in _rates(samples, field):
             if rate > 0:
-                # What is little beside the peak shows all the same.
+                # Keep values visible that are small beside the peak.
                 tall = max(rate / peak * (ROW - 3), 1)
                 bar = _add(
                     root,

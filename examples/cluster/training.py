@@ -1,8 +1,8 @@
-"""How do several nodes train one network, and what remains when one of them goes?
+"""Data-parallel training on several nodes, with recovery from the loss of a node.
 
-Every trainer has the same weights and its own part of each batch. It computes the gradients of that
-part, the servers pass them to each other, and each adds them up in the same order: so all trainers
-have the same weights again, bit for bit. This program reads one number a step, the loss.
+Every trainer has the same weights and its own part of each batch. It computes the gradients of its
+part, the servers exchange them, and each adds them in the same order, so all trainers have the same
+weights again, bit for bit. This program reads one number per step, the loss.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ class Training:
     train: Digits
     test: Digits
     losses: list[float] = field(default_factory=list)
-    taken: int = 0  # steps, also those that had to be taken again
-    requests: int = 0  # that the steps asked, over all sessions
-    seconds: float = 0.0  # that the steps took
+    taken: int = 0  # steps, including repeated ones
+    requests: int = 0  # of all steps, over all sessions
+    seconds: float = 0.0  # duration of all steps
     _data: dict[Node, tuple[br.Tensor, br.Tensor]] = field(default_factory=dict)
     _images: dict[Node, br.Tensor] = field(default_factory=dict)  # to evaluate with
-    # By the number of steps done. A step that ended needs the one before it on every trainer: so
-    # the last two are enough to have one that no lost node can take along.
+    # By the number of completed steps. Every trainer that completed a step has the weights before
+    # it, so after a loss the remaining trainers share one of the last two.
     _weights: dict[int, Weights] = field(default_factory=dict)
-    # What this program knows itself: the last resort when all trainers are lost at once.
+    # A copy in this program: the fallback if all trainers are lost at the same time.
     _known: tuple[int, np.ndarray] = field(default_factory=lambda: (0, initial_weights()))
 
     def start(self) -> None:
-        """Give every trainer its data and the weights to begin with."""
+        """Give every trainer its data and the initial weights."""
         self._spread(*self._known)
 
     def step(self) -> float:
-        """Take the next step and return its loss. Raises one of ``FAILURES``, with no step taken.
+        """Perform a step and return its loss. If one of ``FAILURES`` is raised, no step is counted.
 
         Only the read at the end waits.
         """
@@ -89,9 +89,9 @@ class Training:
         return loss
 
     def recover(self) -> None:
-        """Go on with the nodes that are left, from the newest weights that any of them has.
+        """Continue with the remaining nodes, from the newest weights that any of them has.
 
-        Raises ``TimeoutError`` where one may have them and does not say.
+        Raises ``TimeoutError`` if a node that may have them does not respond.
         """
         for done in sorted(self._weights, reverse=True):
             for node in self._holders(done):
@@ -101,7 +101,7 @@ class Training:
         self._spread(*self._known)
 
     def accuracy(self) -> float:
-        """Move the weights to the evaluator and return its share of right answers."""
+        """Move the weights to the evaluator and return its accuracy."""
         node = self.cluster.evaluator
         if node not in self._images:
             self._images[node] = br.tensor(self.test.pixels, device=node.device)
@@ -122,14 +122,14 @@ class Training:
         return found
 
     def _holders(self, done: int) -> list[Node]:
-        """Return the nodes that are left and have the weights after so many steps."""
+        """Return the remaining nodes that have the weights after a number of steps."""
         return [node for node in self.cluster.alive if node in self._weights[done]]
 
     def _read(self, done: int, node: Node) -> np.ndarray:
         return np.asarray(self.cluster.result(self._weights[done][node].read()))
 
     def _spread(self, done: int, weights: np.ndarray) -> None:
-        """Have every trainer go on from these weights, after so many steps."""
+        """Set the weights of every trainer, and the number of completed steps."""
         del self.losses[done:]
         nodes = self.cluster.trainers
         for node in nodes:
@@ -173,8 +173,8 @@ def forward(weights: list[br.Tensor], x: br.Tensor) -> tuple[br.Tensor, br.Tenso
 
 
 def gradients(flat: br.Tensor, x: br.Tensor, y: br.Tensor) -> br.Tensor:
-    """Return one part's gradients of the batch's mean cross-entropy, flat, and behind them its
-    part of the loss itself: the sum over all parts is then both. ``y`` [n, 10] is one-hot."""
+    """Return a part's gradients of the batch's mean cross-entropy, flat, followed by the part's
+    share of the loss, so that one sum over all parts gives both. ``y`` [n, 10] is one-hot."""
     weights = unpacked(flat)
     hidden, logits = forward(weights, x)
     likelihood = logits.log_softmax(axis=-1)

@@ -1,7 +1,7 @@
-"""What do the servers say of themselves, and when?
+"""Samples of the servers' metrics over time.
 
-Asked of ``/metrics``: every server answers it, by default and without a session, and it counts what
-no session sees, the connections of other servers. It is asked a few times a second, which is the
+Every server serves ``/metrics`` by default and without a session. The metrics include traffic that
+no session sees, such as that between servers. They are read a few times per second, which is the
 resolution of the picture.
 """
 
@@ -19,8 +19,8 @@ from cluster.nodes import Cluster, Node
 
 __all__ = ["Sample", "Watch", "parse"]
 
-# Larger: a coarse picture. Smaller: the servers tell more than they work; with TLS, each time is a
-# handshake.
+# Fine enough for the timeline. A shorter interval would load the servers: with TLS, each request
+# needs a handshake.
 INTERVAL_SECONDS: Final = 0.1
 
 _LINE: Final = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
@@ -37,13 +37,13 @@ METRICS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "memory_bytes": ("process_resident_memory_bytes", {}),
     "cpu_seconds": ("process_cpu_seconds_total", {}),
 }
-# These go up and down: not their difference is of interest, but the most of them.
+# Gauges, whose maximum is reported instead of a difference.
 GAUGES: Final = ("tensor_bytes", "memory_bytes")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a server had counted at a time (in seconds from the start of the program)."""
+    """A server's metrics at a time, in seconds since the start of the program."""
 
     seconds: float = 0.0
     operations: float = 0.0
@@ -56,7 +56,7 @@ class Sample:
     cpu_seconds: float = 0.0
 
     def since(self, before: Sample) -> Sample:
-        """Return what was counted since ``before``; gauges and the time stay as they are."""
+        """Return the differences since ``before``; gauges and the time stay unchanged."""
         kept = (*GAUGES, "seconds")
         return Sample(
             *(
@@ -85,11 +85,11 @@ def parse(text: str, seconds: float) -> Sample:
 
 @dataclass
 class Watch:
-    """Asks every node again and again while it is entered. A node that does not tell has none."""
+    """Samples every node while the context is entered. A node without metrics has no samples."""
 
     cluster: Cluster
     samples: dict[Node, list[Sample]] = field(default_factory=dict)
-    nbytes: int = 0  # what the asking itself brought
+    nbytes: int = 0  # traffic of the sampling itself
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ class Watch:
             self._ask(node)
 
     def total(self, node: Node) -> Sample | None:
-        """Return what a node counted while it was watched, and the most it held."""
+        """Return a node's counters while it was watched, and the maxima of its gauges."""
         samples = self.samples[node]
         if not samples:
             return None

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run on a GPU everything that can be: recorded sessions, kernels, modules, and servers in processes
-# of their own. From the root of the repository, with CuPy and the test dependencies installed.
+# Run all tests that support a GPU: recorded sessions, kernels, modules, and servers in separate
+# processes. Run from the root of the repository, with CuPy and the test dependencies installed.
 # Arguments go to pytest: tests/gpu/run.sh -x
 set -u
 export BURN_REMOTE_TEST_BACKEND=cupy

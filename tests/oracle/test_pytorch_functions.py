@@ -1,4 +1,4 @@
-"""Functions with PyTorch's names take PyTorch's arguments and give PyTorch's results."""
+"""Functions named like PyTorch's accept its arguments and return its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group 
 functional = torch.nn.functional
 pytestmark = [
     pytest.mark.oracle,
-    # PyTorch announces another meaning of the mean of kl_div.
+    # PyTorch warns that it will change the mean of kl_div.
     pytest.mark.filterwarnings("ignore:reduction. 'mean' divides"),
 ]
 

@@ -1,6 +1,6 @@
-"""Where Burn's definitions are PyTorch's, the kernels and their gradients agree with PyTorch.
+"""Kernels and gradients that Burn defines like PyTorch agree with PyTorch.
 
-Gradients are those of PyTorch's own differentiation, with random ones coming in.
+The reference gradients come from PyTorch's autograd, with random output gradients.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_transposed_convolutions_agree(layer: Convolution) -> None:
     options = dict(layer.options)
     extra = options["padding_out"]
     sides = zip(extra, options["stride"], options["dilation"], strict=True)
-    # PyTorch refuses what Burn takes.
+    # PyTorch refuses paddings that Burn accepts.
     assume(all(added < max(stride, dilation) for added, stride, dilation in sides))
     found = run(f"ConvTranspose{layer.rank}d", layer.x, layer.weight, layer.bias, **options)
     options["output_padding"] = options.pop("padding_out")
@@ -86,7 +86,7 @@ def test_deformable_convolutions_and_their_gradients_agree(
     sizes = [(size + 2 * padding - 2 * dilation - 1) // stride + 1 for size in (7, 6)]
     taps = 9 * groups[1]
     x, weight = normal(1, 2, 4, 7, 6), normal(2, 4, 4 // groups[0], 3, 3)
-    # Not at whole steps, where a gradient has two sides.
+    # Not integers, where the gradient is not defined.
     offset = normal(3, 2, 2 * taps, *sizes)
     mask, bias = normal(4, 2, taps, *sizes) if masked else None, normal(5, 4)
 
@@ -107,7 +107,7 @@ def test_deformable_convolutions_and_their_gradients_agree(
 
 
 def comparable(layer: Pooling) -> bool:
-    """Whether PyTorch takes a pooling and counts its windows as Burn does."""
+    """Whether PyTorch accepts a pooling and has the same windows as Burn."""
     kernel, stride, padding, _ = layer.geometry
     limited = all(2 * pad <= taps for pad, taps in zip(padding, kernel, strict=True))
     # In ceil mode PyTorch drops a last window that starts past the input.
@@ -123,7 +123,7 @@ def test_maxima_their_indices_and_gradients_agree(layer: Pooling) -> None:
     pool = getattr(functional, f"max_pool{layer.rank}d")
     x = leaf(layer.x)
     expected, places = pool(x, **options, return_indices=True)
-    # Of a window of nothing but padding PyTorch's index lies outside the input, Burn's is -1.
+    # For a window of padding only, PyTorch's index is outside the input, and Burn's is -1.
     assume(bool(torch.isfinite(expected).all()))
     agree(run(name, layer.x, **options), expected)
     requested = (spec_of(places.numpy().astype(np.float64)), spec_of(places.numpy()))
@@ -203,7 +203,7 @@ def test_attention_agrees(shape: tuple[int, ...], kind: str, scale: float | None
     query, key = normal(1, batch, heads, queries, dim), normal(2, batch, heads, keys, dim)
     value, bias = normal(3, batch, heads, keys, width), normal(4, batch, heads, queries, keys)
     hidden = bias > 0.5
-    hidden[..., 0] = False  # PyTorch makes NaN of queries that see nothing, Burn zeros
+    hidden[..., 0] = False  # fully masked queries give NaN in PyTorch, zeros in Burn
     causal = kind == "causal"
     masks = {"mask": torch.from_numpy(~hidden), "bias": torch.from_numpy(bias)}
     expected = functional.scaled_dot_product_attention(

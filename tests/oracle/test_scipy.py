@@ -1,4 +1,4 @@
-"""What SciPy has too: convolution, filters, interpolation, transforms, special functions."""
+"""Comparison with SciPy: convolution, filters, interpolation, transforms, special functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def every_binade(dtype: type[np.floating[Any]], low: int, high: int) -> Array:
 
 
 def units(found: Array, exact: Array) -> Any:
-    """Return how many units in the last place of the exact value each result is off."""
+    """Return the error of each result in units in the last place of the exact value."""
     # Just below 1 the spacing is that of the numbers which the results could be.
     size = np.nextafter(np.abs(exact).astype(found.dtype), found.dtype.type(0))
     return np.abs(found.astype(exact.dtype) - exact) / np.spacing(size)

@@ -213,7 +213,7 @@ def test_a_result_that_took_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(plans, "time", SimpleNamespace(monotonic=lambda: next(now)))
     run = timed(lambda: "result", 2.0)
     assert run() == "result"
-    with pytest.raises(QuotaExceeded, match="it took 3, 2 are allowed"):
+    with pytest.raises(QuotaExceeded, match="it took 3 seconds, 2 are allowed"):
         run()
 
 

@@ -207,7 +207,7 @@ async def test_only_so_many_sessions_are_open_and_each_is_ended_once() -> None:
     sessions = Sessions(1)
     running = Running()
     sessions.add(running.session)
-    with pytest.raises(HandshakeRefused, match="the server has 1 sessions"):
+    with pytest.raises(HandshakeRefused, match="the server has 1 open sessions"):
         sessions.draw_id()
     assert [*sessions] == [running.session]
     sessions.remove(running.session)
