@@ -72,7 +72,7 @@ class Allocations:
         ``inputs`` are tensors whose memory it may share. Returns the array, or a copy if its
         allocation is larger than the array and the excess does not fit into the quota.
         """
-        root = self._root(array)
+        root = array if array.base is None else self._root(array)
         record = self.records.get(id(root))
         if record is not None:
             if record.shown >= record.size and not record.was_lent:  # nothing is held
@@ -120,7 +120,7 @@ class Allocations:
     def forget(self, array: Any) -> None:
         """Count an array as dropped from the table."""
         size = self._nbytes(array)
-        key = id(self._root(array))
+        key = id(array if array.base is None else self._root(array))
         record = self.records.get(key)
         if record is not None:
             shown = record.shown - size

@@ -30,6 +30,8 @@ DECODED_BYTE_COST: Final = 30
 # Copying one element into the order of the wire.
 READ_COST: Final = 1
 
+_INTEGER: Final = frozenset({int})
+
 
 def batch_cost(
     batch: Batch, numbered: Mapping[int, Plan], *, size: int, binds_slowly: bool
@@ -64,6 +66,6 @@ def batch_cost(
 
 def _elements(shape: object) -> int:
     """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
-    if type(shape) is not tuple or not all(type(size) is int for size in shape):
+    if type(shape) is not tuple or not _INTEGER.issuperset(map(type, shape)):
         raise TypeError("a shape must be a list of integers")
     return math.prod(shape)

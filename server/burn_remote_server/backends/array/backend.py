@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import numpy as np
@@ -79,8 +80,8 @@ class ArrayBackend(Backend):
             array = array.astype(wanted)
         return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
 
-    def nbytes(self, array: Any) -> int:
-        return int(array.nbytes)
+    # Called for each tensor that is dropped: a function of Python takes twice as long.
+    nbytes = staticmethod(operator.attrgetter("nbytes"))  # type: ignore[assignment]
 
     def root(self, array: Any) -> Any:
         base = array.base
