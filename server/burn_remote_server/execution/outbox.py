@@ -34,10 +34,10 @@ __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 # A complete frame, or a frame in two parts: header and payload.
 Frame = bytes | tuple[bytes, memoryview]
 
-# Smaller frames are counted only if more than ``UNCOUNTED_FRAMES`` are queued: counting one takes a
-# microsecond, and so many take less than ``FREE_OVERHEAD_BYTES``.
-COUNTED_BYTES: Final = 1024
-UNCOUNTED_FRAMES: Final = 256
+# Smaller frames are counted only if ``UNCOUNTED_FRAMES`` are queued or not acknowledged: counting
+# one takes two microseconds, and so many take less than ``FREE_OVERHEAD_BYTES``.
+COUNTED_BYTES: Final = 2048
+UNCOUNTED_FRAMES: Final = 96
 
 
 def held_bytes(size: int) -> int:
@@ -189,7 +189,7 @@ class NativeOutbox:
 
     def _append_within_quota(self, frame: bytes) -> None:
         if self._account is not None and (
-            len(frame) >= COUNTED_BYTES or len(self._frames) >= UNCOUNTED_FRAMES
+            len(frame) >= COUNTED_BYTES or len(self._frames) + len(self.window) >= UNCOUNTED_FRAMES
         ):
             self._account.add(held_bytes(len(frame)))
             frame = _CountedFrame(frame)
