@@ -99,11 +99,13 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
     Threads hold such functions of a session that they must not keep alive.
     """
-    reference = weakref.WeakMethod(method)
+    # Not ``WeakMethod``, which is a function of Python; this one is called for each frame.
+    reference = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+    function = method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> Any:
-        bound = reference()
-        return None if bound is None else bound(*arguments)
+        owner = reference()
+        return None if owner is None else function(owner, *arguments)
 
     return call
 

@@ -80,11 +80,11 @@ class Checks:
             if len(sealed) <= COPIED_BYTES
             else memoryview(sealed)[_HEADER_BYTES:]
         )
-        if len(sealed) < _HEADER_BYTES or sealed[:1] != _MARK:
-            raise GarbledBytes(
-                "a frame without a checksum arrived over a link whose frames have one"
-            )
-        if xxh3_64_digest(frame, self._received) != sealed[1:_HEADER_BYTES]:
+        if sealed[:_HEADER_BYTES] != _MARK + xxh3_64_digest(frame, self._received):
+            if len(sealed) < _HEADER_BYTES or sealed[:1] != _MARK:
+                raise GarbledBytes(
+                    "a frame without a checksum arrived over a link whose frames have one"
+                )
             raise GarbledBytes(
                 f"frame {self._received:,} of {len(frame):,} bytes does not match its checksum"
             )

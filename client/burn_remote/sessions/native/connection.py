@@ -90,7 +90,10 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._sending = threading.Lock()
-        self._changed = threading.Condition()  # guards ``_end``, ``_link`` and ``error``
+        # Guards ``_end``, ``_link`` and ``error``. Entering a condition calls functions of Python,
+        # so sending and receiving a frame take its lock instead.
+        self._state_lock = threading.RLock()
+        self._changed = threading.Condition(self._state_lock)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         self._link, self.welcome = self._open(timeout_seconds, None)
         self._end.fire(Event.OPENED)
@@ -122,7 +125,7 @@ class Connection:
 
     def note_received(self, link: int) -> bool:
         """Count a session frame of a link. ``False``: ignore it, a later link brings it again."""
-        with self._changed:
+        with self._state_lock:
             return self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
@@ -151,9 +154,10 @@ class Connection:
     def _send_if_room(self, frame: bytes, payload: memoryview | None) -> bool:
         size = len(frame) + (len(payload) if payload is not None else 0)
         with self._sending:
-            with self._changed:
-                self._raise_error()
-                if not self._has_room():
+            with self._state_lock:
+                if self.error is not None:
+                    raise fresh(self.error)
+                if self._end.window.bytes >= REPLAY_BYTES:
                     return False
                 if self._is_resumable:
                     kept = None if payload is None else payload.tobytes()
@@ -343,11 +347,8 @@ class Connection:
         self.error = error
         self._end = SessionEnd(Role.CLIENT)
         self._sending = threading.Lock()
-        self._changed = threading.Condition()
-
-    def _raise_error(self) -> None:
-        if self.error is not None:
-            raise fresh(self.error)
+        self._state_lock = threading.RLock()
+        self._changed = threading.Condition(self._state_lock)
 
 
 def _say_closing(link: BlockingLink) -> None:
