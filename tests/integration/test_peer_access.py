@@ -208,6 +208,6 @@ def test_a_client_cannot_make_a_server_ask_other_programs_for_their_pages(
     ):
         other.setblocking(False)
         address = f"ws://127.0.0.1:{other.getsockname()[1]}{path}"
-        assert "no server's device" in refusal(address, device)
+        assert "is not the address of a device" in refusal(address, device)
         with pytest.raises(BlockingIOError):
             other.accept()  # nobody came

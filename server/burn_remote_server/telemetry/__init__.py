@@ -1,1 +1,1 @@
-"""What does a server tell: logs, metrics, health?"""
+"""Logs, counters and metrics of a server."""
