@@ -94,6 +94,8 @@ class Engine:
         self._transfer_domain = transfer_domain
         self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
+        # Position in the batch of the task that is being executed; its length at the end.
+        self.place = 0
         # Wraps a callback: the device may call the result from its own thread, and the callback
         # then runs in the session's order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
@@ -120,6 +122,7 @@ class Engine:
         numbered = self._interpreter.numbered
         tasks = batch.tasks
         for place, task in enumerate(tasks):
+            self.place = place
             try:
                 plan = numbered.get(task[0])
             except (TypeError, IndexError):
@@ -132,6 +135,7 @@ class Engine:
                 invoke(plan, task[1:], dying)
             else:
                 raise plan.wrong_tensors(task[1:])
+        self.place = len(tasks)
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
@@ -69,18 +69,6 @@ def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
     return LocalLink(backend, Settings(), custom)
 
 
-class _Progress(tuple[Any, ...]):
-    """The tasks of a batch; ``place`` is the position of the task that is being executed."""
-
-    place = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for place, task in enumerate(super().__iter__()):
-            self.place = place
-            yield task
-        self.place = len(self)
-
-
 class LocalLink:
     """A ``BlockingLink`` to an in-process engine; ``send`` returns when the frame is executed.
 
@@ -107,10 +95,11 @@ class LocalLink:
             fetch_timeout_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
-        # Frames that were sent and are not fully executed, and the progress of the first one.
+        # Frames that were sent and are not fully executed; the first one, once it is begun; and
+        # what an interrupt has left of its tasks.
         self._sent: deque[bytes] = deque()
-        self._progress: _Progress | None = None
         self._begun: bytes | None = None
+        self._rest: tuple[Any, ...] | None = None
         self._arrived = threading.Condition()
         self._running = threading.Lock()
         self._is_open = False
@@ -142,22 +131,17 @@ class LocalLink:
 
     def _execute_sent(self) -> None:
         with self._running:
-            while self._sent:
+            sent = self._sent
+            while sent:
                 if not self.closed:
-                    self._execute(self._sent[0])
-                self._sent.popleft()
-                self._push_responses()
-
-    def _execute(self, frame: bytes) -> None:
-        try:
-            self._context.run(self._take, frame)
-        except BurnRemoteError as error:
-            self._send_message(Closing(error) if self._is_open else Refused(error))
-            self._free()
-
-    def _push_responses(self) -> None:
-        while (out := self._outbox.take()) is not None:
-            self._push(out if isinstance(out, bytes) else out[0] + out[1])
+                    try:
+                        self._context.run(self._take, sent[0])
+                    except BurnRemoteError as error:
+                        self._send_message(Closing(error) if self._is_open else Refused(error))
+                        self._free()
+                sent.popleft()
+                while (out := self._outbox.take()) is not None:
+                    self._push(out if isinstance(out, bytes) else out[0] + out[1])
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         """Execute a frame that is given in two parts."""
@@ -223,12 +207,16 @@ class LocalLink:
     def _take(self, frame: bytes) -> None:
         message = decode_frame(frame)
         is_repeated = self._begun is frame  # an interrupt stopped its execution
-        self._begun = frame
+        if not is_repeated:
+            self._begun, self._engine.place = frame, 0
         if isinstance(message, Hello):
             self._open_session(message)
         elif isinstance(message, Batch):
             self._outbox.window.acknowledge(message.received)
-            self._run(message)
+            if is_repeated:
+                self._run_rest(message)
+            else:
+                self._engine.run(message)
         elif isinstance(message, Chunk):
             self._engine.write_chunk(message, is_repeated=is_repeated)
         elif isinstance(message, Acknowledged):
@@ -238,18 +226,16 @@ class LocalLink:
         else:
             raise ProtocolViolation(f"a client must not send {type(message).__name__}")
 
-    def _run(self, batch: Batch) -> None:
-        """Execute a batch, or the rest of one that an interrupt stopped."""
-        progress = self._progress
-        if progress is None:
-            progress = self._progress = _Progress(batch.tasks)
-        else:
-            place = progress.place
-            if place < len(progress) and self._engine.fail_interrupted(progress[place]):
-                place += 1
-            progress = self._progress = _Progress(progress[place:])
-        self._engine.run(Batch(batch.received, progress))
-        self._progress = None
+    def _run_rest(self, batch: Batch) -> None:
+        """Execute the rest of a batch that an interrupt stopped."""
+        tasks = batch.tasks if self._rest is None else self._rest
+        place = self._engine.place
+        if place < len(tasks) and self._engine.fail_interrupted(tasks[place]):
+            place += 1
+        # Stores only, between which no interrupt can come.
+        self._rest, self._engine.place = tasks[place:], 0
+        self._engine.run(Batch(batch.received, self._rest))
+        self._rest = None
 
     def _open_session(self, hello: Hello) -> None:
         limits = {
