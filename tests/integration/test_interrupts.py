@@ -38,6 +38,13 @@ RECEIVING = frozenset(
 )
 
 
+@pytest.fixture
+def unattended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread that waits be the only one that reads: it is where interrupts come."""
+    monkeypatch.setattr(Receiver, "start", lambda receiver: None)
+
+
+@pytest.mark.usefixtures("unattended")
 def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
     device: br.Device,
 ) -> None:
