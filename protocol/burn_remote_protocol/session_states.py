@@ -56,6 +56,7 @@ __all__ = [
     "TRANSITIONS",
     "Duty",
     "Event",
+    "Handover",
     "ReplayWindow",
     "Role",
     "SessionEnd",
@@ -183,26 +184,41 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
 # fmt: on
 
 
-class ReplayWindow(Generic[F]):
-    """The frames that the other end may lack. Not thread-safe."""
+class Handover:
+    """Tells who appends a frame, also after an interrupt, whether the window has it."""
+
+    __slots__ = ("is_done",)
 
     def __init__(self) -> None:
-        self._frames: deque[tuple[F, int]] = deque()
+        self.is_done = False
+
+
+class ReplayWindow(Generic[F]):
+    """The frames that the other end may lack. Not thread-safe.
+
+    ``sent`` is the number of session frames sent since the session opened. A ``KeyboardInterrupt``
+    may come at any line: each method can be called again, and a frame counts once ``sent`` does.
+    """
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[F, int, int]] = deque()  # with their sizes and numbers
         self.acknowledged = 0
+        self.sent = 0
         self.bytes = 0
 
-    @property
-    def sent(self) -> int:
-        """Session frames sent since the session opened."""
-        return self.acknowledged + len(self._frames)
-
     def __len__(self) -> int:
-        return len(self._frames)
+        return self.sent - self.acknowledged
 
-    def append(self, frame: F, size: int) -> None:
+    def append(self, frame: F, size: int, handover: Handover | None = None) -> None:
         """Keep a frame that is about to be sent."""
-        self._frames.append((frame, size))
+        handover = handover or Handover()
+        number = self.sent + 1
+        while self._frames and self._frames[-1][2] >= number:
+            self._frames.pop()  # an interrupt came before it counted
         self.bytes += size
+        self._frames.append((frame, size, number))
+        # One statement without a call: no interrupt comes in between.
+        self.sent, handover.is_done = number, True
 
     def acknowledge(self, received: int) -> None:
         """Forget the first ``received`` frames; a count that was exceeded before changes nothing.
@@ -215,14 +231,15 @@ class ReplayWindow(Generic[F]):
             raise ProtocolViolation(
                 f"the other end acknowledges {received:,} frames; {self.sent:,} were sent"
             )
-        while self.acknowledged < received:
-            _, size = self._frames.popleft()
-            self.bytes -= size
-            self.acknowledged += 1
+        self.acknowledged = max(self.acknowledged, received)
+        while self._frames and self._frames[0][2] <= self.acknowledged:
+            self.bytes -= self._frames.popleft()[1]
+        if not self._frames:
+            self.bytes = 0  # whatever interrupts left
 
     def frames(self) -> Iterator[F]:
         """Return what must be sent again, oldest first."""
-        return (frame for frame, _ in [*self._frames])
+        return (frame for frame, _, number in [*self._frames] if number <= self.sent)
 
 
 class SessionEnd(Generic[F]):

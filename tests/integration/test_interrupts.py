@@ -101,8 +101,8 @@ def test_an_interrupted_upload_leaves_nothing_on_the_server(
         send = connection.send
         sent = []
 
-        def interrupted(*frame: Any) -> None:
-            send(*frame)
+        def interrupted(*frame: Any, **options: Any) -> None:
+            send(*frame, **options)
             sent.append(frame)
             if len(sent) == 3 or dialect != "native":
                 raise KeyboardInterrupt

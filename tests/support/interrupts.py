@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
@@ -14,7 +15,9 @@ __all__ = ["InterruptAt"]
 class InterruptAt:
     """Raises ``KeyboardInterrupt`` when this thread comes to the n-th line of the given code.
 
-    Lines of the functions in ``codes`` are counted, and of those that they define.
+    Lines of the functions in ``codes`` are counted, but not the end of a ``with`` block and the
+    word ``try``: CPython runs no signal's handler between the last call of a block and the call of
+    ``__exit__``, nor at ``try``, which does nothing.
     """
 
     def __init__(self, line: int, codes: frozenset[CodeType]) -> None:
@@ -22,6 +25,7 @@ class InterruptAt:
         self.has_come = False
         self.place = ""
         self._codes = codes
+        self._entered: set[tuple[FrameType, int]] = set()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -41,10 +45,20 @@ class InterruptAt:
         return self._count
 
     def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line" and not self.has_come:
+        if event == "line" and not self.has_come and not self._cannot_be_interrupted(frame):
             self.lines_left -= 1
             if self.lines_left < 0:
                 self.has_come = True
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
                 raise KeyboardInterrupt
         return self._count
+
+    def _cannot_be_interrupted(self, frame: FrameType) -> bool:
+        """Tell whether the line is ``try``, or a ``with`` statement that was entered before."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if not line.startswith("with "):
+            return line == "try:"
+        key = (frame, frame.f_lineno)
+        is_end = key in self._entered
+        self._entered.add(key)
+        return is_end

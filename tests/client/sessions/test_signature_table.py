@@ -23,6 +23,7 @@ def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
     for expected, size in enumerate((3, 4)):
         signed = negation(size)
         numbered, task = numbering.take(signed)
+        numbering.keep(numbered)
         assert numbered == (expected, signed, 4 * size)
         assert task is not None
         assert decode_task(unpack_frozen(task)) == Define(expected, signed)
@@ -36,9 +37,21 @@ def test_a_number_that_is_used_again_forgets_the_signature_that_had_it(
     numbering = SignatureTable()
     first, second, third = (negation(size) for size in (1, 2, 3))
     for signed in (first, second, third):
-        numbering.take(signed)
+        numbering.keep(numbering.take(signed)[0])
     assert [number for number, _, _ in numbering.known.values()] == [1, 0]
     assert id(first) not in numbering.known
+
+
+def test_a_number_that_was_taken_and_not_kept_is_given_to_the_next_signature() -> None:
+    numbering = SignatureTable()
+    first, second = negation(1), negation(2)
+    assert numbering.take(first)[0][0] == 0
+    assert id(first) not in numbering.known
+    numbered, task = numbering.take(second)
+    assert task is not None
+    assert decode_task(unpack_frozen(task)) == Define(0, second)
+    numbering.keep(numbered)
+    assert numbering.take(first)[0][0] == 1
 
 
 def test_a_long_definition_gets_no_number() -> None:

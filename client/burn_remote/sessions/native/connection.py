@@ -37,6 +37,7 @@ from burn_remote_protocol.session_states import (
     REPLAY_BYTES,
     Duty,
     Event,
+    Handover,
     Role,
     SessionEnd,
     State,
@@ -123,6 +124,11 @@ class Connection:
         """Whether ``acknowledge`` should be called soon."""
         return self._beat_due or self._end.owes_acknowledgement
 
+    @property
+    def received(self) -> int:
+        """The session frames received so far."""
+        return self._end.received
+
     def note_received(self, link: int) -> bool:
         """Count a session frame of a link. ``False``: ignore it, a later link brings it again."""
         with self._state_lock:
@@ -137,13 +143,20 @@ class Connection:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def send(self, frame: bytes, payload: memoryview | None = None) -> None:
+    def send(
+        self,
+        frame: bytes,
+        payload: memoryview | None = None,
+        handover: Handover | None = None,
+    ) -> None:
         """Send a session frame, or keep it until the connection is back.
 
-        Blocks while the replay window is full: that is the backpressure. Raises the session's
-        error once it has ended.
+        Blocks while the replay window is full: that is the backpressure. After an interrupt,
+        ``handover`` says whether the frame counts as sent; it arrives once if it does, else never.
+        Raises the session's error once it has ended.
         """
-        while not self._send_if_room(frame, payload):
+        handover = handover or Handover()
+        while not self._send_if_room(frame, payload, handover):
             # Without the sending lock: resuming, which makes room, needs it.
             with self._changed:
                 self._changed.wait_for(self._has_room)
@@ -151,26 +164,45 @@ class Connection:
     def _has_room(self) -> bool:
         return self.error is not None or self._end.window.bytes < REPLAY_BYTES
 
-    def _send_if_room(self, frame: bytes, payload: memoryview | None) -> bool:
+    def _send_if_room(self, frame: bytes, payload: memoryview | None, handover: Handover) -> bool:
         size = len(frame) + (len(payload) if payload is not None else 0)
         with self._sending:
-            with self._state_lock:
-                if self.error is not None:
-                    raise fresh(self.error)
-                if self._end.window.bytes >= REPLAY_BYTES:
-                    return False
-                if self._is_resumable:
-                    kept = None if payload is None else payload.tobytes()
-                    self._end.window.append((frame, kept), size)
-                    # The copy is what is checked and sent: a program may change its array while
-                    # another thread sends it.
-                    payload = None if kept is None else memoryview(kept)
-                link = self._link if self._is_attached else None
-            self.traffic.frames_sent += 1
-            self.traffic.bytes_sent += size
-            if link is not None:
-                self._pass_on(link, frame, payload)
+            link = self._link
+            is_passed_on = False
+            try:
+                with self._state_lock:
+                    if self.error is not None:
+                        raise fresh(self.error)
+                    if self._end.window.bytes >= REPLAY_BYTES:
+                        return False
+                    if self._is_resumable:
+                        kept = None if payload is None else payload.tobytes()
+                        # The copy is what is checked and sent: a program may change its array while
+                        # another thread sends it.
+                        payload = None if kept is None else memoryview(kept)
+                        self._end.window.append((frame, kept), size, handover)
+                    is_attached = self._is_attached
+                    link = self._link
+                self.traffic.frames_sent += 1
+                self.traffic.bytes_sent += size
+                handover.is_done = True
+                if is_attached:
+                    self._pass_on(link, frame, payload)
+                is_passed_on = True
+            except BurnRemoteError:
+                raise
+            except BaseException:
+                # Ctrl-C: nobody knows how much of the frame the link has. A new link sends it
+                # again from the window, unless the server has it.
+                if handover.is_done and not is_passed_on:
+                    self._interrupted(link)
+                raise
         return True
+
+    def _interrupted(self, link: BlockingLink) -> None:
+        if self._is_resumable or isinstance(link, CheckedLink):
+            reason = f"the program was interrupted while it sent to {link.address}"
+            self._break(link, ConnectionLost(reason))
 
     def acknowledge(self) -> None:
         """Tell the server what has arrived, in a frame of its own."""

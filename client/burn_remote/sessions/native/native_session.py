@@ -61,6 +61,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
@@ -96,12 +97,14 @@ class NativeSession:
         self._undropped_bytes = 0
         self._numbering: Final = SignatureTable()
         self._numbers: Final = self._numbering.known  # at hand: each operation looks there
+        # The last batch that was passed on, and how many of the tasks it has.
+        self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
+        self._dropping: list[int] = []  # those of the next ``Drop``
         self._flush_scheduled = False
-        # The last frame that was received, and whether it was counted.
-        self._handling: bytes | memoryview = b""
-        self._is_counted = False
+        # The last frame that was received, and how many were counted before it.
+        self._handling: tuple[bytes | memoryview, int] = (b"", 0)
         self._answers: Final = ResponseRouter(self._locations)
         self._connection: Final = Connection(
             dial,
@@ -131,37 +134,42 @@ class NativeSession:
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue one operation; see ``Session.execute``."""
         count = len(signature.outputs)
-        with self._lock:
-            self._raise_error()
-            numbered = self._numbers.get(id(signature)) or self._number(signature)
-            first = self._next_tensor
-            self._next_tensor = end = first + count
-            if count == 1:
-                task = [numbered[0], *inputs, first]
-            else:
-                task = [numbered[0], *inputs, *range(first, end)]
-            if numbered[0] == IN_FULL:
-                encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
-            else:
-                encoded = self._pack(task)
-            self._locations.note(first)
-            self._connection.traffic.operations += 1
-            undropped = self._undropped_bytes + numbered[2]
-            if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
-                self._append_drops()
-            self._undropped_bytes += numbered[2]
-            try:
+        first = end = 0
+        try:
+            with self._lock:
+                self._raise_error()
+                numbered = self._numbers.get(id(signature)) or self._number(signature)
+                first = self._next_tensor
+                self._next_tensor = end = first + count
+                if count == 1:
+                    task = [numbered[0], *inputs, first]
+                else:
+                    task = [numbered[0], *inputs, *range(first, end)]
+                if numbered[0] == IN_FULL:
+                    encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
+                else:
+                    encoded = self._pack(task)
+                self._locations.note(first)
+                self._connection.traffic.operations += 1
+                undropped = self._undropped_bytes + numbered[2]
+                if self._dropped and (
+                    undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
+                ):
+                    self._append_drops()
+                self._undropped_bytes += numbered[2]
                 self._append(encoded)
-            except BaseException:
-                # Ctrl-C while a full batch is sent: nobody will hold the outputs.
+            return first
+        except BaseException:
+            # Ctrl-C: nobody will hold the outputs.
+            if end:
                 self._dropped.extend(range(first, end))
-                raise
-        return first
+            raise
 
     def _number(self, signature: Signature) -> Numbered:
         numbered, definition = self._numbering.take(signature)
         if definition is not None:
             self._append(definition)
+            self._numbering.keep(numbered)
         return numbered
 
     def reserve(self) -> int:
@@ -194,8 +202,7 @@ class NativeSession:
         """Free a tensor with the next batch. Lock-free: it is called by ``__del__``."""
         self._dropped.append(tensor)
         if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._flusher.schedule(self)
+            self._flush_soon()
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -281,28 +288,43 @@ class NativeSession:
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
             self._flush()
         elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._flusher.schedule(self)
+            self._flush_soon()
 
     def _append_drops(self) -> None:
         self._undropped_bytes = 0
-        dropped = self._dropped
-        while dropped:
-            # Another thread's __del__ may append meanwhile: what is counted now can be popped.
-            count = min(len(dropped), BATCH_TASKS)
-            task = encode_task(Drop(tuple(dropped.popleft() for _ in range(count))))
+        dropped, dropping = self._dropped, self._dropping
+        while dropped or dropping:
+            while dropped and len(dropping) < BATCH_TASKS:
+                # Handed over, then removed: after an interrupt in between a tensor is dropped
+                # twice, which servers ignore.
+                dropping.append(dropped[0])
+                dropped.popleft()
+            task = encode_task(Drop(tuple(dropping)))
             self._tasks.append(task)
             self._task_bytes += len(task)
+            dropping.clear()
 
     def _flush(self) -> None:
-        if self._dropped:
+        self._forget_sent()
+        if self._dropped or self._dropping:
             self._append_drops()
         if not self._tasks:
             return
         frame = encode_batch(self._connection.take_received(), self._tasks)
-        self._tasks.clear()
-        self._task_bytes = 0
-        self._connection.send(frame)
+        handover = Handover()
+        self._leaving = (handover, len(self._tasks))
+        try:
+            self._connection.send(frame, handover=handover)
+        finally:
+            self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        """Remove the tasks that the connection has. Done again if an interrupt comes before."""
+        handover, count = self._leaving
+        if handover.is_done and count:
+            self._task_bytes = 0
+            # One statement without a call: no interrupt comes in between.
+            self._tasks, self._leaving = self._tasks[count:], (handover, 0)
 
     def flush(self) -> None:
         """Send what waits, now."""
@@ -335,28 +357,32 @@ class NativeSession:
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
         """Handle a frame of the link with this number, again if an interrupt came before."""
-        is_repeated = frame is self._handling
+        is_repeated = frame is self._handling[0]
         if not is_repeated:
-            self._handling, self._is_counted = frame, False
-        if not is_repeated:
+            self._handling = (frame, self._connection.received)
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
         if isinstance(message, Acknowledged):
             self._connection.note_acknowledged(message.received)
             return
-        if not isinstance(message, Closing) and not self._is_counted:
-            self._is_counted = True
-            if not self._connection.note_received(link):
-                return
+        is_counted = self._connection.received != self._handling[1]
+        is_uncounted = not isinstance(message, Closing) and not is_counted
+        if is_uncounted and not self._connection.note_received(link):
+            return
         self._answers.take(message, is_repeated=is_repeated)
         if self._connection.acknowledgement_due:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if not self._flush_scheduled:
+        if self._flush_scheduled:
+            return
+        try:
             self._flush_scheduled = True
             self._flusher.schedule(self)
+        except BaseException:
+            self._flush_scheduled = False
+            raise
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -33,7 +33,11 @@ class SignatureTable:
         self._defined = 0
 
     def take(self, signature: Signature) -> tuple[Numbered, bytes | None]:
-        """Number a signature that is not known; return the task that defines it, if one shall."""
+        """Number a signature that is not known; return the task that defines it, if one shall.
+
+        The number counts once the task was appended to a batch and ``keep`` was called. If an
+        interrupt comes before, the next signature gets the same number.
+        """
         size = sum(spec.nbytes for spec in signature.outputs)
         position = self._defined % MAX_SIGNATURES
         encoded = encode_task(Define(position, signature))
@@ -41,8 +45,12 @@ class SignatureTable:
             return (IN_FULL, signature, size), None
         replaced = self._ring[position]
         if replaced is not None:
-            del self.known[replaced]
+            self.known.pop(replaced, None)
+        return (position, signature, size), encoded
+
+    def keep(self, numbered: Numbered) -> None:
+        """Know a signature by the number that ``take`` gave it."""
+        position, signature, _ = numbered
         self._ring[position] = id(signature)
-        numbered = self.known[id(signature)] = (position, signature, size)
+        self.known[id(signature)] = numbered
         self._defined += 1
-        return numbered, encoded

@@ -1,0 +1,328 @@
+"""A native session sends each task once and in order, also where Ctrl-C comes in between."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from burn_remote.sessions import lifetime
+from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.native import connection, native_session, response_router, signature_table
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote_protocol import session_states
+from burn_remote_protocol.dialects.native import CHUNK_BYTES
+from burn_remote_protocol.dtypes import F32, DTypeUsage
+from burn_remote_protocol.errors import ClosedDevice, ConnectionLost, OperationFailed
+from burn_remote_protocol.links import checked
+from burn_remote_protocol.messages import (
+    BeginUpload,
+    Cleanup,
+    Execute,
+    Failed,
+    Fetch,
+    Read,
+    Seed,
+    Sync,
+    Upload,
+)
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
+from support.interrupts import InterruptAt
+from support.kernels import signature
+from support.native_end import NativeEnd
+from support.specs import f32
+
+PATIENCE_SECONDS = 5.0
+LARGE = TensorSpec((3 * 128 * 1024,), F32)  # three chunks
+
+
+def zeros(size: int) -> Signature:
+    return sign(base.ZEROS, TensorUse(f32(size), TensorStatus.NOT_INIT))
+
+
+def opened(end: NativeEnd) -> NativeSession:
+    return NativeSession(end.dial, token=None, timeout_seconds=PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def end() -> NativeEnd:
+    return NativeEnd()
+
+
+@pytest.fixture
+def session(end: NativeEnd) -> Iterator[NativeSession]:
+    session = opened(end)
+    yield session
+    session.close()
+    assert not end.errors
+
+
+def synced(session: NativeSession) -> None:
+    session.sync().result(PATIENCE_SECONDS)
+
+
+def test_operations_leave_in_order_with_ids_that_are_never_used_again(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    first, second = zeros(1), zeros(2)
+    ids = [session.execute(each, []) for each in (first, second, first)]
+    assert len(set(ids)) == 3
+    synced(session)
+    assert end.tasks[:3] == [(first, (ids[0],)), (second, (ids[1],)), (first, (ids[2],))]
+    assert isinstance(end.tasks[3], Sync)
+
+
+def test_several_outputs_have_consecutive_ids(session: NativeSession, end: NativeEnd) -> None:
+    signed = signature("Numeric.MaxDimWithIndices", f32(2, 3), dim=0)
+    x = session.reserve()
+    first = session.execute(signed, [x])
+    after = session.reserve()
+    assert after == first + 2
+    synced(session)
+    assert end.tasks[0] == (signed, (x, first, first + 1))
+
+
+def test_a_signature_too_long_for_a_number_is_sent_in_full(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    joined = signature("Base.Cat", tuple(f32(1) for _ in range(500)), dim=0)
+    inputs = [session.reserve() for _ in range(500)]
+    output = session.execute(joined, inputs)
+    synced(session)
+    sent = end.tasks[0]
+    assert isinstance(sent, Execute)
+    assert sent.operation == (joined, (*inputs, output))
+
+
+def test_a_full_batch_leaves_without_being_asked_for(
+    session: NativeSession, end: NativeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_flush_soon", lambda: None)
+    before = session.traffic.frames_sent
+    signed = zeros(1)
+    for _ in range(BATCH_TASKS):
+        session.execute(signed, [])
+    assert session.traffic.frames_sent > before
+
+
+def test_a_dropped_tensor_is_freed_with_the_next_batch(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    x = session.execute(zeros(1), [])
+    session.drop(x)
+    synced(session)
+    assert end.dropped == {x}
+
+
+def test_large_tensors_are_freed_before_further_operations(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    signed = zeros(DROP_BYTES)
+    x = session.execute(signed, [])
+    session.drop(x)
+    y = session.execute(signed, [])
+    synced(session)
+    kinds = [task for task in end.tasks if not isinstance(task, Sync)]
+    assert [kinds[0], kinds[-1]] == [(signed, (x,)), (signed, (y,))]
+    assert end.dropped == {x}
+
+
+def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    small, large = session.reserve(), session.reserve()
+    data = TensorData(bytes(8), (2,), F32)
+    session.upload(small, data)
+    session.upload(large, TensorData(bytes(LARGE.nbytes), LARGE.shape, F32))
+    synced(session)
+    size = CHUNK_BYTES
+    chunks = [(large, offset, size) for offset in range(0, LARGE.nbytes, size)]
+    assert end.tasks[:2] == [Upload(small, data), BeginUpload(large, LARGE, LARGE.nbytes)]
+    assert end.tasks[2 : 2 + len(chunks)] == chunks
+
+
+def test_requests_are_answered_with_what_they_asked_for(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    x = session.execute(zeros(2), [])
+    read = session.read(x, f32(2))
+    usage = session.dtype_usage(F32)
+    assert read.result(PATIENCE_SECONDS) == TensorData(bytes(8), (2,), F32)
+    assert usage.result(PATIENCE_SECONDS) == DTypeUsage(3)
+    assert any(isinstance(task, Read) and task.tensor == x for task in end.tasks)
+
+
+def test_statements_are_sent_with_what_they_say(session: NativeSession, end: NativeEnd) -> None:
+    x, y = session.reserve(), session.reserve()
+    transfer = b"t" * 32
+    session.seed(5)
+    session.memory_cleanup()
+    session.expose(x, f32(2), transfer, 30.0)
+    session.fetch(y, transfer, "ws://a:1", f32(2))
+    synced(session)
+    seed, cleanup, expose, fetch = end.tasks[:4]
+    assert (seed, cleanup) == (Seed(5), Cleanup())
+    assert (expose.tensor, expose.count, expose.transfer) == (x, 1, transfer)
+    assert fetch == Fetch(transfer, "ws://a:1", y, f32(2))
+
+
+def test_a_failure_that_nobody_read_is_raised_by_a_sync_and_not_by_settling(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    end.send(Failed((7,), OperationFailed("why", tensor=7)))
+    session.settle().result(PATIENCE_SECONDS)
+    with pytest.raises(OperationFailed, match="why"):
+        synced(session)
+    synced(session)
+
+
+def test_what_a_broken_link_lost_is_sent_again_and_executed_once(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    signed = zeros(1)
+    ids = []
+    for _ in range(5):
+        ids.append(session.execute(signed, []))
+        session.flush()
+        end.hang_up()
+        ids.append(session.execute(signed, []))
+    synced(session)
+    assert end.resumes >= 1
+    assert [task[1][0] for task in end.tasks if isinstance(task, tuple)] == ids
+
+
+def test_without_a_lease_a_broken_link_ends_the_session() -> None:
+    end = NativeEnd(lease_seconds=0.0)
+    session = opened(end)
+    reading = session.read(session.reserve(), f32(2))
+    end.hang_up()
+    with pytest.raises(ConnectionLost):
+        reading.result(PATIENCE_SECONDS)
+        synced(session)
+    assert session.closed
+    session.close()
+
+
+def test_a_closed_session_refuses_every_use(session: NativeSession) -> None:
+    x = session.reserve()
+    session.close()
+    assert session.closed
+    for use in (
+        lambda: session.execute(zeros(1), []),
+        session.reserve,
+        session.sync,
+        lambda: session.read(x, f32(1)),
+        lambda: session.seed(1),
+        lambda: session.upload(x, TensorData(bytes(4), (1,), F32)),
+    ):
+        with pytest.raises(ClosedDevice):
+            use()
+    session.drop(x)
+    session.flush()
+    session.close()
+
+
+# -- Ctrl-C at each line ----------------------------------------------------------------------
+
+
+def codes_of(*owners: Any) -> frozenset[CodeType]:
+    """Return the code of all functions of classes."""
+    functions = [
+        function
+        for owner in owners
+        for _, function in inspect.getmembers(owner, inspect.isfunction)
+    ]
+    return frozenset(function.__code__ for function in functions)
+
+
+SENDING = codes_of(
+    NativeSession,
+    connection.Connection,
+    signature_table.SignatureTable,
+    session_states.ReplayWindow,
+    session_states.SessionEnd,
+    lifetime.Flusher,
+    checked.CheckedLink,
+    checked.Checks,
+    response_router.ResponseRouter,
+)
+
+
+class Program:
+    """Uses of a session, with what the program knows of each."""
+
+    def __init__(self, session: NativeSession) -> None:
+        self.session = session
+        self.signatures = [zeros(size) for size in (1, 2, 3)]
+        self.held: dict[int, Signature] = {}
+        self.freed: set[int] = set()
+        self.maybe_freed: set[int] = set()
+
+    def execute(self) -> None:
+        for signed in self.signatures:
+            self.held[self.session.execute(signed, [])] = signed
+
+    def drop(self) -> None:
+        for tensor in [*self.held][:2]:
+            self.maybe_freed.add(tensor)  # Ctrl-C may come before the first line of ``drop``
+            self.session.drop(tensor)
+            self.freed.add(tensor)
+        self.session.flush()
+
+    def upload(self) -> None:
+        # As the innermost runner does: the program has the handle before the elements leave.
+        tensor = self.session.reserve()
+        self.session.upload(tensor, TensorData(bytes(LARGE.nbytes), LARGE.shape, F32))
+
+    def ask(self) -> None:
+        self.session.sync().result(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("step", ["execute", "drop", "upload", "ask"])
+@pytest.mark.parametrize("is_checked", [False, True], ids=["plain", "checked"])
+def test_ctrl_c_at_any_line_loses_repeats_and_leaks_nothing(
+    step: str, is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Batches leave, and numbers of signatures are used again, in the middle of a step.
+    monkeypatch.setattr(native_session, "BATCH_TASKS", 3)
+    monkeypatch.setattr(signature_table, "MAX_SIGNATURES", 2)
+    end = NativeEnd(is_checked=is_checked)
+    session = opened(end)
+    program = Program(session)
+    line, is_over = 0, False
+    while not is_over:
+        program.execute()
+        interrupt = InterruptAt(line, SENDING)
+        with interrupt.watching():
+            getattr(program, step)()
+        line, is_over = line + 1, not interrupt.has_come
+        try:
+            synced(session)
+        except BaseException as error:
+            raise AssertionError(f"the session does not go on after {interrupt.place}") from error
+        check(program, end, interrupt.place)
+    assert line > 20
+    session.close()
+    assert not end.errors
+
+
+def check(program: Program, end: NativeEnd, place: str) -> None:
+    """Check that the server did what the program knows of, once, and keeps nothing else."""
+    operations = [task for task in end.tasks if type(task) is tuple and len(task) == 2]
+    executed = {ids[0]: signed for signed, ids in operations}
+    assert len(executed) == len(operations), f"an operation was sent twice: {place}"
+    for tensor, signed in program.held.items():
+        assert executed.get(tensor) == signed, f"an operation was lost or changed: {place}"
+    leaked = executed.keys() - program.held.keys() - end.dropped
+    assert not leaked, f"a tensor that nobody holds was not dropped: {place}"
+    assert program.freed <= end.dropped, f"a drop was lost: {place}"
+    # Ids that no operation made may be dropped: that does nothing.
+    in_use = (program.held.keys() & executed.keys()) - program.maybe_freed
+    assert not end.dropped & in_use, f"a tensor in use was dropped: {place}"
