@@ -108,14 +108,14 @@ def run_soak(given: argparse.Namespace) -> None:
 
 def run_attack(given: argparse.Namespace) -> None:
     """Run all attacks on the event loop, or those whose description contains a text."""
-    say("| attack | worst ms | median ms | probes | peak MiB |")
+    say("| attack | worst ms | median ms | longest turn ms | probes | peak MiB |")
     for each in LOOP_ATTACKS:
         described = each.__doc__ or ""
         if given.only in described:
             seen = attacked(each)
             say(
-                f"| {described} | {seen.worst:.0f} | {seen.median:.1f} | {seen.probes} | "
-                f"{seen.peak_mebibytes:.0f} |"
+                f"| {described} | {seen.worst:.0f} | {seen.median:.1f} | {seen.turn:.0f} | "
+                f"{seen.probes} | {seen.peak_mebibytes:.0f} |"
             )
 
 

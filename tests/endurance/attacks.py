@@ -12,10 +12,12 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgpack
@@ -63,18 +65,23 @@ WAIT_SECONDS: Final = 60.0
 LIMITS: Final = (
     "--max-operation-seconds", "1",
     "--max-session-bytes", "256MiB", "--fetch-timeout-seconds", "2",
+    "--max-connections", "10000", "--max-connections-per-address", "10000",
 )  # fmt: skip
 SPEC: Final = TensorSpec((1,), F32)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latency of ``/healthz`` during an attack, in milliseconds."""
+    """Latency of ``/healthz`` during an attack, in milliseconds.
+
+    ``turn`` is the processor time of the longest turn of the event loop, in another run.
+    """
 
     worst: float
     median: float
     probes: int
     peak_mebibytes: float
+    turn: float
 
 
 class Client:
@@ -423,7 +430,24 @@ def attacked(attack: Attack) -> Latency:
         client.link.close()
         times = sorted(json.loads(found))
         peak = running.peak_bytes / 2**20
-    return Latency(times[-1], times[len(times) // 2], len(times), peak)
+    return Latency(times[-1], times[len(times) // 2], len(times), peak, _longest_turn(attack))
+
+
+def _longest_turn(attack: Attack) -> float:
+    """Run one attack against a server that measures itself; return its longest turn."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report"
+        variables = {"MEASURED_SERVER_REPORT": str(report), "PYTHONPATH": str(TESTS)}
+        with server(*LIMITS, module="endurance.measured_server", **variables) as running:
+            time.sleep(0.5)  # it measures from the end of its start on
+            client = Client(running.address)
+            for _ in attack(client):
+                pass
+            client.sync()
+            time.sleep(2.5)
+            client.link.close()
+            running.stop()
+        return float(json.loads(report.read_text())["turn"])
 
 
 def _probe(running: RunningServer) -> subprocess.Popen[str]:

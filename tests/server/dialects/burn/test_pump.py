@@ -286,6 +286,34 @@ async def test_garbage_is_answered_and_closes_nothing(host: Host, sessions: Burn
     await asyncio.gather(*serving)
 
 
+async def test_frames_that_are_decoded_in_one_turn_are_bounded_by_their_bytes(
+    host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    decode = burn_pump._decoded
+
+    def counting(frames: Any, expected: Any) -> Any:
+        decoded.append(len(frames))
+        return decode(frames, expected)
+
+    monkeypatch.setattr(burn_pump, "_decoded", counting)
+    spec = TensorSpec((burn_pump.FULL_BATCH_BYTES // 8,), F32)
+    data = TensorData(bytes(spec.nbytes), spec.shape, spec.dtype)
+    uploads = [encode_tasks([Upload(number, data)], number) for number in range(9)]
+    request = scripted([INIT, *uploads, encode_tasks([Sync(9)], 9)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    await response.wait_sent(1)
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+    assert sum(decoded) == 10
+    assert max(decoded) == 2
+
+
 async def test_a_sync_reports_a_failure_that_no_read_reported(
     host: Host, sessions: BurnSessions
 ) -> None:
