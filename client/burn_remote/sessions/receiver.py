@@ -75,9 +75,12 @@ class Receiver:
                     pending.wait(remaining)
                     continue
                 try:
-                    self._read_until(pending, deadline)
+                    try:
+                        self._read_until(pending, deadline)
+                    finally:
+                        self._left_at = time.monotonic()
                 finally:
-                    self._left_at = time.monotonic()
+                    # In a block of its own: Ctrl-C may come with the call above.
                     self._reading.release()
         finally:
             with self._counting:

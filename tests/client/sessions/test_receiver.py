@@ -1,0 +1,150 @@
+"""The receiver passes each frame on once, whichever thread reads it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from burn_remote.runner.pending import Pending
+from burn_remote.sessions import receiver
+from burn_remote.sessions.receiver import Receiver
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost
+from support.interrupts import InterruptAt
+from support.link_ends import in_thread
+from support.memory_links import memory_pair
+
+PATIENCE_SECONDS = 5.0
+
+
+class Ends:
+    """A receiver, the far end of its link, and what it handled and lost."""
+
+    def __init__(self) -> None:
+        near, self.far = memory_pair()
+        self.handled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.lost: queue.SimpleQueue[BurnRemoteError] = queue.SimpleQueue()
+        self.pending: dict[bytes, Pending[bytes]] = {}
+        self.receiver = Receiver(near, self.handle, lambda link, error: self.lost.put(error))
+
+    def handle(self, frame: bytes) -> None:
+        self.handled.put(frame)
+        if frame in self.pending:
+            self.pending[frame].complete(frame)
+
+    def expect(self, frame: bytes) -> Pending[bytes]:
+        self.pending[frame] = Pending()
+        return self.pending[frame]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    yield ends
+    ends.receiver.close()
+
+
+def test_a_waiting_thread_reads_the_link_itself(ends: Ends) -> None:
+    pending = ends.expect(b"answer")
+    ends.far.send(b"before")
+    ends.far.send(b"answer")
+    ends.receiver.wait(pending, PATIENCE_SECONDS)  # the attendant was not started
+    assert pending.result(0) == b"answer"
+    assert [ends.handled.get_nowait() for _ in range(2)] == [b"before", b"answer"]
+
+
+def test_frames_behind_the_answer_are_handled_too(ends: Ends) -> None:
+    pending = ends.expect(b"answer")
+    for frame in (b"answer", b"behind"):
+        ends.far.send(frame)
+    ends.receiver.wait(pending, PATIENCE_SECONDS)
+    assert [ends.handled.get_nowait() for _ in range(2)] == [b"answer", b"behind"]
+
+
+def test_waiting_ends_when_its_time_is_over(ends: Ends) -> None:
+    pending = ends.expect(b"never")
+    ends.receiver.wait(pending, 0.01)
+    assert not pending.done()
+
+
+def test_the_attendant_reads_while_nobody_waits(ends: Ends) -> None:
+    ends.receiver.start()
+    ends.far.send(b"unasked")
+    assert ends.handled.get(timeout=PATIENCE_SECONDS) == b"unasked"
+
+
+def test_threads_that_wait_at_once_all_get_their_answers(ends: Ends) -> None:
+    ends.receiver.start()
+    frames = [b"%d" % number for number in range(8)]
+    pending = [ends.expect(frame) for frame in frames]
+    waiting = [in_thread(ends.receiver.wait, each, PATIENCE_SECONDS) for each in pending]
+    for frame in reversed(frames):
+        ends.far.send(frame)
+    for each in waiting:
+        each.result(PATIENCE_SECONDS)
+    assert [each.result(0) for each in pending] == frames
+
+
+def test_the_end_of_a_link_is_reported_and_another_link_is_read(ends: Ends) -> None:
+    ends.receiver.start()
+    ends.far.close()
+    assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), ConnectionLost)
+    near, far = memory_pair()
+    ends.receiver.use(near, ends.handle)
+    far.send(b"again")
+    assert ends.handled.get(timeout=PATIENCE_SECONDS) == b"again"
+
+
+def test_closing_releases_a_thread_that_waits_for_another_link(ends: Ends) -> None:
+    pending = ends.expect(b"never")
+    ends.far.close()
+    waiting = in_thread(ends.receiver.wait, pending, None)
+    ends.lost.get(timeout=PATIENCE_SECONDS)
+    ends.receiver.close()
+    waiting.result(PATIENCE_SECONDS)
+
+
+def test_no_thread_is_left_after_closing(ends: Ends) -> None:
+    before = set(threading.enumerate())
+    ends.receiver.start()
+    (attendant,) = set(threading.enumerate()) - before
+    ends.receiver.close()
+    assert not attendant.is_alive()
+
+
+def test_ctrl_c_as_a_thread_stops_reading_lets_others_read(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    pending, later = ends.expect(b"first"), ends.expect(b"second")
+    ends.far.send(b"first")
+    with monkeypatch.context() as patch:
+        patch.setattr(receiver, "time", SimpleNamespace(monotonic=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            ends.receiver.wait(pending, None)
+    ends.far.send(b"second")
+    ends.receiver.wait(later, PATIENCE_SECONDS)
+    assert later.done()
+
+
+def test_ctrl_c_at_any_line_loses_no_frame(ends: Ends) -> None:
+    reading = (Receiver._read_until, Receiver._read_frame)
+    codes = frozenset(function.__code__ for function in reading)
+    line, is_over = 0, False
+    while not is_over:
+        frame = b"%d" % line
+        pending: Any = ends.expect(frame)
+        ends.far.send(frame)
+        interrupt = InterruptAt(line, codes)
+        with interrupt.watching():
+            ends.receiver.wait(pending, PATIENCE_SECONDS)
+        line, is_over = line + 1, not interrupt.has_come
+        ends.receiver.wait(pending, PATIENCE_SECONDS)
+        assert pending.done(), interrupt.place
+    assert line > 10
