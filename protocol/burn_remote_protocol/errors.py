@@ -17,9 +17,9 @@ BurnRemoteError
 │   └── ClosedDevice
 └── OperationFailed           an operation failed on the server; reads of its outputs raise it
     ├── Unsupported           the backend has no implementation of it
-    ├── UnknownTensor         it names a tensor that the session does not have
+│   ├── UnknownTensor         it names a tensor that is unknown to the session
     ├── OutOfMemory           the device has no room for its result
-    ├── QuotaExceeded         the session may not use so much
+│   ├── QuotaExceeded         a quota of the session is exceeded
     ├── DeviceLost            the device is unusable until its server is restarted
     └── TransferFailed        a tensor could not be moved between servers
 
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-# Enough for the fields of a usual operation, and short enough for one line of a log.
+# Enough for the fields of a typical operation, and short enough for one line of a log.
 EXCERPT_CHARACTERS: Final = 200
 
 
@@ -105,7 +105,7 @@ class ProtocolViolation(BurnRemoteError):
 
 
 class LimitExceeded(ProtocolViolation):
-    """A message exceeds a limit. Nothing was allocated for it."""
+    """A message exceeds a limit. No memory was allocated for it."""
 
     code = "limit_exceeded"
 
@@ -140,7 +140,7 @@ class HandshakeRefused(BurnRemoteError):
 
 
 class ConnectionLost(BurnRemoteError, ConnectionError):
-    """The connection to a server broke; results that were not read are lost."""
+    """The connection to a server broke; results that were not yet read are lost."""
 
     code = "connection_lost"
 
@@ -186,13 +186,13 @@ class DeviceMismatch(UsageError, ValueError):
 
 
 class ArgumentMismatch(UsageError, TypeError):
-    """An argument that a function does not have, or of the wrong type."""
+    """An argument that the function does not have, or one of the wrong type."""
 
     code = "argument_mismatch"
 
 
 class ClosedDevice(UsageError):
-    """The device was closed by this program, or belongs to the parent of a forked process."""
+    """The device was closed by this program, or this is a forked child and its parent owns it."""
 
     code = "closed_device"
 
@@ -200,9 +200,9 @@ class ClosedDevice(UsageError):
 class OperationFailed(BurnRemoteError):
     """An operation failed on the server.
 
-    ``operation`` names it (``"Numeric.Add"``), ``shapes`` lists its tensors as text, ``reason`` is
-    the server's, ``tensor`` the id of its first output, and ``location`` the line of the program
-    that issued it (``"train.py:31"``), filled in by the client.
+    ``operation`` is its name (``"Numeric.Add"``), ``shapes`` describes its tensors, ``reason`` is
+    the server's message, and ``tensor`` is the id of its first output. The client fills in
+    ``location``, the line of the program that issued the operation (``"train.py:31"``).
     """
 
     code = "operation_failed"
@@ -236,7 +236,7 @@ class Unsupported(OperationFailed):
 
 
 class UnknownTensor(OperationFailed):
-    """An operation names a tensor that its session does not have."""
+    """An operation names a tensor that is unknown to its session."""
 
     code = "unknown_tensor"
 
@@ -248,7 +248,7 @@ class OutOfMemory(OperationFailed):
 
 
 class QuotaExceeded(OperationFailed):
-    """A quota of the session is exceeded; the text has the limit, the value and the maximum."""
+    """A quota of the session is exceeded; the text has the quota, the value and the maximum."""
 
     code = "quota_exceeded"
 
@@ -299,21 +299,21 @@ CODES: Final = _by_code(
 
 
 def error_to_wire(error: BurnRemoteError) -> list[Any]:
-    """Write an error as ``[code, reason, operation, shapes, tensor id | nil]``."""
+    """Encode an error as ``[code, reason, operation, shapes, tensor id | nil]``."""
     if isinstance(error, OperationFailed):
         return [error.code, error.reason, error.operation, error.shapes, error.tensor]
     return [error.code, str(error), "", "", None]
 
 
 def error_from_wire(wire: Any) -> BurnRemoteError:
-    """Read what ``error_to_wire`` wrote; raises ``ProtocolViolation`` for anything else."""
+    """Decode the result of ``error_to_wire``. Raises ``ProtocolViolation`` for any other value."""
     try:
         code, reason, operation, shapes, tensor = wire
     except (TypeError, ValueError):
-        raise ProtocolViolation(f"not an error: {shown(wire)}") from None
+        raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}") from None
     texts = (code, reason, operation, shapes)
     if any(type(text) is not str for text in texts) or type(tensor) not in (int, type(None)):
-        raise ProtocolViolation(f"not an error: {shown(wire)}")
+        raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}")
     kind = CODES.get(code, OperationFailed)
     if issubclass(kind, OperationFailed):
         return kind(reason, operation=operation, shapes=shapes, tensor=tensor)

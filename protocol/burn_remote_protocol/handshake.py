@@ -1,4 +1,4 @@
-"""Which version do two sides speak, and what does each say to open a connection? Pure functions."""
+"""Version negotiation and validation of the server's reply to ``Hello``, as pure functions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 
 __all__ = ["CHECKSUM", "CHECKSUM_SETTING", "MEMORY_SETTING", "accepted", "agreed_version"]
 
-# The hint in ``Hello.settings`` by which a server asks for checksums on the chunks it fetches.
+# Hint in ``Hello.settings``: a server asks for checksums on the chunks that it fetches.
 CHECKSUM_SETTING: Final = "chunk_checksum"
 CHECKSUM: Final = "xxh3"
 
-# The hint by which it says that it can open memory that processes of its host lend, and which host.
+# Hint in ``Hello.settings``: a server can open memory lent by processes of the host named here.
 MEMORY_SETTING: Final = "memory_handles"
 
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
-    """Return the highest version that both sides speak; raises ``VersionMismatch`` for none."""
+    """Return the highest version that both sides support. Raises ``VersionMismatch`` if none is."""
     common = set(hello.versions) & set(spoken)
     if not common:
         raise VersionMismatch(
@@ -30,11 +30,12 @@ def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
 
 
 def accepted(answer: object, spoken: Sequence[int]) -> Welcome:
-    """Return the server's ``Welcome``, or raise what it answered instead."""
+    """Return the server's ``Welcome``. Raises the error of a refusal, ``ProtocolViolation`` for
+    another message, and ``VersionMismatch`` for a version that was not offered."""
     if isinstance(answer, Refused | Closing):
         raise answer.error
     if not isinstance(answer, Welcome):
-        raise ProtocolViolation(f"a server answers Hello, not with {type(answer).__name__}")
+        raise ProtocolViolation(f"expected a reply to Hello, not {type(answer).__name__}")
     if answer.version not in spoken:
         raise VersionMismatch(
             f"the server chose version {answer.version}; this side speaks {_listed(spoken)}"

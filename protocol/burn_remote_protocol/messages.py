@@ -1,4 +1,4 @@
-"""The messages between client, server and peers. The dialects define their bytes."""
+"""The messages between client, server and peers. The dialects define their encoding."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Ask to go on with a session: ``received`` is how many of the server's session frames the
-    client has."""
+    """Ask to resume a session. ``received`` is the number of the server's session frames that the
+    client has received."""
 
     session: int
     secret: bytes = field(repr=False)
@@ -57,8 +57,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first frame of whoever connects. ``versions`` are those it speaks; ``settings`` are
-    hints that a server may ignore."""
+    """The first frame of a client, or of a server that fetches from a peer. ``versions`` lists the
+    protocol versions that it supports; ``settings`` are hints that a server may ignore."""
 
     versions: tuple[int, ...]
     token: str | None = field(default=None, repr=False)
@@ -69,12 +69,12 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The server's answer to a ``Hello`` that it accepts.
+    """The server's reply to a ``Hello`` that it accepts.
 
-    ``secret`` lets the client resume the session within ``lease_seconds``. ``limits`` has what the
-    client must keep to: ``chunk_bytes``, ``message_bytes``, ``signatures``. ``peer_address`` is
-    where other servers fetch this one's tensors. When resuming, ``received`` is how many of the
-    client's session frames the server has.
+    ``secret`` lets the client resume the session within ``lease_seconds``. ``limits`` holds what
+    the client must not exceed: ``chunk_bytes``, ``message_bytes``, ``signatures``. Other servers
+    fetch this server's tensors from ``peer_address``. When resuming, ``received`` is the number of
+    the client's session frames that the server has received.
     """
 
     version: int
@@ -89,17 +89,17 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The server's answer to a ``Hello`` that it does not accept."""
+    """The server's reply to a ``Hello`` that it does not accept."""
 
     error: BurnRemoteError
 
 
-# -- tasks: what a client asks for, in order --------------------------------------------------
+# -- tasks: requests of a client, executed in order -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """Give a signature a number, so that operations with it send only their tensor ids."""
+    """Assign a number to a signature; operations that refer to it send only their tensor ids."""
 
     number: int
     signature: Signature
@@ -114,14 +114,14 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Free tensors. Ids that the session does not have are ignored."""
+    """Free tensors. Ids that are unknown to the session are ignored."""
 
     tensors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Store a small tensor whose elements ride in the message."""
+    """Store a small tensor whose elements are part of the message."""
 
     tensor: int
     data: TensorData
@@ -138,7 +138,7 @@ class BeginUpload:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Ask for a tensor's elements. ``spec`` is what the client believes it to be."""
+    """Ask for a tensor's elements. ``spec`` is the shape and dtype that the client expects."""
 
     request: int
     tensor: int
@@ -147,21 +147,21 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Ask to be told when everything before this has been executed."""
+    """Ask for a reply once all earlier tasks have been executed."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Set the seed of the session's random numbers."""
+    """Set the seed of the session's random number generator."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueryDType:
-    """Ask what the device can do with a dtype."""
+    """Ask what the device supports for a dtype."""
 
     request: int
     dtype: DType
@@ -174,7 +174,7 @@ class Cleanup:
 
 @dataclass(frozen=True, slots=True)
 class Expose:
-    """Let whoever names ``transfer`` fetch a tensor, ``count`` times, until it expires.
+    """Permit anyone who knows ``transfer`` to fetch a tensor, ``count`` times, until it expires.
 
     ``transfer`` is 32 random bytes in the native dialect, a number in Burn's.
     """
@@ -190,7 +190,7 @@ class Expose:
 class Fetch:
     """Fetch an exposed tensor from the server at ``address`` and store it as ``tensor``.
 
-    ``spec`` is ``None`` where the client's dialect does not say it.
+    ``spec`` is ``None`` if the client's dialect does not send it.
     """
 
     transfer: bytes | int
@@ -205,16 +205,16 @@ Task = (
 )  # fmt: skip
 
 
-# -- what a server says -----------------------------------------------------------------------
+# -- messages of a server, and of both sides --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
-    ``value`` is a tensor's elements for a read (whoever asked knows their shape and dtype),
-    ``None`` for a sync, an integer for a dtype's usage, and a ``TensorSpec`` where the elements
-    follow; their payload id is the request id.
+    ``value`` is a tensor's elements for a read (the requester knows their shape and dtype),
+    ``None`` for a sync, an integer for a dtype's usage, and a ``TensorSpec`` if the elements follow
+    in chunks; their payload id is the request id.
     """
 
     request: int
@@ -223,7 +223,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Report that an operation nobody waits for failed; its outputs are ``tensors``."""
+    """Report the failure of an operation that no request waits for; its outputs are ``tensors``."""
 
     tensors: tuple[int, ...]
     error: OperationFailed
@@ -231,14 +231,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Say how many of the other side's session frames have arrived."""
+    """Report how many of the other side's session frames have arrived."""
 
     received: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Say why this side is about to close the connection."""
+    """Announce that this side is about to close the connection, and why."""
 
     error: BurnRemoteError
 
@@ -248,7 +248,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a payload: ``data`` belongs at byte ``offset`` of payload ``payload``."""
+    """A part of a payload: ``data`` starts at byte ``offset`` of payload ``payload``."""
 
     payload: int
     offset: int
@@ -257,8 +257,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PeerChallenge:
-    """The source's answer to a target that offers to prove its peer token: the version that the
-    source chose, and the nonce that the proof must cover. ``peer_proofs`` has the whole exchange.
+    """The source's reply to a target that offers to prove its peer token. It holds the version
+    that the source chose and the nonce that the proof must cover. ``peer_proofs`` describes the
+    exchange.
     """
 
     version: int
@@ -285,7 +286,7 @@ class PeerConfirmation:
 class FetchRequest:
     """One server's request to another: the tensor exposed as ``transfer``, from byte ``offset``.
 
-    ``tag`` signs the request on a connection whose ends proved a peer token; else it is empty.
+    ``tag`` authenticates the request if both ends proved a peer token; otherwise it is empty.
     """
 
     request: int
@@ -296,8 +297,9 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Where the elements of a fetched tensor lie, in place of its chunks: ``handle`` opens memory
-    of the source that begins with them, until the target says that they have arrived."""
+    """The location of a fetched tensor's elements, sent instead of chunks. ``handle`` opens memory
+    of the source that starts with the elements and stays valid until the target confirms their
+    arrival."""
 
     request: int
     handle: bytes

@@ -2,39 +2,39 @@
 
 Theory of operation
 -------------------
-A session outlives its connections. Client and server each own one ``SessionEnd``, which answers
-four questions: what state is the session in, which link serves it, which frames may the other end
-lack, and what has to be done next. The owner performs the I/O.
+A session outlives its connections. Client and server each own one ``SessionEnd``, which tracks the
+session's state, the link that serves it, the frames that the other end may lack, and the next
+action. The owner performs the I/O.
 
 **Counting.** A link delivers frames in order, so counting them identifies them. Batches, chunks,
 replies and failures are *session frames* and are counted; frames that open, acknowledge or close
-are not. Each end keeps a session frame in its replay window until the other end says that it has
-it. After a break, each end says how many it has received, and the other sends the rest again.
+are not. Each end keeps a session frame in its replay window until the other end acknowledges it.
+After a break, each end reports how many it has received, and the other sends the rest again.
 
-**Acknowledgements are maxima.** A count says "at least so many". A replayed batch carries the count
-of when it was written, which is lower than what has been said since; it is ignored. A count above
-what was sent is a protocol violation.
+**Acknowledgements are maxima.** A count means "at least this many". A replayed batch carries the
+count of the time when it was encoded, which may be lower than a later one; the lower count is
+ignored. A count above the number of frames sent is a protocol violation.
 
 **Links are numbered.** Each attempt to resume begins a new link, with the next number, *before* the
-count of received frames is read for it. From that moment, frames and ends of older links are
+count of received frames is read for it. From that moment on, frames and errors of older links are
 ignored: their frames were not counted, so they are sent again. Without the numbers, a frame that
-was still buffered when the count was read would arrive twice, and the end of an old link would
+was still buffered when the count was read would arrive twice, and the failure of an old link would
 detach the session from the new one.
 
-**The server resumes in one step.** A valid ``Resume`` takes the session away from whatever link
-serves it, without waiting for that link to close. Two resumes at once are therefore two resumes one
-after the other, and the last one wins. A ``Resume`` that is refused changes nothing.
+**The server resumes in one step.** A valid ``Resume`` moves the session to the new link without
+waiting for the old link to close. Of two concurrent resumes, the second replaces the first. A
+``Resume`` that is refused changes nothing.
 
-**No resume without an end.** An end that replays the same oldest frame in ``MAX_FRUITLESS_RESUMES``
-consecutive resumes gives up: something on the way breaks the connection because of that frame.
+**Bounded retries.** An end that replays the same oldest frame in ``MAX_FRUITLESS_RESUMES``
+consecutive resumes gives up: something on the path breaks the connection because of that frame.
 
 States
 ------
 OPENING    no ``Welcome`` yet
 ATTACHED   a link serves the session
 DETACHED   the link broke; the session waits for a resume until its lease ends
-LEAVING    the other end said ``Closing``; the work that it asked for is being finished
-ENDED      nothing is kept; every later event is ignored
+LEAVING    the other end sent ``Closing``; the work that it requested is being finished
+ENDED      all state is freed; every later event is ignored
 
 ``TRANSITIONS`` has a row for each event that can happen in each state. An event without a row is
 impossible there, and ``SessionEnd.fire`` raises ``SessionLost``.
@@ -64,20 +64,20 @@ __all__ = [
     "Transition",
 ]
 
-# Received frames after which the sender is told: few enough that little is kept for replay, many
-# enough that acknowledgements are a small part of the traffic.
+# Received frames per acknowledgement: few enough to keep the replay window small, many enough that
+# acknowledgements are a small part of the traffic.
 ACKNOWLEDGE_EVERY: Final = 16
 # The size of a client's replay window, which bounds how far an upload runs ahead of the server.
 REPLAY_BYTES: Final = 64 * 1024 * 1024
-# With the client's pauses between attempts, about 15 seconds of a network that passes nothing. A
-# frame of 512 KiB gets through a network that cuts each connection after 60 KB 50 times.
+# With the client's pauses between attempts, about 15 seconds on a network that delivers nothing. A
+# frame of 512 KiB still arrives if the network cuts 50 connections in a row after 60 KB each.
 MAX_FRUITLESS_RESUMES: Final = 100
 
 F = TypeVar("F")
 
 
 class Role(enum.Enum):
-    """Which end of the session this is."""
+    """The end of the session that this is."""
 
     CLIENT = enum.auto()
     SERVER = enum.auto()
@@ -97,16 +97,16 @@ class Event(enum.Enum):
     """What can happen to a session."""
 
     OPENED = enum.auto()  # the server sent ``Welcome``, the client received it
-    BROKE = enum.auto()  # the link that serves the session is dead, or delivered garbled bytes
+    BROKE = enum.auto()  # the link that serves the session failed, or delivered garbled bytes
     RESUMED = enum.auto()  # as OPENED, for a session that existed before
-    EXPIRED = enum.auto()  # the lease is over, or the client gave up
-    CLOSING = enum.auto()  # the other end said ``Closing``
-    FINISHED = enum.auto()  # the work that was asked for before ``Closing`` is done
+    EXPIRED = enum.auto()  # the lease ran out, or the client gave up
+    CLOSING = enum.auto()  # the other end sent ``Closing``
+    FINISHED = enum.auto()  # the work that was requested before ``Closing`` is done
     CLOSE = enum.auto()  # this end ends the session: by choice, or because of an error
 
 
 class Duty(enum.Flag):
-    """What the owner does after an event, in this order."""
+    """What the owner must do after an event, in this order."""
 
     NOTHING = 0
     STOP_LEASE = enum.auto()
@@ -117,11 +117,11 @@ class Duty(enum.Flag):
     START_LEASE = enum.auto()
     FINISH = enum.auto()  # wait for the session's queue to drain
     SAY_CLOSING = enum.auto()
-    FREE = enum.auto()  # drop the session; fail everybody who waits for an answer
+    FREE = enum.auto()  # drop the session; fail every pending request
 
 
 class Transition(NamedTuple):
-    """The next state, and what each end does."""
+    """The next state, and the duties of each end."""
 
     state: State
     client: Duty
@@ -153,20 +153,20 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
     (State.ATTACHED, Event.CLOSE):
         Transition(State.ENDED, _CLOSE, _CLOSE),
 
-    # News of a link that is known to be dead.
+    # A report about a link that is already known to be broken.
     (State.DETACHED, Event.BROKE):
         Transition(State.DETACHED, _NOTHING, _NOTHING),
     (State.DETACHED, Event.RESUMED):
         Transition(State.ATTACHED, Duty.REPLAY, Duty.STOP_LEASE | _RETURN),
     (State.DETACHED, Event.EXPIRED):
         Transition(State.ENDED, Duty.FREE, Duty.FREE),
-    # It was buffered when the link broke.
+    # The frame was buffered when the link broke.
     (State.DETACHED, Event.CLOSING):
         Transition(State.LEAVING, Duty.FINISH, Duty.FINISH),
     (State.DETACHED, Event.CLOSE):
         Transition(State.ENDED, Duty.FREE, Duty.STOP_LEASE | Duty.FREE),
 
-    # The client hangs up right after ``Closing``; the lease bounds how long its work is continued.
+    # The client hangs up right after ``Closing``; the lease bounds how long its work continues.
     (State.LEAVING, Event.BROKE):
         Transition(State.LEAVING, _NOTHING, Duty.START_LEASE),
     (State.LEAVING, Event.EXPIRED):
@@ -221,9 +221,9 @@ class ReplayWindow(Generic[F]):
         self.sent, handover.is_done = number, True
 
     def acknowledge(self, received: int) -> None:
-        """Forget the first ``received`` frames; a count that was exceeded before changes nothing.
+        """Discard the first ``received`` frames; a count below an earlier one changes nothing.
 
-        Raises ``ProtocolViolation`` when that is more than was sent.
+        Raises ``ProtocolViolation`` if the count exceeds the frames sent.
         """
         if received <= self.acknowledged:
             return
@@ -254,7 +254,7 @@ class SessionEnd(Generic[F]):
         self.link = 1
         self.received = 0
         self.window: Final[ReplayWindow[F]] = ReplayWindow() if window is None else window
-        # Resumes in a row between which nothing arrived, in either direction.
+        # Consecutive resumes between which no frame arrived, in either direction.
         self.idle_resumes = 0
         self._role: Final = role
         self._told = 0
@@ -264,7 +264,7 @@ class SessionEnd(Generic[F]):
     # -- state --------------------------------------------------------------------------------
 
     def fire(self, event: Event) -> Duty:
-        """Enter the next state; return what this end does now.
+        """Enter the next state; return this end's duties.
 
         Raises ``SessionLost`` for an event that is impossible in this state.
         """
@@ -277,7 +277,7 @@ class SessionEnd(Generic[F]):
         return transition.client if self._role is Role.CLIENT else transition.server
 
     def broke(self, link: int) -> Duty:
-        """Note that a link is dead; nothing follows if a later one serves the session."""
+        """Report that a link is broken; ignored if a later link serves the session."""
         return self.fire(Event.BROKE) if link == self.link else Duty.NOTHING
 
     def begin_link(self) -> int:
@@ -286,9 +286,10 @@ class SessionEnd(Generic[F]):
         return self.link
 
     def check_resume(self, received: int) -> None:
-        """Refuse a resume that cannot succeed, and change nothing.
+        """Check that a resume can succeed; change nothing.
 
-        ``received`` is how many of this end's frames the other end has. Raises ``SessionLost``.
+        ``received`` is the number of this end's frames that the other end has received. Raises
+        ``SessionLost``.
         """
         if (self.state, Event.RESUMED) not in TRANSITIONS:
             raise SessionLost("the session has ended")
@@ -309,7 +310,7 @@ class SessionEnd(Generic[F]):
     def resumed(self, received: int) -> Duty:
         """Attach the session to the newest link; replay ``window.frames()`` to it.
 
-        Raises ``SessionLost`` as ``check_resume``.
+        Raises ``SessionLost`` like ``check_resume``.
         """
         self.check_resume(received)
         window = self.window
@@ -325,26 +326,26 @@ class SessionEnd(Generic[F]):
     # -- frames -------------------------------------------------------------------------------
 
     def receive(self, link: int) -> bool:
-        """Count a session frame. ``False``: it must be ignored, because a later link serves the
-        session, over which it comes again."""
+        """Count a session frame. Returns ``False`` if the frame must be ignored: a later link
+        serves the session and will deliver it again."""
         if link != self.link:
             return False
         self.received += 1
         return True
 
     def acknowledge(self, received: int) -> None:
-        """Forget frames that the other end has, whichever link says so.
+        """Discard frames that the other end has received, whichever link reports it.
 
-        Raises ``ProtocolViolation`` for more than were sent.
+        Raises ``ProtocolViolation`` if the count exceeds the frames sent.
         """
         self.window.acknowledge(received)
 
     def take_received(self) -> int:
-        """Return the count for a frame that tells it to the other end."""
+        """Return the number of received frames, for a frame that acknowledges them."""
         self._told = self.received
         return self.received
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether the other end should be told soon what has arrived."""
+        """Return whether an acknowledgement is due."""
         return self.received - self._told >= ACKNOWLEDGE_EVERY

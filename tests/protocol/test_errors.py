@@ -91,7 +91,7 @@ def test_an_unknown_code_arrives_as_a_failed_operation() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_error_is_refused(wire: Any) -> None:
-    with pytest.raises(ProtocolViolation, match="not an error"):
+    with pytest.raises(ProtocolViolation, match="expected an encoded error"):
         error_from_wire(wire)
 
 

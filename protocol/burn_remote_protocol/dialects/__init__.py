@@ -1,1 +1,1 @@
-"""How messages become bytes: one module per dialect, and nothing else knows bytes."""
+"""Encoding and decoding of messages: one module per dialect. No other package handles bytes."""

@@ -17,21 +17,21 @@ __all__ = [
     "unpack_lists",
 ]
 
-# The unpacker allocates a list as soon as its header claims a length, at most 1,024 of them nested:
-# 8 bytes × this × 1,024 = 32 MiB is the most that a hostile frame can make it allocate. It also
-# limits the tasks of a batch and the tensors of a concatenation.
+# The unpacker allocates a list as soon as a header claims its length, with at most 1,024 nested:
+# 8 bytes × this × 1,024 = 32 MiB is the most that a hostile frame can make it allocate. The limit
+# also applies to the tasks of a batch and the tensors of a concatenation.
 MAX_LIST_LENGTH: Final = 4096
 
-# Unpacking holds the interpreter lock, for up to 20 ms with a value of this size (empty maps). A
-# task of thousands of tensors has some 250 KiB.
+# Unpacking a value of this size (empty maps) holds the interpreter lock for up to 20 ms. A task
+# with thousands of tensors takes about 250 KiB.
 MAX_VALUE_BYTES: Final = 512 * 1024
 
-_BUFFER_32: Final = 0xC6  # the type of a byte buffer whose length has 32 bits
+_BUFFER_32: Final = 0xC6  # MessagePack's type for a byte buffer with a 32-bit length
 _EMPTY_BUFFER: Final = b"\xc4\x00"
 
 
 def unpack_frozen(body: bytes | memoryview) -> Any:
-    """Unpack with tuples for lists and tuples of pairs for maps: hashable, and no copy made later.
+    """Unpack lists as tuples and maps as tuples of pairs: hashable, and never copied later.
 
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
@@ -39,11 +39,11 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
 
 
 def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, memoryview | None]:
-    """Unpack a value that may have one large byte buffer, directly after what ``before`` matches.
+    """Unpack a value that may contain one large byte buffer, directly after a match of ``before``.
 
-    Returns the value, with an empty buffer in that place, and the buffer, which is not copied; it
-    is ``None`` in small values, which are unpacked whole. Raises ``ProtocolViolation`` like
-    ``unpack_frozen``, and ``LimitExceeded`` where more than ``MAX_VALUE_BYTES`` would be unpacked.
+    Returns the value with an empty buffer in that place, and the buffer, which is not copied. The
+    buffer is ``None`` for a small value, which is unpacked whole. Raises ``ProtocolViolation`` like
+    ``unpack_frozen``, and ``LimitExceeded`` if the rest exceeds ``MAX_VALUE_BYTES``.
     """
     if len(body) <= MAX_VALUE_BYTES:
         return unpack_frozen(body), None
@@ -63,7 +63,7 @@ def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, m
 
 
 def unpack_lists(body: bytes | memoryview) -> Any:
-    """Unpack with lists and dictionaries. Raises ``ProtocolViolation`` like ``unpack_frozen``."""
+    """Unpack to lists and dictionaries. Raises ``ProtocolViolation`` like ``unpack_frozen``."""
     return _unpack(body, use_list=True, strict_map_key=False)
 
 

@@ -1,4 +1,4 @@
-"""The bytes of the tasks of Burn 0.21's remote backend.
+"""Encoding and decoding of the tasks of Burn 0.21's remote backend.
 
 A frame is one MessagePack value as Rust's ``rmp_serde::to_vec`` writes it, in one binary WebSocket
 message; docs/wire-burn-0.21.md is the specification. A client has two sockets: tasks go out on
@@ -66,7 +66,7 @@ __all__ = [
     "request_id",
 ]
 
-# Burn sets no time within which an exposed tensor may be fetched; the server's limit applies.
+# Burn sets no expiry for an exposed tensor; the server's limit applies.
 EXPIRES_SECONDS: Final = 86_400.0
 
 _MAX_COUNT: Final = 2**32 - 1
@@ -100,7 +100,7 @@ def decode_identity(wire: Any) -> int:
     return request_id(position, stream)
 
 
-# -- the opening and the end ------------------------------------------------------------------
+# -- first and last frames --------------------------------------------------------------------
 
 
 def encode_init(session: int) -> bytes:
@@ -138,10 +138,11 @@ def _unsigned(value: Any, what: str) -> int:
 def decode_tasks(
     frame: bytes, recognize: Callable[[bytes], Operation | None] = recognize_operation
 ) -> tuple[Task | Operation | Close, ...]:
-    """Return what a frame on ``/request`` asks for; operations that are known stand for themselves.
+    """Decode a frame on ``/request`` into its tasks.
 
-    A read or an expose that is a tensor's last use is followed by its ``Drop``. ``recognize`` finds
-    the operations that came before. Raises ``ProtocolViolation``.
+    ``recognize`` returns an operation that was decoded before, and ``None`` for any other frame. A
+    read or an expose that is a tensor's last use is followed by its ``Drop``. Raises
+    ``ProtocolViolation``.
     """
     operation = recognize(frame)
     if operation is not None:
@@ -168,7 +169,7 @@ def decode_tasks(
         raise ProtocolViolation(f"not a body of {name}: {shown(value)}") from None
 
 
-# The beginning of an upload, up to the elements.
+# The start of an upload, up to its elements.
 _BEFORE_ELEMENTS: Final = re.compile(
     rb"\x81\xa7Compute\x92\x81\xaeRegisterTensor\x92\x91"
     rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})\x93",
@@ -183,7 +184,7 @@ def _with_elements(upload: Any, elements: memoryview) -> Any:
 
 
 def encode_tasks(tasks: Sequence[Task], request: int) -> bytes:
-    """Return the frame of one task, or of a read or an expose with the ``Drop`` that follows it."""
+    """Return the frame of one task, or of a read or expose together with the ``Drop`` after it."""
     first = tasks[0]
     last = len(tasks) == 2 and isinstance(tasks[1], Drop)
     status = TensorStatus.READ_WRITE if last else TensorStatus.READ_ONLY
@@ -194,7 +195,7 @@ def encode_tasks(tasks: Sequence[Task], request: int) -> bytes:
 def drop_frame(tensor: int, tail: bytes) -> bytes:
     """Return the frame that frees a tensor; ``tail`` is from ``encode_identity``.
 
-    Shape and dtype must be there and mean nothing.
+    The format requires a shape and a dtype, but the server ignores them.
     """
     return _DROP_HEAD + _pack(tensor) + _DROP_REST + tail
 

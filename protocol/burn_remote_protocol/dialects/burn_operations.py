@@ -1,9 +1,9 @@
 """Recognition and templates of Burn 0.21's operations by their bytes.
 
 Burn sends one operation per frame and repeats names, shapes and dtypes each time. Most frames of a
-program therefore differ from an earlier one only in tensor ids and in the position at the end. The
-bytes between those numbers are the key of a signature that was decoded before. For sending, they
-are a template.
+program therefore differ from an earlier frame only in the tensor ids and in the position at the
+end. The bytes between those numbers are the cache key of a decoded signature. For sending, the same
+bytes are a template.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
     "split_operation",
 ]
 
-# Signatures known by their bytes, of up to 1 KiB each. Beyond that, the operations of long programs
-# are decoded in full again.
+# Signatures cached by their bytes, up to 1 KiB each. A program with more distinct operations has
+# the rest decoded in full.
 FRAMES_KEPT: Final = 4096
 # Enough for operations on several tensors of high rank.
 KEY_BYTES_KEPT: Final = 1024
@@ -37,8 +37,8 @@ KEY_BYTES_KEPT: Final = 1024
 BEFORE_ID: Final = b"\x94\x91"
 BEFORE_POSITION: Final = b"\x92"
 _UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
-# A tensor is an array of four. Its first element is an array of one, the id, and its second is an
-# array of one, the shape. The frame ends with the position and the stream of the task.
+# A tensor is an array of four elements. The first is an array that holds the id, the second an
+# array that holds the shape. The frame ends with the position and the stream of the task.
 _VARIABLE: Final = re.compile(
     rb"\x94\x91("
     + _UNSIGNED
@@ -50,7 +50,7 @@ _VARIABLE: Final = re.compile(
     re.DOTALL,
 )
 
-# Ids that no client uses; they replace tensor ids to verify where the ids of a frame are.
+# Ids that no client uses. They replace the tensor ids to verify where a frame has its ids.
 _UNUSED: Final = 2**64 - 2**32
 
 _KNOWN: Final[dict[tuple[bytes, ...], Signature]] = {}
@@ -92,7 +92,7 @@ def split_operation(frame: bytes) -> Split | None:
     """Split a frame that registers an operation; ``None`` if it must be decoded in full."""
     if len(frame) > 2 * KEY_BYTES_KEPT:
         return None  # an upload, whose elements must not be searched
-    # Literal, id, nothing; …; literal, nothing, position and stream; and nothing at the end.
+    # Groups: literal, id, nothing; …; literal, nothing, position and stream; nothing at the end.
     pieces = _VARIABLE.split(frame)
     key = tuple(pieces[::3])
     signature = _KNOWN.get(key) or _learn(key, pieces)

@@ -1,8 +1,8 @@
 """Prediction of the next operation in a session of Burn 0.21.
 
-Programs repeat sequences of operations: an operation is usually followed by the same one as the
-last time, with ids of the same lengths. One comparison tells whether a frame is the predicted one.
-Its ids are then read from known places, in a third of the time that a search for them takes.
+Programs repeat sequences of operations: the operation that followed last time usually follows
+again, with ids of the same lengths. One comparison verifies a predicted frame. Its ids are then
+read from known offsets, in a third of the time that a search for them takes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from burn_remote_protocol.operations.row import Operation
 
 __all__ = ["ExpectedOperations"]
 
-# Layouts that a session keeps, of up to 6 KiB each. Beyond that, a long program's operations are
-# searched for again.
+# Layouts cached per session, up to 6 KiB each. A program with more distinct operations has the ids
+# of the rest searched for.
 LAYOUTS_KEPT: Final = 1024
 
-# MessagePack's unsigned integers by first byte: the number of bytes that follow, and their format
-# in ``struct``. Any other first byte is the number itself.
+# MessagePack's unsigned integers by first byte: the number of bytes that follow, and their
+# ``struct`` format. Any other first byte is the number itself.
 _READ: Final = {0xCC: (1, "B"), 0xCD: (2, "H"), 0xCE: (4, "I"), 0xCF: (8, "Q")}
 
 
 class _Layout:
-    """A set of frames that differ only in their numbers, whose lengths are equal in all of them."""
+    """Frames that differ only in their numbers, each of which has a fixed length."""
 
     __slots__ = ("length", "mask", "pattern", "read", "signature")
 
@@ -48,14 +48,14 @@ class _Layout:
         writing.number(split.tail[end + 1 :], is_read=False)
         self.signature: Final = split.signature
         self.length: Final = len(writing.pattern)
-        # As large integers, they compare a whole frame in two steps.
+        # As large integers, a mask and a comparison check a whole frame.
         self.mask: Final = int.from_bytes(writing.mask, "big")
         self.pattern: Final = int.from_bytes(writing.pattern, "big")
         self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(writing.format).unpack
 
 
 class _Writing:
-    """A layout under construction: the fixed bits of a frame, and the places of the ids."""
+    """A layout under construction: the fixed bits of a frame, and the offsets of the ids."""
 
     def __init__(self) -> None:
         self.mask = bytearray()
@@ -73,7 +73,7 @@ class _Writing:
             self.literal(content[:1])
         else:
             count, code = 1, "B"
-        # A number in one byte has a highest bit of 0; all other bits of numbers are free.
+        # A one-byte number has a highest bit of 0; all other bits of a number may vary.
         self.mask += b"\x80" if len(content) == 1 else bytes(count)
         self.pattern += bytes(count)
         self.format += code if is_read else f"{count}x"

@@ -1,6 +1,6 @@
-"""The bytes of Burn 0.21's responses, from a server to clients and to other servers.
+"""Encoding and decoding of Burn 0.21's responses, from a server to clients and to other servers.
 
-Elements are not copied: a frame is a list of pieces, to be sent as one message.
+Elements are not copied: an encoded frame is a list of buffers, sent as one message.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ __all__ = [
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
-# The largest length that MessagePack can express.
+# The largest length that MessagePack can represent.
 MAX_ELEMENT_BYTES: Final = 2**32 - 1
 
 
 class Answer(NamedTuple):
-    """The response to a read (data), a sync (``None``) or a query of a dtype (bits)."""
+    """The response to a read (data), a sync (``None``) or a dtype query (bits)."""
 
     request: int
     value: TensorData | BurnRemoteError | int | None
 
 
-# -- answers ----------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------
 
 
 def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memoryview]:
-    """Return the pieces of the frame of a response, without copying elements.
+    """Encode a response as a list of buffers, without copying elements.
 
-    ``is_sync`` says that an error responds to a sync and not to a read.
+    ``is_sync`` marks an error as the response to a sync, not to a read.
     """
     value = answer.value
     identity = encode_identity(answer.request)
@@ -66,7 +66,7 @@ def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memo
 
 
 def decode_answer(frame: bytes | memoryview) -> Answer:
-    """Parse a frame of ``/response``. Raises ``ProtocolViolation``."""
+    """Decode a frame of ``/response``. Raises ``ProtocolViolation``."""
     content, identity = sequence(unpack_frozen(frame), 2, "an answer with its position and stream")
     name, body = variant(content, "an answer")
     request = decode_identity(identity)
@@ -85,7 +85,7 @@ def decode_answer(frame: bytes | memoryview) -> Answer:
 
 
 def _data_pieces(data: TensorData, end: bytes) -> list[bytes | memoryview]:
-    """Return ``[bytes, [dims], dtype]`` followed by ``end``, as pieces."""
+    """Return ``[bytes, [dims], dtype]`` followed by ``end``, as a list of buffers."""
     elements = memoryview(data.bytes)
     rest = _pack(list(data.shape)) + _pack(data.dtype.wire) + end
     return [b"\x93" + _buffer_header(len(elements)), elements, rest]
@@ -107,12 +107,12 @@ def _buffer_header(length: int) -> bytes:
 
 
 def encode_data_request(transfer: int) -> bytes:
-    """Return the frame that asks for an exposed tensor."""
+    """Return the frame that requests an exposed tensor."""
     return _pack({"TensorRequest": transfer})
 
 
 def decode_data_request(frame: bytes) -> int:
-    """Return the transfer id that a peer asks for. Raises ``ProtocolViolation``."""
+    """Return the transfer id that a peer requests. Raises ``ProtocolViolation``."""
     name, transfer = variant(unpack_frozen(frame), "TensorRequest")
     if name != "TensorRequest":
         raise unexpected("TensorRequest", name)
@@ -120,11 +120,11 @@ def decode_data_request(frame: bytes) -> int:
 
 
 def encode_data(data: TensorData) -> list[bytes | memoryview]:
-    """Return the pieces of the frame that carries a tensor to a peer."""
+    """Encode the frame that carries a tensor to a peer, as a list of buffers."""
     return [b"\x81\xa6Tensor", *_data_pieces(data, b"")]
 
 
-# The beginning of a tensor, up to the elements.
+# The start of a tensor, up to its elements.
 _BEFORE_ELEMENTS: Final = re.compile(rb"\x81\xa6Tensor\x93")
 
 

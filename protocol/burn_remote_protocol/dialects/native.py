@@ -1,12 +1,12 @@
-"""The bytes of the native dialect's frames, version 1.
+"""Encoding and decoding of the native dialect's frames, version 1.
 
 A frame is one binary WebSocket message: one byte for its type, then its body. The body of
 a chunk is a fixed header and raw bytes; every other body is one MessagePack value.
 docs/wire-native.md is the specification.
 
-A batch holds many tasks, each a MessagePack array. A non-negative first element is the number of a
-signature and the rest are tensor ids: that is the hot path, which neither side turns into objects.
-A negative first element is the code of any other task.
+A batch holds many tasks, each a MessagePack array. If the first element is not negative, it is the
+number of a signature, and the rest are tensor ids: this is the hot path, for which neither side
+creates objects. A negative first element is the code of any other task.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ __all__ = [
 VERSION: Final = 1
 VERSIONS: Final = (1,)
 
-# A chunk delays other traffic (0.25 ms at 2 GB/s), and its buffers should fit into the cache.
-# Much smaller chunks would make the cost per frame, some 20 µs on both sides, noticeable.
+# A chunk delays other traffic (0.25 ms at 2 GB/s), and its buffers should fit into the CPU cache.
+# With much smaller chunks, the cost per frame (about 20 µs on both sides) would be noticeable.
 CHUNK_BYTES: Final = 512 * 1024
-# Payloads up to this size are part of a MessagePack value, which costs a copy but saves a frame.
+# Payloads up to this size are part of a MessagePack value, which costs one copy but saves a frame.
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
-# A frame other than a chunk. A client sends a batch at 64 KiB, and a task of thousands of tensors
-# has some 250 KiB. Decoding holds Python's interpreter lock, for 17 ms with the worst frame of this
-# size (lists of one element).
+# Limit of every frame but a chunk. A client sends a batch at 64 KiB, and a task with thousands of
+# tensors takes about 250 KiB. Decoding the worst frame of this size (lists of one element) holds
+# Python's interpreter lock for 17 ms.
 MAX_BODY_BYTES: Final = 512 * 1024
 
-# The flag of a chunk whose header has a checksum: the low half of XXH3, 64 bits. CRC-32 takes 95 µs
-# for 512 KiB on the event loops of both sides, this 5.
+# Flag: the chunk's header has a checksum, the low 32 bits of the 64-bit XXH3. For 512 KiB, it takes
+# 5 µs on the event loop of each side; CRC-32 takes 95 µs.
 _HAS_CHECKSUM: Final = 1
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
@@ -102,7 +102,7 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 class Batch(NamedTuple):
     """Tasks in order. ``received`` is how many of the server's session frames the client has.
 
-    ``tasks`` are undecoded: invocations are used as they are, others go through ``decode_task``.
+    ``tasks`` are undecoded: invocations are used as received, others go through ``decode_task``.
     """
 
     received: int
@@ -110,7 +110,7 @@ class Batch(NamedTuple):
 
 
 def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
-    """Join encoded tasks to one frame."""
+    """Join encoded tasks into one frame."""
     head = b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
     return head + b"".join(tasks)
 
@@ -119,7 +119,7 @@ def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
 
 
 def encode_frame(message: Any) -> bytes:
-    """Return the frame of a message other than a batch or a chunk."""
+    """Encode a message other than a batch or a chunk."""
     kind, to_wire = MESSAGE_TO_WIRE[type(message)]
     return bytes((kind,)) + _pack(to_wire(message))
 
@@ -131,7 +131,7 @@ def _checksum(data: memoryview) -> int:
 def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> bytes:
     """Return the header of a chunk; the raw bytes follow it in the same frame.
 
-    ``checked`` are those bytes where the header shall have their checksum.
+    ``checked`` is those bytes if the header must contain their checksum.
     """
     if checked is None:
         return _CHUNK_HEAD.pack(CHUNK, 0, 0, 0, payload, offset)
@@ -139,7 +139,7 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
 
 
 def decode_frame(frame: bytes | memoryview) -> Any:
-    """Return the message, ``Batch`` or ``Chunk`` that a frame holds.
+    """Decode a frame into its message, ``Batch`` or ``Chunk``.
 
     Raises ``ProtocolViolation`` for anything else. Allocates no more than the frame's own size.
     """
@@ -161,8 +161,8 @@ def decode_frame(frame: bytes | memoryview) -> Any:
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
-        seen = "its body is not repeated here" if kind in SECRET_KINDS else shown(wire)
-        raise ProtocolViolation(f"not a body of frame kind {kind}: {seen}") from None
+        seen = "(contents withheld)" if kind in SECRET_KINDS else shown(wire)
+        raise ProtocolViolation(f"malformed body of frame kind {kind}: {seen}") from None
 
 
 def _decode_batch(frame: bytes | memoryview) -> Batch:
@@ -170,7 +170,7 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
     try:
         received, tasks = wire
     except (TypeError, ValueError):
-        raise ProtocolViolation(f"not a batch: {shown(wire)}") from None
+        raise ProtocolViolation(f"malformed batch: {shown(wire)}") from None
     if type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
     return Batch(count(received), tasks)
@@ -178,11 +178,13 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
 
 def _decode_chunk(frame: bytes | memoryview) -> Chunk:
     if len(frame) < _CHUNK_HEAD.size:
-        raise ProtocolViolation(f"a chunk has a header of {_CHUNK_HEAD.size} bytes")
+        raise ProtocolViolation(f"a chunk starts with a header of {_CHUNK_HEAD.size} bytes")
     _, flags, reserved, checksum, payload, offset = _CHUNK_HEAD.unpack_from(frame)
     data = memoryview(frame)[_CHUNK_HEAD.size :]
     if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):
-        raise ProtocolViolation("version 1 knows no flag of a chunk but that of its checksum")
+        raise ProtocolViolation("unknown flags of a chunk; version 1 defines only the checksum")
     if flags and _checksum(data) != checksum:
-        raise GarbledBytes(f"bytes {offset:,} and on of payload {payload} were garbled")
+        raise GarbledBytes(
+            f"garbled chunk at byte {offset:,} of payload {payload}: its checksum does not match"
+        )
     return Chunk(payload, offset, data)

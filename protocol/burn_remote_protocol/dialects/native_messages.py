@@ -1,6 +1,6 @@
 """The native dialect's messages as MessagePack values.
 
-Batches and chunks have a form of their own, in ``native``.
+``native`` encodes batches and chunks, which have a format of their own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KINDS"]
 
-# What the first byte of a frame says.
+# The kinds of frames, given by the first byte.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
     _LENT, _CHALLENGE, _PROOF, _CONFIRMATION,
@@ -55,8 +55,8 @@ __all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KIN
 # Longer than any token that a server accepts.
 MAX_TOKEN_CHARACTERS: Final = 1024
 
-# Frames whose bodies hold tokens or secrets: error messages, which end up in logs, do not quote
-# them.
+# Kinds of frames that hold tokens or secrets. Error messages end up in logs, so they do not quote
+# these bodies.
 SECRET_KINDS: Final = frozenset({_HELLO, _WELCOME, _PROOF, _CONFIRMATION})
 
 
@@ -80,7 +80,7 @@ def _resume_from_wire(wire: Any) -> Resume | None:
 
 
 def _token(value: Any) -> str:
-    """Read a token. The error does not repeat it."""
+    """Decode a token. The error does not quote it."""
     if type(value) is not str or len(value) > MAX_TOKEN_CHARACTERS:
         raise ProtocolViolation(f"a token is a text of at most {MAX_TOKEN_CHARACTERS} characters")
     return value
@@ -111,7 +111,7 @@ def _welcome_from_wire(
     )  # fmt: skip
 
 
-# How a reply's value is marked.
+# The kinds of values in a reply.
 _VALUE, _ERROR, _DATA, _FOLLOWS = range(4)
 
 
@@ -156,11 +156,11 @@ def _failed_from_wire(tensors: Any, error: Any) -> Failed:
 
 
 def _fetch_tag(*tag: Any) -> bytes:
-    """Read what follows a fetch's offset: nothing, or the fetch's signature."""
+    """Decode what follows a fetch's offset: nothing, or the fetch's tag."""
     return exactly(TAG_BYTES, "a fetch's tag", *tag) if tag else b""
 
 
-# The kind of each message's frame, and its body.
+# For each class of message: the kind of its frame, and the encoder of its body.
 MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Hello: (
         _HELLO,
@@ -189,7 +189,7 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
 }  # fmt: skip
 
-# By the kind of a frame: the message that its body holds.
+# For each kind of frame: the decoder of the message in its body.
 MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
     _HELLO: _hello_from_wire,
     _WELCOME: _welcome_from_wire,

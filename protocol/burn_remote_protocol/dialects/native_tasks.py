@@ -1,7 +1,7 @@
-"""The bytes of the native dialect's tasks inside a batch.
+"""Encoding and decoding of the native dialect's tasks inside a batch.
 
-docs/wire-native.md is the specification. Tasks that refer to a signature by its number, the hot
-path, are not converted here: they are used as they were unpacked.
+docs/wire-native.md is the specification. Tasks that refer to a signature by its number are the hot
+path. They are not converted here, but used as unpacked.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ __all__ = [
     "encode_task",
 ]
 
-# Signatures that a session may number, about 2 KiB of the server's memory each. Beyond that,
-# operations are sent in full.
+# Signatures that a session may number, each about 2 KiB of the server's memory. The operations of
+# any further signature are sent in full.
 MAX_SIGNATURES: Final = 4096
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
@@ -65,8 +65,8 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
 
-# Codes of tasks after which others of the batch may wait for another server, or that take long, or
-# that only say how long once they are decoded.
+# Codes of tasks that may make later tasks of the batch wait for another server, that take long, or
+# whose duration is unknown until they are decoded.
 SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
 DEFINE_TASK: Final = _DEFINE
 DROP_TASK: Final = _DROP
@@ -74,7 +74,7 @@ READ_TASK: Final = _READ
 
 
 def _task_transfer(value: Any) -> bytes | int:
-    """Read a transfer id; a number is for servers that speak Burn 0.21."""
+    """Decode a transfer id; it is a number if the other server speaks Burn 0.21."""
     if type(value) is int and is_secret(value):
         return count(value)
     return transfer_id(value)
@@ -135,27 +135,27 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
 
 
 def encode_task(task: Task) -> bytes:
-    """Return a task as it stands inside a batch."""
+    """Encode a task for a batch."""
     return _pack(_ENCODE_TASK[type(task)](task))
 
 
 def decode_task(wire: Any) -> Task:
-    """Return the task that an undecoded element of a batch holds.
+    """Decode an element of a batch into its task.
 
-    Raises ``ProtocolViolation`` for anything that is no task.
+    Raises ``ProtocolViolation`` for a malformed task.
     """
     try:
         return _DECODE_TASK[wire[0]](*wire[1:])
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, IndexError):
-        raise ProtocolViolation(f"not a task: {shown(wire)}") from None
+        raise ProtocolViolation(f"malformed task: {shown(wire)}") from None
 
 
 def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
-    """Return what a batch's undecoded tasks drop before any of them after ``place`` uses a tensor.
+    """Return the tensors that a batch drops right after task ``place``; definitions are skipped.
 
-    Never raises: what is no task drops nothing.
+    ``tasks`` are undecoded. Never raises: a malformed task drops nothing.
     """
     for task in tasks[place + 1 : place + 3]:
         if type(task) is tuple and len(task) == 2 and task[0] == _DROP:

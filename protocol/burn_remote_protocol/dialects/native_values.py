@@ -20,7 +20,7 @@ __all__ = [
     "transfer_id",
 ]
 
-# The handles of CUDA have 64 bytes.
+# CUDA's handles have 64 bytes.
 MAX_HANDLE_BYTES: Final = 256
 
 
@@ -46,7 +46,7 @@ def transfer_id(value: Any) -> bytes:
 
 
 def exactly(byte_count: int, what: str, value: Any) -> bytes:
-    """Return bytes of one length. The error does not repeat them: they may be secret."""
+    """Check the length of bytes. The error does not quote them, because they may be secret."""
     if type(value) is not bytes or len(value) != byte_count:
         seen = f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
         raise ProtocolViolation(f"{what} has {byte_count} bytes, not {seen}")
@@ -56,7 +56,7 @@ def exactly(byte_count: int, what: str, value: Any) -> bytes:
 def memory_handle(value: Any) -> bytes:
     if type(value) is not bytes or not 1 <= len(value) <= MAX_HANDLE_BYTES:
         raise ProtocolViolation(
-            f"a handle of memory has 1 to {MAX_HANDLE_BYTES} bytes, not {shown(value)}"
+            f"a memory handle has 1 to {MAX_HANDLE_BYTES} bytes, not {shown(value)}"
         )
     return value
 
