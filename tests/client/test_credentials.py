@@ -22,7 +22,7 @@ def test_a_token_that_is_no_text_is_refused_without_being_shown() -> None:
 
 def test_a_token_of_nothing_but_white_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("", "\n"):
-        with pytest.raises(br.UsageError, match=r"token=… is empty; leave it out where"):
+        with pytest.raises(br.UsageError, match=r"token=… is empty; omit it if"):
             br.RemoteDevice("ws://127.0.0.1:1", token=token)
     monkeypatch.setenv("BURN_REMOTE_TOKEN", "\n")
     with pytest.raises(br.UsageError, match=r"\$BURN_REMOTE_TOKEN is empty"):

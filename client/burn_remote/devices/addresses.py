@@ -1,4 +1,4 @@
-"""How is a server's address written, and by which small integer may it be named?
+"""Server addresses: their normal form, and the small integers that name them.
 
 Burn's registry: each address gets an id when it is first named, the same one for the life of the
 process and across its threads, so that a device can be a small ``DeviceId``.
@@ -50,8 +50,8 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what
-    is wrong in anything that is no such address.
+    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with the
+    reason if it is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
@@ -76,7 +76,7 @@ def normal_address(address: str) -> str:
 
 
 def with_token(address: str, token: str) -> str:
-    """Return a normal address that carries a token, for who cannot say one otherwise."""
+    """Return a normal address with a token in its path, for clients that cannot send it."""
     parts = urlsplit(address)
     path = f"/token/{quote(token, safe='')}{parts.path}"
     return f"{parts.scheme}://{parts.netloc}{path}"
@@ -93,7 +93,7 @@ def address_to_id(address: str) -> int:
 
 
 def id_to_address(identifier: int) -> str:
-    """Return the address that a small integer names. Raises ``UsageError`` for none."""
+    """Return the address that a small integer names. Raises ``UsageError`` if there is none."""
     with _lock:
         if not 0 <= identifier < len(_addresses):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What does a program show a server, and which servers does it trust?"""
+"""A client's credentials: the token that it sends, and the TLS authorities that it trusts."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ TOKEN_VARIABLE: Final = "BURN_REMOTE_TOKEN"
 
 
 def checked_token(token: str | None) -> str | None:
-    """Return a token, that of ``$BURN_REMOTE_TOKEN`` without one, or none.
+    """Return ``token``, else the value of ``$BURN_REMOTE_TOKEN``, else ``None``.
 
-    White space around it, such as the newline of the file it came from, is no part of it. Raises
-    ``UsageError`` where nothing is left.
+    White space around a token, such as a file's final newline, is removed. Raises ``UsageError`` if
+    nothing is left.
     """
     if token is not None and not isinstance(token, str):
         # Without its value: errors end up in logs.
         raise ArgumentMismatch(f"a token is text, not of type {type(token).__name__}")
     source, text = "token=…", token
     if text is None:
-        # As for other programs, an empty variable is one that is not set.
+        # An empty variable counts as not set, as in other programs.
         source, text = f"${TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE) or None
     if text is None:
         return None
     stripped = text.strip()
     if not stripped:
-        raise UsageError(f"{source} is empty; leave it out where the server asks for no token")
+        raise UsageError(f"{source} is empty; omit it if the server requires no token")
     return stripped
 
 
 def trusted_context(
     tls: ssl.SSLContext | str | os.PathLike[str] | None, address: str
 ) -> ssl.SSLContext | None:
-    """Return what trusts a server at a normal address; ``None`` stands for what the system trusts.
+    """Return the TLS trust for a normal address; ``None`` stands for the system's trust store.
 
     Raises ``UsageError`` for a file that cannot be used, or an address without TLS.
     """
     if tls is None:
         return None
     if not address.startswith("wss://"):
-        # Also where a session without TLS is open already, which would be taken in silence.
+        # Checked even if a session without TLS is already open, which would be used silently.
         raise UsageError(f"tls=… is for an address that starts with wss://, not for {address}")
     if isinstance(tls, ssl.SSLContext):
         return tls

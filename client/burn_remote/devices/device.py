@@ -40,38 +40,38 @@ if TYPE_CHECKING:
 __all__ = ["Device", "LocalDevice", "RemoteDevice"]
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-# An answer carries at most a chunk or a small tensor; a server that sends more is not ours.
+# A native reply carries at most a chunk or a small tensor; a larger message is not from our server.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-# In Burn's dialect a whole tensor is one message, of whatever size MessagePack can say.
+# In Burn's dialect a whole tensor is one message, of any size that MessagePack can represent.
 MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
 
 NATIVE: Final = "native"
 BURN: Final = "burn-0.21"
 NOT_FOUND: Final = 404
-# Twice: a bit that flips in the request's path makes a native server answer 404 too, and Burn's
-# dialect has no checksums.
+# Twice: a bit flip in the request's path makes a native server answer 404 too, and Burn's dialect
+# has no checksums.
 NATIVE_ATTEMPTS: Final = 2
 
 
 class Device:
     """A place where tensors live and operations run. Use it in a ``with`` block, or ``close()`` it.
 
-    Two devices are equal when they are the same session.
+    Two devices are equal if they share one session.
     """
 
     runners: RunnerStack
 
     @property
     def session(self) -> Any:
-        """The session that carries out what is done on this device."""
+        """The session that executes this device's operations."""
         return self.runners.session
 
     @property
     def client(self) -> RunnerClient:
-        """The outermost runner: all that happens on this device passes through it.
+        """The outermost runner: it sees all operations on this device.
 
-        Assign a runner around it to record or change what happens, and its ``inner`` to end that:
-        ``device.client = Recorder(device.client)``. All devices of a session share their runners.
+        Assign a runner around it to record or change operations, and that runner's ``inner`` to
+        stop: ``device.client = Recorder(device.client)``. All devices of a session share runners.
         """
         return self.runners.outermost
 
@@ -79,7 +79,7 @@ class Device:
     def client(self, client: RunnerClient) -> None:
         self.runners.put_around(client)
 
-    if not TYPE_CHECKING:  # a type checker must keep finding what is missing
+    if not TYPE_CHECKING:  # a type checker must still report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
             text = f"a device has no attribute {name!r}{device_attribute_advice(name)}"
@@ -108,11 +108,11 @@ class Device:
         self.runners.seed(whole_number("a seed", seed, 0, 2**64 - 1))
 
     def dtype_usage(self, dtype: AnyDType) -> DTypeUsage:
-        """Ask what the device can do with a dtype. Waits for the answer."""
+        """Ask what the device supports for a dtype. Waits for the reply."""
         return self.runners.dtype_usage(as_dtype(dtype)).result()
 
     def supports_dtype(self, dtype: AnyDType) -> bool:
-        """Whether the device can store and compute with a dtype. Waits for the answer."""
+        """Return whether the device can store and compute with a dtype. Waits for the reply."""
         usage = self.dtype_usage(dtype)
         return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage
 
@@ -122,17 +122,17 @@ class Device:
 
     @property
     def traffic(self) -> Traffic:
-        """What this session has sent and received so far: a copy, to take differences of."""
+        """This session's traffic so far, as a copy; subtract two to measure a section."""
         traffic: Traffic = self.session.traffic
         return traffic - Traffic()
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the server said of the device when the session opened."""
+        """The server's description of the device when the session opened."""
         return dict(self.session.welcome.device)
 
     def close(self) -> None:
-        """Send what waits and end the session, freeing its tensors. A second call does nothing.
+        """Send queued tasks and end the session, freeing its tensors. A second call does nothing.
 
         Tensors that moved to other devices stay there: this waits until they have arrived, at most
         30 seconds.
@@ -160,12 +160,12 @@ class Device:
 class RemoteDevice(Device):
     """A device on a server.
 
-    ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server; without one,
-    ``$BURN_REMOTE_ADDRESS`` or ``ws://127.0.0.1:3000``. ``token`` is the server's word for letting
-    this program in; without one, ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an
-    ``ssl.SSLContext``, or the path of a PEM file with the authority to trust in place of the
-    system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers built with Burn; without
-    one, native is tried first. Devices of the same address, token, ``tls`` (the same context or the
+    ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server. The default
+    is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``. ``token`` authenticates this program;
+    the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an ``ssl.SSLContext``, or the
+    path of a PEM file with the authority to trust in place of the system's. ``dialect`` is
+    ``"native"``, or ``"burn-0.21"`` for servers built with Burn; by default, native is tried first.
+    Devices of the same address, token, ``tls`` (the same context or the
     same path) and dialect share one session.
 
     Each device counts as one use of its session: a ``with`` block or ``close()`` ends that use, and
@@ -193,7 +193,7 @@ class RemoteDevice(Device):
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
-        # A path's context is a new one each time: the path says which trust it is.
+        # Each connection creates a new context for a path, so the path identifies the trust.
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
         key = self.address, token, trusted, dialect
         self._use = self._sessions.use(
@@ -204,7 +204,7 @@ class RemoteDevice(Device):
         self._use_runners(self._use.session)
 
     def close(self) -> None:
-        """End this device's use of its session; the last use sends what waits and ends the session.
+        """End this device's use of its session; the last use sends queued tasks and ends it.
 
         A session ends when each of its devices is closed, and so frees its tensors. Until then
         tensors that this device made stay usable. A second call does nothing.
@@ -238,7 +238,7 @@ def _connect(
     tls: ssl.SSLContext | None,
     timeout_seconds: float,
 ) -> NativeSession | BurnSession:
-    """Open a session in this dialect; without one, in the one that the server speaks."""
+    """Open a session in this dialect; without one, in the dialect that the server speaks."""
     if dialect == BURN:
         return _connect_burn(address, token, tls, timeout_seconds)
 
@@ -257,15 +257,15 @@ def _connect(
         except ConnectionFailed as error:
             if dialect is not None or error.http_status != NOT_FOUND:
                 raise
-    # A server built with Burn has no such route and answers 404. It knows no tokens either: one in
-    # the path would tell a stranger a secret.
+    # A server built with Burn has no such route and answers 404. It has no tokens either: a token
+    # in the path would tell a stranger a secret.
     return _connect_burn(address, None, tls, timeout_seconds)
 
 
 def _connect_burn(
     address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
 ) -> BurnSession:
-    # Our server finds the token in the path; Burn's own asks for none.
+    # Our server reads the token from the path; Burn's server requires none.
     called = address if token is None else with_token(address, token)
 
     def dial(route: str) -> BlockingLink:
@@ -286,7 +286,7 @@ def _connect_burn(
 class LocalDevice(Device):
     """A device inside this process: the same session and operations, with no server.
 
-    ``backend`` names who offers it: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
+    ``backend`` names a backend: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
     ``custom_operations`` are those that ``custom`` can call, made by
     ``burn_remote_server.custom.custom_operation``.
     """

@@ -17,7 +17,7 @@ __all__ = ["SharedSessions", "Use"]
 
 
 class Closable(Protocol):
-    """A session, as far as the registry knows it."""
+    """The interface of a session that the registry uses."""
 
     @property
     def closed(self) -> bool:
@@ -33,12 +33,12 @@ S = TypeVar("S", bound=Closable)
 
 
 class _Shared(Generic[S]):
-    """A session that is open or being opened, and who uses it or waits for it."""
+    """A session that is open or being opened, and its uses."""
 
     def __init__(self, key: Hashable) -> None:
         self.key: Final = key
         self.opening: Final[Future[S]] = Future()
-        # A use whose device is garbage counts no longer, and closes nothing.
+        # The use of a garbage-collected device no longer counts, and closes nothing.
         self.uses: Final[weakref.WeakSet[Use[S]]] = weakref.WeakSet()
 
     @property
@@ -61,7 +61,7 @@ class Use(Generic[S]):
         return self.shared.opening.result(0)
 
     def end(self) -> None:
-        """Close the session if nobody else uses it. A second call does nothing."""
+        """Close the session if no other use remains. A second call does nothing."""
         if self._sessions.give_back(self):
             self.session.close()
 
@@ -99,7 +99,7 @@ class SharedSessions(Generic[S]):
                 return use
             if isinstance(error, BurnRemoteError):
                 raise fresh(error)
-            # The other thread was interrupted: the server may well answer this one.
+            # The other thread was interrupted: the server may accept this one.
 
     def give_back(self, use: Use[S]) -> bool:
         """End a use; return whether it was the last one."""

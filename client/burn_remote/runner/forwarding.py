@@ -1,4 +1,4 @@
-"""A runner that changes nothing: what decorators of a device, or of some tensors, derive from."""
+"""A runner that forwards everything: the base class of decorators of a device or of tensors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["ForwardingRunner"]
 class ForwardingRunner:
     """Forwards everything to ``inner``; a subclass overrides what it records or changes.
 
-    ``device.client = MyRunner(device.client)`` puts one around everything that happens on a device.
+    ``device.client = MyRunner(device.client)`` puts one around all operations of a device.
 
-    A runner around some tensors only has that client as ``inner`` too, but is put nowhere: the
-    handles that it returns have itself as ``client``. An operation on tensors of which it tracks
-    one goes to it. It replaces its handles in ``inputs`` by those that it got from inside, and
-    calls ``forward``, which finds the runner for those.
+    A runner around some tensors only also has that client as ``inner``, but is not assigned to the
+    device. The handles that it returns have the runner as their ``client``, so an operation on at
+    least one of them goes to it. It replaces its handles in ``inputs`` by the inner ones and calls
+    ``forward``, which finds the runner for those.
     """
 
     def __init__(self, inner: RunnerClient) -> None:
@@ -85,7 +85,7 @@ class ForwardingRunner:
         return self.inner.fetch(transfer, address, spec)
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed."""
+        """Request a reply once everything issued so far has been executed."""
         return self.inner.sync()
 
     def seed(self, seed: int) -> None:
@@ -93,7 +93,7 @@ class ForwardingRunner:
         self.inner.seed(seed)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         return self.inner.dtype_usage(dtype)
 
     def memory_cleanup(self) -> None:

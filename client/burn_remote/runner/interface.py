@@ -77,7 +77,7 @@ class RunnerClient(Protocol):
         ...
 
     def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; the server hears of it with what fills the tensor."""
+        """Reserve a tensor id; the server learns of it from the task that fills the tensor."""
         ...
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
@@ -96,7 +96,7 @@ class RunnerClient(Protocol):
         ...
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed."""
+        """Request a reply once everything issued so far has been executed."""
         ...
 
     def seed(self, seed: int) -> None:
@@ -104,7 +104,7 @@ class RunnerClient(Protocol):
         ...
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         ...
 
     def memory_cleanup(self) -> None:
@@ -117,7 +117,7 @@ class RunnerClient(Protocol):
 
 
 class Session(Protocol):
-    """A device's session over a connection; it deals in tensor ids and knows no handles."""
+    """A device's session over a connection; it uses tensor ids and has no handles."""
 
     @property
     def closed(self) -> bool:
@@ -126,7 +126,7 @@ class Session(Protocol):
 
     @property
     def transfer_domain(self) -> str | None:
-        """Sessions of one domain fetch tensors from each other by transfer id."""
+        """Sessions of the same domain fetch tensors from each other by transfer id."""
         ...
 
     @property
@@ -136,7 +136,7 @@ class Session(Protocol):
 
     @property
     def peer_address(self) -> str:
-        """Where other servers reach this session's server; empty if nowhere."""
+        """The address at which other servers reach this session's server; empty if none."""
         ...
 
     def execute(self, signature: Signature, inputs: list[int]) -> int:
@@ -156,13 +156,13 @@ class Session(Protocol):
         ...
 
     def drop(self, tensor: int) -> None:
-        """Free a tensor with the next message. Lock-free: ``__del__`` calls it."""
+        """Free a tensor with the next message. Lock-free, because ``__del__`` calls it."""
         ...
 
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
-        """Let whoever names ``transfer`` fetch a tensor once. Returns when that is on its way."""
+        """Permit anyone who knows ``transfer`` to fetch a tensor once. Returns once it is sent."""
         ...
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
@@ -170,11 +170,11 @@ class Session(Protocol):
         ...
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when all is executed; its result raises a failure that no read raised."""
+        """Request a reply once all is executed; its result raises a failure that no read raised."""
         ...
 
     def settle(self) -> Pending[None]:
-        """Ask to be told when all is executed, and leave failures to others."""
+        """Request a reply once all is executed, without raising failures."""
         ...
 
     def seed(self, seed: int) -> None:
@@ -182,7 +182,7 @@ class Session(Protocol):
         ...
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         ...
 
     def memory_cleanup(self) -> None:
@@ -190,5 +190,5 @@ class Session(Protocol):
         ...
 
     def close(self) -> None:
-        """Send what waits and end the session. A second call does nothing."""
+        """Send queued tasks and end the session. A second call does nothing."""
         ...

@@ -20,7 +20,7 @@ class Source(Protocol):
     """Where pending values come from."""
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Return when ``pending`` is done or the time is over; the waiting thread may help."""
+        """Return when ``pending`` is done or the timeout is over; the waiting thread may help."""
         ...
 
     def attend(self) -> None:
@@ -116,7 +116,7 @@ class Pending(Generic[T]):
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if not self._outcomes:
             self._outcomes.append((value, error))
-        # Also where it was done before: an interrupt may have come before the callbacks were.
+        # Even if it was done before: an interrupt may have come before the callbacks were called.
         self._call_back()
 
     def _call_back(self) -> None:
@@ -133,6 +133,6 @@ class Pending(Generic[T]):
             except Exception:  # the outermost line of the caller's code
                 _logger.exception("a callback of %r raised", self)
             except BaseException:
-                # Ctrl-C in the main thread: others wait for the callbacks that remain.
+                # Ctrl-C in the main thread: other waiters depend on the remaining callbacks.
                 self._call_back()
                 raise

@@ -1,9 +1,9 @@
-"""The stack of runners of one device: the innermost one, and those that stand around it.
+"""The stack of runners of one device: the innermost one and those around it.
 
-Every handle that a program holds belongs to the stack, whatever runners it has: one that is put
-around the others later sees what is done with earlier tensors too. Handles that stay inside, of
-tensors that one runner makes for itself, belong to the level where they were made: the runners
-around it see neither their operations nor their drops.
+Every handle of a program belongs to the stack, whatever runners it has: a runner that is added
+later also sees what is done with earlier tensors. Handles of tensors that a runner creates for
+itself belong to the level that created them: the runners around it see neither their operations
+nor their drops.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunnerStack", "outermost"]
 
-# When an exposed tensor that nobody fetched is freed. Larger: the source holds tensors longer for a
-# target that died. Smaller: a target with a long queue comes too late.
+# When an exposed tensor that nobody fetched is freed. A longer time would hold tensors longer for a
+# target that died; with a shorter one, a target with a long queue would come too late.
 EXPIRES_SECONDS: Final = 300.0
 # How long closing a device waits for the tensors that others still fetch from it: as long as a
 # server waits for a tensor to be exposed.
@@ -38,10 +38,10 @@ class SessionRunner:
     """The innermost runner: it owns the handles of a session, its drops, moves and fetches.
 
     Moves take no lock of their own, so a frozen server delays no move between others; and sessions
-    that wait for each other's tensors cannot deadlock. A session waits only in an operation behind
-    a fetch, and the expose for that fetch was issued before the fetch was. If that expose is itself
-    behind another fetch in its session, then that fetch was issued earlier still. Around a circle
-    of waiting sessions the times of the fetches would decrease for ever.
+    wait for each other's tensors cannot deadlock. A session waits only in an operation behind a
+    fetch, and the expose for that fetch was issued before the fetch. If that expose is itself
+    behind another fetch in its session, then that fetch was issued earlier still. Around a cycle
+    of waiting sessions, the issue times of the fetches would decrease forever.
     """
 
     __slots__ = ("_execute", "_owner", "_targets", "session")
@@ -66,7 +66,7 @@ class SessionRunner:
         self, signature: Signature, inputs: Sequence[TensorHandle]
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation; see ``RunnerClient.register_op``."""
-        # Written out for one and two: a comprehension costs 0.1 µs, an operation in all 3 µs.
+        # Unrolled for one and two inputs: a comprehension costs 0.1 µs of an operation's 3 µs.
         if len(inputs) == 2:
             left, right = inputs
             ids = [left.id, right.id]
@@ -101,9 +101,9 @@ class SessionRunner:
     def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
         """Move a tensor to another device; see ``RunnerClient.move``.
 
-        Between servers the target's server fetches the elements from the source's, and this process
-        waits for nothing, except for the expose where the source speaks Burn's dialect. To or from
-        a local device the elements pass through this process, which waits for them.
+        Between servers, the target's server fetches the elements from the source's, and this
+        process does not wait, except for the expose if the source speaks Burn's dialect. To or from
+        a local device, the elements pass through this process, which waits for them.
         """
         source, other = self.session, target.session
         if source is other:
@@ -112,11 +112,11 @@ class SessionRunner:
             return target.register_tensor_data(self.read_tensor_async(handle).result())
         address = source.peer_address
         if not address:
-            raise UsageError(f"{self.device} does not say where other servers can reach it")
+            raise UsageError(f"{self.device} has no address at which other servers can reach it")
         are_secret = source.has_secret_transfers and other.has_secret_transfers
         transfer = new_transfer_id() if are_secret else new_transfer_number()
-        # The expose was sent when this returns, in Burn's dialect it was executed: the fetch, which
-        # is issued then, waits for no expose that comes behind it.
+        # The expose has been sent when this returns; in Burn's dialect it has been executed. The
+        # fetch is issued next, so it never waits for an expose that is queued behind it.
         source.expose(handle.id, handle.spec, transfer, EXPIRES_SECONDS)
         self._targets.add(other)
         return target.fetch(transfer, address, handle.spec)
@@ -128,7 +128,7 @@ class SessionRunner:
         return handle
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed."""
+        """Request a reply once everything issued so far has been executed."""
         return self.session.sync()
 
     def seed(self, seed: int) -> None:
@@ -136,7 +136,7 @@ class SessionRunner:
         self.session.seed(seed)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         return self.session.dtype_usage(dtype)
 
     def memory_cleanup(self) -> None:
@@ -148,7 +148,7 @@ class SessionRunner:
         self.session.drop(identifier)
 
     def wait_for_moves(self) -> None:
-        """Wait until no other session fetches from this one: its tensors go when it is closed."""
+        """Wait until no other session fetches from this one, because closing frees its tensors."""
         deadline = time.monotonic() + MOVES_SECONDS
         arriving: list[Pending[None]] = []
         while self._targets:
@@ -159,12 +159,12 @@ class SessionRunner:
             try:
                 pending.result(max(0.0, deadline - time.monotonic()))
             except (BurnRemoteError, TimeoutError):
-                continue  # whoever uses that session learns why; this one is closed all the same
+                continue  # the next use of that session raises the error; this one closes anyway
 
 
 @final
 class Level:
-    """One runner of a stack, as the runner around it calls it."""
+    """One runner of a stack, as seen by the runner around it."""
 
     __slots__ = ("_stack", "runner")
 
@@ -216,7 +216,7 @@ class Level:
         return self._own(self.runner.fetch(transfer, address, spec))
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed."""
+        """Request a reply once everything issued so far has been executed."""
         return self.runner.sync()
 
     def seed(self, seed: int) -> None:
@@ -224,7 +224,7 @@ class Level:
         self.runner.seed(seed)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         return self.runner.dtype_usage(dtype)
 
     def memory_cleanup(self) -> None:
@@ -243,10 +243,10 @@ class Level:
 
 @final
 class RunnerStack:
-    """All runners of a device: the client of the handles that its programs hold.
+    """All runners of a device: the client of the handles that programs hold.
 
-    Its operations are those of the outermost runner, bound at once: with no runner but the
-    innermost, a call costs nothing for there being a stack.
+    Its operations are the bound methods of the outermost runner, so a call through a stack of one
+    runner costs nothing extra.
     """
 
     __slots__ = (
@@ -296,17 +296,17 @@ class RunnerStack:
         return self.outermost.is_around(other)
 
     def put_around(self, runner: RunnerClient) -> None:
-        """Make a runner the outermost one: it sees everything from now on.
+        """Make a runner the outermost one: it sees all later operations.
 
-        It passes on what it does not change to the level that was the outermost before. A level of
-        this stack in place of a runner takes off the runners around that. No other thread may use
-        the device meanwhile.
+        It forwards to the level that was the outermost before. If ``runner`` is a level of this
+        stack, the runners around that level are removed. No other thread may use the device
+        meanwhile.
         """
         self.outermost = runner if isinstance(runner, Level) else Level(self, runner)
         self._bind()
 
     def close(self) -> None:
-        """End the session, when no other fetches tensors from it any more."""
+        """End the session once no other session fetches tensors from it."""
         try:
             self._innermost.wait_for_moves()
         finally:

@@ -1,1 +1,1 @@
-"""Sessions: connections that carry out what runners ask for, and survive as long as they can."""
+"""Sessions: connections that send what runners issue, and resume where the dialect allows it."""

@@ -24,8 +24,8 @@ __all__ = [
     "weakly",
 ]
 
-# How long an operation may wait for others to be sent with it. A longer wait would leave the server
-# idle while the program thinks.
+# How long an operation may be queued so that others are sent with it. A longer delay would leave
+# the server idle while the program does other work.
 FLUSH_SECONDS: Final = 0.001
 
 # A batch shares the cost of a frame, some 20 µs on both sides, among its operations. A larger batch
@@ -41,10 +41,10 @@ DROP_BYTES: Final = 4 * 1024 * 1024
 
 
 class Flushable(Protocol):
-    """A session, as far as this module knows it."""
+    """The interface of a session that this module uses."""
 
     def flush_waiting(self) -> None:
-        """Send what waits. Called once for each ``Flusher.schedule``."""
+        """Send queued tasks. Called once for each ``Flusher.schedule``."""
         ...
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class Flushable(Protocol):
         ...
 
     def abandon_after_fork(self) -> None:
-        """Make every use in this child process an error; touch neither locks nor the socket."""
+        """Make every use in this child process raise an error; touch neither locks nor socket."""
         ...
 
 
@@ -78,11 +78,11 @@ class Flusher:
         weakref.finalize(session, self.stop).atexit = False
 
     def schedule(self, session: Flushable) -> None:
-        """Have the session flushed in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
+        """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
         self._asked.put(session)
 
     def stop(self) -> None:
-        """Have the connection ended, by the thread, which ends too. Never blocks."""
+        """Tell the thread to end the connection and itself. Never blocks."""
         self._asked.put(None)
 
 
@@ -90,7 +90,7 @@ def _flush_when_asked(asked: queue.SimpleQueue[Flushable | None], end: Callable[
     while (session := asked.get()) is not None:
         time.sleep(FLUSH_SECONDS)
         session.flush_waiting()
-        session = None  # or the session would stay alive until it asks again
+        session = None  # otherwise the session would stay alive until its next request
     end()
 
 
@@ -99,7 +99,7 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
     Threads hold such functions of a session that they must not keep alive.
     """
-    # Not ``WeakMethod``, which is a function of Python; this one is called for each frame.
+    # Not ``WeakMethod``, which is implemented in Python; this function is called for each frame.
     reference = weakref.ref(method.__self__)  # type: ignore[attr-defined]
     function = method.__func__  # type: ignore[attr-defined]
 

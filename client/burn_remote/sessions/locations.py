@@ -8,12 +8,12 @@ from typing import Final
 
 __all__ = ["Locations"]
 
-# Tensors whose line is remembered, a power of two. Larger: more memory per session (about 100 bytes
-# each). Smaller: an error that is read long after it happened no longer names its line.
+# Tensors whose line is recorded, a power of two; each costs about 100 bytes per session. An error
+# of an older tensor does not name its line.
 RING_LENGTH: Final = 16_384
 
 _ROOT: Final = __name__.partition(".")[0]
-# Names compare faster than their beginnings, and this runs for each operation.
+# Comparing whole names is faster than comparing prefixes, and this runs for each operation.
 _PACKAGES: Final = frozenset(
     {
         _ROOT,
@@ -37,16 +37,16 @@ _PACKAGES: Final = frozenset(
 
 
 class Locations:
-    """Remember the code position that created each of the last tensors; lines are looked up late.
+    """The code positions that created the most recent tensors; lines are computed on request.
 
-    Entries are replaced whole, so threads need no lock; a lost entry costs a line in a message.
+    Entries are replaced whole, so threads need no lock. A lost entry only costs an error its line.
     """
 
     def __init__(self) -> None:
         self._ring: list[tuple[int, CodeType, int] | None] = [None] * RING_LENGTH
 
     def note(self, tensor: int) -> None:
-        """Remember the caller outside this package as the one who made ``tensor``."""
+        """Record the caller outside this package as the creator of ``tensor``."""
         # The caller is a method of a session, and its caller a method of the innermost runner.
         frame = sys._getframe(3)
         while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
@@ -54,7 +54,7 @@ class Locations:
         self._ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)
 
     def find(self, tensor: int | None) -> str:
-        """Return ``file:line`` of whoever made ``tensor``, or nothing when that is forgotten."""
+        """Return ``file:line`` of the creator of ``tensor``, or ``""`` if it is not recorded."""
         if tensor is None:
             return ""
         entry = self._ring[tensor % RING_LENGTH]

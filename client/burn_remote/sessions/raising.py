@@ -8,8 +8,8 @@ __all__ = ["fresh"]
 
 
 def fresh(error: BurnRemoteError) -> BurnRemoteError:
-    """Return an error like this one: each raise gets a traceback of its own."""
-    # Not by calling the class: some take keywords that are no arguments of the exception.
+    """Return a copy of an error, so that each raise has its own traceback."""
+    # Not by calling the class: some constructors take keywords that ``args`` lacks.
     again = error.__class__.__new__(error.__class__, *error.args)
     again.__dict__.update(error.__dict__)
     again.__cause__ = error.__cause__

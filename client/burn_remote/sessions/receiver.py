@@ -1,6 +1,6 @@
 """Decides which thread reads a session's socket.
 
-The thread that waits for an answer reads the socket itself: handing the answer over from a reader
+The thread that waits for a reply reads the socket itself: handing the reply over from a reader
 thread costs about 40 µs, a third of a round trip. While nobody waits, an attendant thread blocks on
 the socket, so that pings are answered, failures are noticed, and ``await`` and callbacks work.
 """
@@ -18,15 +18,15 @@ from burn_remote_protocol.links.interface import BlockingLink
 
 __all__ = ["Receiver"]
 
-# How long the attendant stays away after a thread has read for itself: in a loop of reads, both
-# would wake for each answer. What arrives unasked is seen so much later.
+# How long the attendant pauses after another thread has read: in a loop of reads, both would wake
+# up for each reply. Messages that nobody requested are delayed by up to this time.
 AWAY_SECONDS: Final = 0.02
 
 
 class Receiver:
     """Passes each frame of a link to ``handle``, in whichever thread reads it, one at a time.
 
-    ``lost`` is called when the link ends; ``use`` then gives another one, with its own ``handle``,
+    ``lost`` is called when the link ends. Then ``use`` supplies another link with its ``handle``,
     or ``close`` ends the receiver.
     """
 
@@ -39,7 +39,7 @@ class Receiver:
         # One attribute, so that no thread passes a link's frame to another link's ``handle``.
         self._source = (link, handle)
         self._lost = lost
-        # The frame that is being handled, and by what.
+        # The frame that is being handled, and its handler.
         self._frame: Any = None
         self._handle_frame = handle
         self._reading = threading.Lock()
@@ -59,7 +59,7 @@ class Receiver:
         self._attendant.start()
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Return when ``pending`` is done or the time is over, reading meanwhile if nobody does."""
+        """Return when ``pending`` is done or the timeout is over; read if no other thread does."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._counting:
             self._waiters += 1
@@ -69,8 +69,8 @@ class Receiver:
                 if remaining is not None and remaining <= 0:
                     return
                 if not self._reading.acquire(blocking=False):
-                    # Whoever reads now may leave before this answer comes; the attendant takes
-                    # over.
+                    # The current reader may leave before this reply arrives; the attendant then
+                    # reads.
                     self._wanted.set()
                     pending.wait(remaining)
                     continue
@@ -89,11 +89,11 @@ class Receiver:
                 self._wanted.set()
 
     def attend(self) -> None:
-        """Have the attendant read now: somebody awaits an answer without a thread of its own."""
+        """Have the attendant read now: no thread waits for the reply that is awaited."""
         self._wanted.set()
 
     def use(self, link: BlockingLink, handle: Callable[[Any], None]) -> None:
-        """Continue with another link in place of one that broke."""
+        """Continue with another link after one broke."""
         with self._changed:
             self._source = (link, handle)
             self._broken = False
@@ -108,7 +108,7 @@ class Receiver:
         self._wanted.set()
         self._source[0].interrupt()
         if self._attendant is not threading.current_thread() and self._attendant.is_alive():
-            # It is blocked nowhere by now; the bound is for an interpreter that is shutting down.
+            # The attendant no longer blocks; the bound is for an interpreter that is shutting down.
             self._attendant.join(1.0)
 
     def _read_until(self, pending: Pending[Any], deadline: float | None) -> None:
@@ -126,8 +126,8 @@ class Receiver:
         try:
             if self._frame is None:
                 self._handle_frame = handle
-                # Kept until it is handled: Ctrl-C may come in between, and whoever reads next
-                # handles it, maybe for the second time.
+                # Kept until it is handled: after Ctrl-C in between, the next reader handles it,
+                # possibly a second time.
                 self._frame = link.receive(timeout_seconds)
                 if self._frame is None:
                     return False

@@ -11,8 +11,8 @@ __all__ = ["Traffic"]
 class Traffic:
     """Counts since the session opened. Bytes are those of the frames, without WebSocket headers.
 
-    ``requests`` counts what has a response: reads, ``sync`` and queries of dtypes. Requests that a
-    program waits for one after the other are round trips.
+    ``requests`` counts requests with a response: reads, ``sync`` and dtype queries. Requests that a
+    program waits for one after the other cost a round trip each.
     """
 
     operations: int = 0

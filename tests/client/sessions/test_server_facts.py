@@ -48,5 +48,5 @@ def test_truth_values_are_kept_in_the_first_store_that_computes(
 
 
 def test_a_server_that_does_not_answer_must_be_started_anew() -> None:
-    with pytest.raises(ConnectionFailed, match=r"ws://box.*panicked.*start it anew"):
+    with pytest.raises(ConnectionFailed, match=r"ws://box.*panicked.*restart it"):
         find_bool_store(lambda _: Pending(), "ws://box", 0.01)

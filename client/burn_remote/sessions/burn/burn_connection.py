@@ -1,8 +1,8 @@
 """The two sockets of a session in Burn 0.21's dialect.
 
 Tasks are sent on ``/request``, responses arrive on ``/response``. The dialect cannot resume a
-session, and a real server does not report what went wrong: it closes a socket, often only
-``/request``. So both are watched. Neither is ever pinged, because a ping would end the session.
+session, and a real server does not report errors: it closes a socket, often only ``/request``. Both
+sockets are therefore watched. Neither is ever pinged, because a ping would end the session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ DialRoute = Callable[[str], BlockingLink]
 
 
 class BurnConnection:
-    """One session's two sockets. ``handle`` gets each response, ``lost`` the error at the end."""
+    """The two sockets of one session. ``handle`` receives each response, and ``lost`` the error
+    that ended the session."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class BurnConnection:
         self._lost = lost
         self._explain = explain
         self._ending = threading.Lock()
-        # Random, because on a real server any client that names the id shares the session.
+        # Random, because on a real server all clients that use the same id share the session.
         self._session: Final = secrets.randbits(64)
         self._requests = dial("/request")
         try:
@@ -96,13 +97,13 @@ class BurnConnection:
             return
         lost = ConnectionLost(
             f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in "
-            f"this session or in one before, and must then be started anew{self._explain()}"
+            f"this session or an earlier one, and must then be restarted{self._explain()}"
         )
         lost.__cause__ = error
         self.end(lost)
 
     def end(self, error: BurnRemoteError) -> None:
-        """End the session for good. A second time does nothing."""
+        """End the session for good. A second call does nothing."""
         with self._ending:
             if self.error is not None:
                 return
@@ -120,7 +121,7 @@ class BurnConnection:
         self.end(ClosedDevice(f"the device at {self.address} was closed"))
 
     def abandon(self, error: BurnRemoteError) -> None:
-        """Fail from now on; send nothing on the sockets, which the parent process still uses."""
+        """Fail every later use. Send nothing on the sockets, which the parent still uses."""
         self.error = error
         self._ending = threading.Lock()
 
@@ -130,4 +131,4 @@ class BurnConnection:
 
 
 def _refuse(frame: bytes) -> None:
-    raise ProtocolViolation("a Burn server says nothing on /request")
+    raise ProtocolViolation("a frame arrived on /request, where a Burn server sends none")

@@ -22,7 +22,7 @@ __all__ = ["BurnResponses"]
 
 
 class _Request:
-    """A request without a reply yet; ``read`` is the tensor that is read, where one is."""
+    """A request without a reply yet; ``read`` is the tensor that it reads, if any."""
 
     __slots__ = ("pending", "read", "reports_failures")
 
@@ -43,7 +43,7 @@ class BurnResponses:
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
-        # What a server told a request that reports no failures: the next one that does has it.
+        # A failure sent to a request that reports none; the next request that does raises it.
         self._unreported: OperationFailed | None = None
 
     def expect(
@@ -54,22 +54,22 @@ class BurnResponses:
         *,
         reports_failures: bool = True,
     ) -> None:
-        """Register a request; ``read`` is the id, and the shape and dtype, of what a read reads.
+        """Register a request; ``read`` is the id, shape and dtype of the tensor that it reads.
 
-        ``reports_failures``: where it is a sync, it raises a failure that the server reports.
+        ``reports_failures``: if the request is a sync, it raises a failure that the server reports.
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
     def take(self, answer: Answer, *, is_repeated: bool = False) -> None:
-        """Deliver a reply. Raises ``ProtocolViolation`` for one that answers no request.
+        """Deliver a reply. Raises ``ProtocolViolation`` for a reply to an unknown request.
 
-        ``is_repeated``: an interrupt came while it was delivered for the first time.
+        ``is_repeated``: an interrupt stopped the first delivery.
         """
         request = self._requests.get(answer.request)
         if request is None:
             if is_repeated:
                 return
-            raise ProtocolViolation(f"an answer to {answer.request:#x}, which was not asked")
+            raise ProtocolViolation(f"a reply to request {answer.request:#x}, which is not open")
         value = answer.value
         if request.read is not None:
             tensor, spec = request.read
@@ -82,7 +82,7 @@ class BurnResponses:
             request.pending.complete(DTypeUsage(value))
         else:
             self._finish_sync(request, value if isinstance(value, OperationFailed) else None)
-        # Only now: an interrupt before this has the reply delivered again.
+        # Last, so that after an interrupt before this line the reply is delivered again.
         del self._requests[answer.request]
 
     def _finish_sync(self, request: _Request, failure: OperationFailed | None) -> None:
@@ -101,13 +101,13 @@ class BurnResponses:
 
 
 def _as_declared(data: object, spec: TensorSpec) -> TensorData:
-    """Return what was read in the dtype that the program expects.
+    """Return a read's elements in the dtype that the program expects.
 
-    The real server answers some reads in another dtype: positions of extremes of integers as int64,
-    gathered bools as bytes.
+    The real server returns some reads in another dtype: an integer tensor's argmax and argmin as
+    int64, gathered bools as bytes.
     """
     if not isinstance(data, TensorData) or data.shape != spec.shape:
-        raise ProtocolViolation(f"the answer to a read of {spec} is {shown(data)}")
+        raise ProtocolViolation(f"the reply to a read of {spec} is {shown(data)}")
     if data.dtype is spec.dtype:
         return data
     return data_from(array_from(data).astype(numpy_dtype(spec.dtype)), spec.dtype)

@@ -1,7 +1,7 @@
 """Sessions in Burn 0.21's dialect, with a real Burn server or ours.
 
-They behave as native sessions do as far as the dialect allows: it has one message per operation, no
-way to resume after a broken connection, and reports a failure only at a read.
+They behave like native sessions as far as the dialect allows. The dialect has one message per
+operation, cannot resume after a broken connection, and reports a failure only at a read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["BurnSession"]
 
-# Up to this size an upload waits for company like an operation. Larger: more memory is held twice.
-# Smaller: small tensors leave one by one.
+# An upload up to this size is queued like an operation. A larger limit would hold more memory
+# twice; with a smaller one, small tensors would be sent one by one.
 SMALL_UPLOAD_BYTES: Final = 16 * 2**10
 
 
@@ -60,8 +60,8 @@ class BurnSession:
         self.welcome: Final = facts(address)
         self._locations: Final = Locations()
         self._outgoing: Final = Outgoing()
-        # On a real server all sessions share one table of tensors: whoever counts from 0, as its
-        # own clients do, meets others there.
+        # On a real server all sessions share one table of tensors. Ids that count from 0, like
+        # those of Burn's own clients, would collide.
         self._next_tensor = secrets.randbits(62)
         self._handling = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
@@ -72,7 +72,7 @@ class BurnSession:
         outgoing, connection = (
             self._outgoing,
             self._connection,
-        )  # the thread holds no more than that
+        )  # the thread must not keep the session alive
         self._flusher: Final = Flusher(lambda: connection.close(outgoing.take_drops()))
         self._departures: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
@@ -87,7 +87,7 @@ class BurnSession:
 
     @property
     def traffic(self) -> Traffic:
-        """What crossed the wire so far."""
+        """The session's traffic so far."""
         return self._connection.traffic
 
     # -- operations ---------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class BurnSession:
             try:
                 self._departures.added(sum([spec.nbytes for spec in outputs]))
             except BaseException:
-                # Ctrl-C while what waits is sent: nobody will hold the outputs.
+                # Ctrl-C during a send: nobody will hold the outputs.
                 for tensor in range(first, end):
                     self._outgoing.drop(tensor)
                 raise
@@ -124,8 +124,8 @@ class BurnSession:
     def upload(self, tensor: int, data: TensorData) -> None:
         """Send a tensor's elements; see ``Session.upload``.
 
-        Raises ``UsageError`` for more than a Burn server takes in one message, which is how this
-        dialect sends a tensor.
+        Raises ``UsageError`` for a tensor above the size of a Burn server's largest message: this
+        dialect sends a tensor in one message.
         """
         with self._departures.lock:
             self._connection.raise_error()
@@ -136,11 +136,11 @@ class BurnSession:
                 self._departures.added()
 
     def drop(self, tensor: int) -> None:
-        """Free a tensor with the next message. Lock-free: it is called by ``__del__``."""
+        """Free a tensor with the next message. Lock-free, because ``__del__`` calls it."""
         self._outgoing.drop(tensor)
         self._departures.leave_soon()
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         """Request a tensor's elements; see ``Session.read``."""
@@ -156,19 +156,19 @@ class BurnSession:
         return pending
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed.
+        """Request a reply once everything issued so far has been executed.
 
-        Its result raises a failure that no read has raised, if the server is ours: a real Burn
-        server does not report one.
+        Its result raises a failure that no read has raised, if the server is ours. A real Burn
+        server does not report such failures.
         """
         return self._ask(Sync)
 
     def settle(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed, whatever failed."""
+        """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
 
     def _ask(
@@ -186,11 +186,11 @@ class BurnSession:
         return pending
 
     def _fail_late(self) -> None:
-        # The connection fails what is expected when it ends; this may have come a moment later.
+        # The connection fails pending requests when it ends; this one may have been added later.
         if self._connection.error is not None:
             self._replies.fail(self._connection.error)
 
-    # -- statements ---------------------------------------------------------------------------
+    # -- tasks without a reply ----------------------------------------------------------------
 
     def seed(self, seed: int) -> None:
         """Set the seed of random numbers; a real server has one for all its sessions."""
@@ -210,10 +210,10 @@ class BurnSession:
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
-        """Let a server that names ``transfer`` fetch a tensor once; return when it may.
+        """Permit a server that knows ``transfer`` to fetch a tensor once; return when it can.
 
-        A real server sometimes loses a fetch that arrives at the moment of the expose, and the move
-        would hang; so this waits until the expose was executed. The dialect has no expiry.
+        A real server sometimes loses a fetch that arrives during the expose, and the move would
+        hang. This therefore waits until the expose has been executed. The dialect has no expiry.
         """
         assert isinstance(transfer, int)  # this dialect has no secret transfer ids
         stored = self._outgoing.stored(spec)
@@ -221,7 +221,7 @@ class BurnSession:
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
             self._outgoing.question(lambda _: expose)
-        # Answered after the expose. A sync would be too, but it would consume a failure.
+        # Its reply follows the expose. So does a sync's, but a sync would consume a failure.
         self.dtype_usage(F32).result()
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
@@ -234,23 +234,23 @@ class BurnSession:
     # -- sending ------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send what waits, now."""
+        """Send queued tasks now."""
         self._departures.flush()
 
     def flush_waiting(self) -> None:
-        """Send what has waited for its millisecond."""
+        """Send queued tasks whose millisecond is over."""
         self._departures.flush_waiting()
 
     # -- receiving ----------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Wait for an answer (``Source``)."""
+        """Wait for a reply (``Source``)."""
         if len(self._outgoing):
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
-        """Have answers received although no thread waits (``Source``)."""
+        """Receive replies although no thread waits for them (``Source``)."""
         if len(self._outgoing):
             self.flush()
         self._connection.receiver.attend()
@@ -281,14 +281,14 @@ class BurnSession:
         return self._connection.error is not None
 
     def close(self) -> None:
-        """Send what waits, free all tensors and end the session. A second time does nothing."""
+        """Send queued tasks, free all tensors and end the session. A second call does nothing."""
         with self._departures.lock, contextlib.suppress(BurnRemoteError):
             self._departures.leave()
         self._connection.close(self._outgoing.take_drops())
         self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
-        """Make every use in a forked child a clear error; the parent keeps the sockets."""
+        """Make every use in a forked child raise an error; the parent keeps the sockets."""
         self._departures.lock = threading.Lock()
         self._connection.abandon(
             ClosedDevice(

@@ -1,7 +1,7 @@
-"""When the queued tasks of a Burn session are sent.
+"""Policy for sending the queued tasks of a Burn session.
 
-They are sent together: when there are many, when much memory waits to be freed on the server, when
-a thread waits for a response, or else after a millisecond.
+Tasks are sent in groups: when many are queued, when much memory is to be freed on the server, when
+a thread waits for a response, and otherwise after a millisecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FlushPolicy"]
 
 
 class FlushPolicy:
-    """Sends what a session's queue holds. ``lock`` guards both, and the order of what is issued."""
+    """Sends a session's queue. ``lock`` guards both of them, and the order of tasks."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class FlushPolicy:
         self._is_scheduled = False
 
     def added(self, made_bytes: int = 0) -> None:
-        """Note that something waits, which makes tensors of so many bytes. The lock is held."""
+        """Note a queued task whose outputs take ``made_bytes``. The caller holds the lock."""
         self._undropped_bytes += made_bytes
         if len(self._outgoing) >= BATCH_TASKS or self._undropped_bytes >= DROP_BYTES:
             self.leave()
@@ -45,27 +45,27 @@ class FlushPolicy:
             self.leave_soon()
 
     def leave(self) -> None:
-        """Send what waits, now. The lock is held. Raises what ended the session."""
+        """Send the queue now; the caller holds the lock. Raises the session's final error."""
         self._undropped_bytes = 0
         frames = self._outgoing.take()
         if frames:
             self._connection.send(frames)
 
     def leave_soon(self) -> None:
-        """Have what waits sent within a millisecond. Lock-free: it is called by ``__del__``."""
+        """Schedule a send within a millisecond. Lock-free, because ``__del__`` calls it."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._flusher.schedule(self._session)
 
     def flush(self) -> None:
-        """Send what waits, now. Raises what ended the session while sending."""
+        """Send the queue now. Raises the error that ended the session."""
         with self.lock:
             if self._connection.error is None:
                 self.leave()
 
     def flush_waiting(self) -> None:
-        """Send what has waited for its millisecond."""
+        """Send the queue when its millisecond is over."""
         self._is_scheduled = False
-        # An error stays with the connection: whoever uses the session next is told.
+        # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):
             self.flush()

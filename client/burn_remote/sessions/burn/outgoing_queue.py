@@ -31,15 +31,15 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Outgoing"]
 
-# Burn's server keeps the order of operations within a stream only, so all of a session are on one.
+# Burn's server keeps order only within a stream, so a session uses a single stream.
 STREAM: Final = 0
 
-# Templates that a session keeps, about 1 KiB each: as many as a native session numbers signatures.
+# Templates cached per session, about 1 KiB each: as many as a native session numbers signatures.
 TEMPLATES_KEPT: Final = 4096
 
 
 class _Invocation:
-    """An operation that waits to be written; ``last`` has the indices of its last uses."""
+    """A queued operation; ``last`` holds the indices of its last uses."""
 
     __slots__ = ("last", "position", "template", "tensors")
 
@@ -55,7 +55,7 @@ class _Invocation:
 
 
 class _Question:
-    """A read or an expose that waits to be written."""
+    """A queued read or expose."""
 
     __slots__ = ("last", "request", "task")
 
@@ -72,20 +72,20 @@ class _Question:
 
 
 class Outgoing:
-    """Frames in order. ``drop`` may be called by any thread, the rest by whoever holds the lock."""
+    """The queue of frames. Any thread may call ``drop``; all other methods need the lock."""
 
     def __init__(self) -> None:
-        # How the server stores truth values; programs know one kind of them.
+        # The server's dtype for truth values; programs see only ``BOOL``.
         self.bool_store: DType = BOOL
         self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
         self._position = 0
         self._dropped: Final[deque[int]] = deque()
         self._waiting: list[_Invocation | _Question | bytes] = []
-        # Where each tensor was used last, among what waits.
+        # For each tensor that a queued task uses: its last use.
         self._last_uses: dict[int, tuple[_Invocation | _Question, int]] = {}
         # By identity: the program's cache of signatures returns the same object for the same call.
         self._templates: dict[int, tuple[OperationTemplate, Signature]] = {}
-        # A real Burn server keeps the tensors of a client that has gone.
+        # Tensors on the server. A real Burn server keeps those of a client that has disconnected.
         self._live: set[int] = set()
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class Outgoing:
         self._live.update(tensors[count:])
 
     def question(self, ask: Callable[[int], Read | Expose]) -> int:
-        """Add a task that uses a tensor and needs a request id; return that."""
+        """Add a task that uses a tensor and needs a request id; return the id."""
         request = self.next_request()
         question = _Question(ask(request), request)
         self._waiting.append(question)
@@ -110,14 +110,14 @@ class Outgoing:
         return request
 
     def task(self, task: Task, request: int | None = None, *, made: int | None = None) -> None:
-        """Add any other task; ``made`` is the tensor that there is then."""
+        """Add any other task; ``made`` is the tensor that it creates."""
         request = self.next_request() if request is None else request
         self._waiting.append(encode_tasks([task], request))
         if made is not None:
             self._live.add(made)
 
     def upload(self, tensor: int, data: TensorData) -> None:
-        """Add an upload. Raises ``UsageError`` where its message would end the session."""
+        """Add an upload. Raises ``UsageError`` if its message would end the session."""
         stored = self.stored(data.spec)
         if stored != data.spec:
             data = data_from(array_from(data), stored.dtype)
@@ -138,16 +138,16 @@ class Outgoing:
         return request_id(self._next_position(), STREAM)
 
     def drop(self, tensor: int) -> None:
-        """Free a tensor with what leaves next. Lock-free: it is called by ``__del__``."""
+        """Free a tensor with the next frames. Lock-free, because ``__del__`` calls it."""
         self._dropped.append(tensor)
 
     @property
     def dropped(self) -> int:
-        """How many tensors wait to be freed."""
+        """The number of tensors to be freed."""
         return len(self._dropped)
 
     def take(self) -> list[bytes]:
-        """Return all frames that wait, drops last."""
+        """Remove and return all queued frames, drops last."""
         drops = []
         live, last_uses = self._live, self._last_uses
         while self._dropped:
@@ -171,13 +171,13 @@ class Outgoing:
         return frames
 
     def take_drops(self) -> list[bytes]:
-        """Return the frames that free every tensor there is, for the end of the session."""
+        """Return the frames that free all remaining tensors, at the end of the session."""
         frames = [self._drop_frame(tensor) for tensor in self._live]
         self._live.clear()
         return frames
 
     def stored(self, spec: TensorSpec) -> TensorSpec:
-        """Return what a tensor is on the server."""
+        """Return a tensor's shape and dtype as the server stores it."""
         return TensorSpec(spec.shape, self.bool_store) if spec.dtype is BOOL else spec
 
     def _next_position(self) -> int:

@@ -1,4 +1,4 @@
-"""Facts about Burn 0.21's servers, which describe themselves in no message."""
+"""Facts about Burn 0.21's servers, which no message of the dialect contains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FRAGMENT_BYTES", "MAX_MESSAGE_BYTES", "facts", "find_bool_store"]
 
 # The largest message that a real server accepts; it closes the socket at one byte more.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
-# A real server accepts WebSocket frames up to 16 MiB; above 1 MiB nothing is gained.
+# A real server accepts WebSocket frames up to 16 MiB; frames above 1 MiB bring no advantage.
 FRAGMENT_BYTES: Final = 2**20
 
 _GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
@@ -46,8 +46,8 @@ def find_bool_store(
         usages = [answer.result(timeout_seconds) for answer in answers]
     except TimeoutError:
         raise ConnectionFailed(
-            f"{address} opened a session and answers nothing; a Burn 0.21 server is like this for "
-            "good once an operation has panicked: start it anew"
+            f"{address} opened a session but does not respond; a Burn 0.21 server stays in this "
+            "state once an operation has panicked: restart it"
         ) from None
     for store, usage in zip(stores, usages, strict=True):
         if usage & _GENERAL == _GENERAL:

@@ -2,7 +2,7 @@
 
 ``protocol/…/session_states.py`` decides what happens; this module performs it. When the link
 breaks, a thread dials again within the session's lease, tells the server which frames arrived, and
-sends again those that the server lacks. The program sees only a delay.
+sends the frames that the server lacks again. The program sees only a delay.
 
 Two locks: ``_sending`` keeps the order of what is sent and may be held while a send blocks.
 ``_changed`` guards the state and is never held across I/O, so receiving never waits for sending.
@@ -54,11 +54,11 @@ CLIENT_NAME: Final = "burn_remote (Python)"
 # clients of a restarted server do not all come at once.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# A port that refuses connections for this long belongs to no server any more. Sessions live in a
-# server's process, so there is nothing to come back to.
+# A port that refuses connections for this long no longer belongs to a server. Sessions live in the
+# server's process, so the session is lost.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
-# Resumes in a row over which nothing passed, after which the pause before the next one doubles.
+# The pause doubles after each run of this many consecutive resumes without progress.
 IDLE_RESUMES: Final = 20
 
 
@@ -69,9 +69,9 @@ def _nothing() -> None:
 class Connection:
     """One session's connection.
 
-    ``handle(frame, link)`` gets each frame with the number of its link, ``lost`` the error that
-    ended the session. ``due`` is called, by a thread that must not send, when ``acknowledge``
-    should be called soon.
+    ``handle(frame, link)`` receives each frame with the number of its link, and ``lost`` the error
+    that ended the session. A thread that must not send calls ``due`` when ``acknowledge`` should be
+    called soon.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._sending = threading.Lock()
-        # Guards ``_end``, ``_link`` and ``error``. Entering a condition calls functions of Python,
-        # so sending and receiving a frame take its lock instead.
+        # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
+        # sending and receiving a frame take its lock directly.
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
@@ -111,12 +111,12 @@ class Connection:
         return self._end.state is State.ATTACHED
 
     def _handler(self) -> Callable[[bytes | memoryview], None]:
-        """Return what handles the frames of the newest link."""
+        """Return the handler for frames of the newest link."""
         handle, link = self._handle, self._end.link
         return lambda frame: handle(frame, link)
 
     def take_received(self) -> int:
-        """Return the session frames received so far, for a frame that tells the server."""
+        """Return the number of session frames received, for a frame that acknowledges them."""
         return self._end.take_received()
 
     @property
@@ -126,16 +126,16 @@ class Connection:
 
     @property
     def received(self) -> int:
-        """The session frames received so far."""
+        """The number of session frames received so far."""
         return self._end.received
 
     def note_received(self, link: int) -> bool:
-        """Count a session frame of a link. ``False``: ignore it, a later link brings it again."""
+        """Count a session frame. Returns ``False`` to ignore it: a later link delivers it again."""
         with self._state_lock:
             return self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
-        """Forget what the server has. Raises ``ProtocolViolation`` for more than was sent."""
+        """Discard frames that the server has. Raises ``ProtocolViolation`` for more than sent."""
         if self._is_resumable:
             with self._changed:
                 self._end.acknowledge(received)
@@ -192,8 +192,8 @@ class Connection:
             except BurnRemoteError:
                 raise
             except BaseException:
-                # Ctrl-C: nobody knows how much of the frame the link has. A new link sends it
-                # again from the window, unless the server has it.
+                # Ctrl-C: it is unknown how much of the frame was sent. A new link sends it again
+                # from the window, unless the server has it.
                 if handover.is_done and not is_passed_on:
                     self._interrupted(link)
                 raise
@@ -205,7 +205,7 @@ class Connection:
             self._break(link, ConnectionLost(reason))
 
     def acknowledge(self) -> None:
-        """Tell the server what has arrived, in a frame of its own."""
+        """Send an acknowledgement frame."""
         with self._sending:
             self._beat_due = False
             if self._is_attached:
@@ -219,14 +219,14 @@ class Connection:
             else:
                 link.send_parts(frame, payload)
         except ConnectionLost as error:
-            # A session frame is in the window: it is sent again after the resume.
+            # The window holds every session frame: it is sent again after the resume.
             self._break(link, error)
             return False
         return True
 
     def _beat(self) -> None:
-        """Have a frame sent after each keepalive interval: one that was lost before shows in its
-        checksum. Called by threads that receive, which must not send."""
+        """Have a frame sent after each keepalive interval: its checksum reveals frames that were
+        lost before it. Called by receiving threads, which must not send."""
         self._beat_due = True
         self._due()
 
@@ -237,7 +237,7 @@ class Connection:
     # -- breaking and resuming ----------------------------------------------------------------
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
-        """Note that a link broke; resume if possible. Any thread, any number of times."""
+        """Mark a link as broken; resume if possible. Any thread may call this repeatedly."""
         is_break = isinstance(error, ConnectionLost | GarbledBytes)
         with self._changed:
             if self.error is not None or link is not self._link:
@@ -259,7 +259,7 @@ class Connection:
         refused_since: float | None = None
         pause = FIRST_PAUSE_SECONDS
         if idle := self._end.idle_resumes:
-            # The link broke again before a frame had passed.
+            # The link broke again before any frame arrived.
             pause = min(pause * 2 ** min(idle // IDLE_RESUMES, 10), LONGEST_PAUSE_SECONDS)
             self._pause(pause)
         while self.error is None:
@@ -285,7 +285,7 @@ class Connection:
         deadline: float,
         refused_since: float | None,
     ) -> BurnRemoteError | None:
-        """Return how the session ends after an attempt to resume it; ``None``: try again."""
+        """Return the error that ends the session after a failed resume; ``None`` to try again."""
         now = time.monotonic()
         if isinstance(error, SessionLost):
             return SessionLost(f"{error}; the connection was lost before: {cause}")
@@ -356,7 +356,7 @@ class Connection:
     # -- the end ------------------------------------------------------------------------------
 
     def end(self, error: BurnRemoteError) -> None:
-        """End the session for good. A second time does nothing."""
+        """End the session for good. A second call does nothing."""
         with self._changed:
             if self.error is not None:
                 return
@@ -368,14 +368,14 @@ class Connection:
         self.receiver.close()
 
     def close(self) -> None:
-        """Say ``Closing``, so that the server need not keep the session for its lease, and end."""
+        """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
         with self._sending:
             if self._is_attached:
                 _say_closing(self._link)
         self.end(ClosedDevice(f"the device at {self.address} was closed"))
 
     def abandon(self, error: BurnRemoteError) -> None:
-        """Fail from now on; touch neither the locks nor the socket, which the parent still uses."""
+        """Fail every later use; touch neither locks nor socket, which the parent still uses."""
         self.error = error
         self._end = SessionEnd(Role.CLIENT)
         self._sending = threading.Lock()

@@ -1,7 +1,7 @@
 """Sessions in the native dialect.
 
-The caller's thread encodes straight into the batch and sends it when it is full: a blocked send is
-the backpressure. One lock keeps the order of what is sent; answers need none.
+The calling thread encodes tasks directly into a batch and sends the batch when it is full. A send
+that blocks is the backpressure. One lock keeps the sending order; replies are received without it.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ class NativeSession:
         self._locations: Final = Locations()
         self._lock = threading.Lock()
         self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
-        # What is sent, under the lock.
+        # Outgoing state, guarded by the lock.
         self._tasks: list[bytes] = []
         self._task_bytes = 0
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
         self._numbering: Final = SignatureTable()
-        self._numbers: Final = self._numbering.known  # at hand: each operation looks there
-        # The last batch that was passed on, and how many of the tasks it has.
+        self._numbers: Final = self._numbering.known  # cached: each operation looks there
+        # The last batch that was handed over, and how many of the tasks it has.
         self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
-        self._dropping: list[int] = []  # those of the next ``Drop``
+        self._dropping: list[int] = []  # the tensors of the next ``Drop``
         self._flush_scheduled = False
         # The last frame that was received, and how many were counted before it.
         self._handling: tuple[bytes | memoryview, int] = (b"", 0)
@@ -121,12 +121,12 @@ class NativeSession:
 
     @property
     def welcome(self) -> Welcome:
-        """What the server said when the session opened."""
+        """The server's ``Welcome``."""
         return self._connection.welcome
 
     @property
     def traffic(self) -> Traffic:
-        """What crossed the wire so far."""
+        """The session's traffic so far."""
         return self._connection.traffic
 
     # -- operations ---------------------------------------------------------------------------
@@ -199,30 +199,30 @@ class NativeSession:
             self._connection.send(chunk_head(tensor, start), piece)
 
     def drop(self, tensor: int) -> None:
-        """Free a tensor with the next batch. Lock-free: it is called by ``__del__``."""
+        """Free a tensor with the next batch. Lock-free, because ``__del__`` calls it."""
         self._dropped.append(tensor)
         if not self._flush_scheduled:
             self._flush_soon()
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         """Request a tensor's elements; see ``Session.read``."""
         return self._ask(lambda request: Read(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed.
+        """Request a reply once everything issued so far has been executed.
 
         Its result raises the first failure that no read has raised.
         """
         return self._ask(Sync)
 
     def settle(self) -> Pending[None]:
-        """Ask to be told when everything issued so far has been executed, whatever failed."""
+        """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device can do with a dtype."""
+        """Ask what the device supports for a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
 
     def _ask(
@@ -240,15 +240,15 @@ class NativeSession:
             self._connection.traffic.requests += 1
             self._answers.expect(request, pending, read, reports_failures=reports_failures)
             if self._undropped_bytes >= DROP_BYTES:
-                # Before the question: what has just been used for the last time is free then.
+                # Before the request: tensors that were just used for the last time are free then.
                 self._append_drops()
             self._append(encode_task(question(request)))
-        # The connection fails what is expected when it ends; this may have come a moment later.
+        # The connection fails pending requests when it ends; this one may have been added later.
         if self._connection.error is not None:
             self._answers.fail(self._connection.error)
         return pending
 
-    # -- statements ---------------------------------------------------------------------------
+    # -- tasks without a reply ----------------------------------------------------------------
 
     def seed(self, seed: int) -> None:
         """Set the seed of this session's random numbers."""
@@ -266,7 +266,7 @@ class NativeSession:
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
-        """Let whoever names ``transfer`` fetch a tensor once. Sent now: somebody waits for it."""
+        """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent now: a peer waits."""
         with self._lock:
             self._append(encode_task(Expose(tensor, spec, 1, transfer, expires_seconds)))
             self._flush()
@@ -319,7 +319,7 @@ class NativeSession:
             self._forget_sent()
 
     def _forget_sent(self) -> None:
-        """Remove the tasks that the connection has. Done again if an interrupt comes before."""
+        """Remove the tasks that the connection has. Repeated if an interrupt came before."""
         handover, count = self._leaving
         if handover.is_done and count:
             self._task_bytes = 0
@@ -327,15 +327,15 @@ class NativeSession:
             self._tasks, self._leaving = self._tasks[count:], (handover, 0)
 
     def flush(self) -> None:
-        """Send what waits, now."""
+        """Send queued tasks now."""
         with self._lock:
             if self._connection.error is None:
                 self._flush()
 
     def flush_waiting(self) -> None:
-        """Send what has waited for its millisecond."""
+        """Send queued tasks whose millisecond is over."""
         self._flush_scheduled = False
-        # An error stays with the connection: whoever uses the session next is told.
+        # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):
             self.flush()
             if self._connection.acknowledgement_due:
@@ -344,19 +344,19 @@ class NativeSession:
     # -- receiving ----------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Wait for an answer (``Source``)."""
+        """Wait for a reply (``Source``)."""
         if self._tasks:
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
-        """Have answers received although no thread waits (``Source``)."""
+        """Receive replies although no thread waits for them (``Source``)."""
         if self._tasks:
             self.flush()
         self._connection.receiver.attend()
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
-        """Handle a frame of the link with this number, again if an interrupt came before."""
+        """Handle a frame of link number ``link``; called again after an interrupt."""
         is_repeated = frame is self._handling[0]
         if not is_repeated:
             self._handling = (frame, self._connection.received)
@@ -397,14 +397,14 @@ class NativeSession:
         return self._connection.error is not None
 
     def close(self) -> None:
-        """Send what waits and end the session. A second time does nothing."""
+        """Send queued tasks and end the session. A second call does nothing."""
         with contextlib.suppress(BurnRemoteError):
             self.flush()
         self._connection.close()
         self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
-        """Make every use in a forked child a clear error; the parent keeps the connection."""
+        """Make every use in a forked child raise an error; the parent keeps the connection."""
         self._lock = threading.Lock()
         self._connection.abandon(
             ClosedDevice(

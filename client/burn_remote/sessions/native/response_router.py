@@ -22,8 +22,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["ResponseRouter"]
 
-# Failures that are kept until a read or a sync raises them: the first ones, because later failures
-# mostly follow from them. Bounds the memory of a program that never looks.
+# The first failures are kept until a read or a sync raises them; later ones mostly follow from
+# them. Bounds the memory of a program that never reads or syncs.
 UNREPORTED_LENGTH: Final = 64
 
 
@@ -58,17 +58,18 @@ class ResponseRouter:
         *,
         reports_failures: bool = True,
     ) -> None:
-        """Register a request; ``read`` is the shape and dtype that a read asks for.
+        """Register a request; ``read`` is the shape and dtype of the tensor that it reads.
 
-        ``reports_failures``: where it is a sync, it raises the first failure that no read raised.
+        ``reports_failures``: if the request is a sync, it raises the first failure that no read
+        raised.
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
     def take(self, message: object, *, is_repeated: bool = False) -> None:
-        """Deliver the content of a message to the request that it answers.
+        """Deliver a message to the request that it answers.
 
-        ``is_repeated``: an interrupt came while the message was taken for the first time. Each step
-        of what follows may be repeated, and a request is forgotten after it was completed.
+        ``is_repeated``: an interrupt stopped the first delivery. Every step can be repeated, and a
+        request is removed only after it was completed.
 
         Raises ``ProtocolViolation`` for a message that answers no request, and the server's reason
         for closing.
@@ -93,7 +94,7 @@ class ResponseRouter:
     def _take_reply(self, reply: Reply, is_repeated: bool) -> None:
         request = self._requests.get(reply.request)
         if request is None:
-            raise ProtocolViolation(f"an answer to request {reply.request}, which is not open")
+            raise ProtocolViolation(f"a reply to request {reply.request}, which is not open")
         value = reply.value
         if isinstance(value, BurnRemoteError):
             request.pending.fail(self._explained(value))
@@ -108,7 +109,7 @@ class ResponseRouter:
         spec = request.read
         if spec is not None:
             if type(value) is not bytes or len(value) != spec.nbytes:
-                raise ProtocolViolation(f"the answer to a read of {spec} is {shown(value)}")
+                raise ProtocolViolation(f"the reply to a read of {spec} is {shown(value)}")
             request.pending.complete(TensorData(value, spec.shape, spec.dtype))
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
@@ -122,7 +123,7 @@ class ResponseRouter:
     def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
         # Allocate what the read asked for, never what a reply claims.
         if request.read is None or spec != request.read:
-            raise ProtocolViolation(f"asked for {request.read}, the answer is {spec}")
+            raise ProtocolViolation(f"expected a reply for {request.read}, got one for {spec}")
         request.buffer = np.empty(spec.nbytes, np.uint8).data
 
     def _take_chunk(self, chunk: Chunk, is_repeated: bool) -> None:
@@ -132,7 +133,7 @@ class ResponseRouter:
             chunk.offset == request.received or (is_repeated and end == request.received)
         )
         if request is None or not is_next or end > len(request.buffer):
-            raise ProtocolViolation(f"a chunk of payload {chunk.payload} that nobody expects")
+            raise ProtocolViolation(f"unexpected chunk of payload {chunk.payload}")
         request.buffer[chunk.offset : end] = chunk.data
         request.received = end
         if end == len(request.buffer):
@@ -144,7 +145,7 @@ class ResponseRouter:
 
     def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
         if len(self._unreported) < UNREPORTED_LENGTH:
-            # Looked up now: 16,384 tensors later the line would be forgotten.
+            # Looked up now: after 16,384 more tensors the line would be lost.
             failed.error.location = self._locations.find(failed.error.tensor)
             self._unreported.append(failed.error)
 

@@ -1,4 +1,4 @@
-"""The signatures that a server knows, and their numbers."""
+"""Numbers of the signatures that a server knows."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from burn_remote_protocol.operations.row import Signature
 
 __all__ = ["IN_FULL", "Numbered", "SignatureTable"]
 
-# In place of the number of a signature that is sent in full each time.
+# Stands for the number of a signature that is sent in full each time.
 IN_FULL: Final = -1
 
-# A signature whose definition is longer than this is sent in full each time: it is a list of many
-# tensors, which hardly repeats, and would hold the server's memory.
+# A signature with a longer definition is sent in full each time: it lists many tensors, rarely
+# repeats, and would take the server's memory.
 MAX_DEFINITION_BYTES: Final = 2048
 
 
-# A signature's number, the signature, which must live on, and the bytes of its outputs. A plain
-# tuple: every operation looks into one, and Python is faster at those.
+# A signature's number, the signature (to keep it alive), and the size of its outputs in bytes. A
+# plain tuple, because every operation reads one and tuples are the fastest.
 Numbered = tuple[int, Signature, int]
 
 
 class SignatureTable:
-    """The numbers of a session's signatures, a ring of them. Not thread-safe."""
+    """A session's signature numbers, which are reused in a ring. Not thread-safe."""
 
     def __init__(self) -> None:
         # By identity: the program's cache of signatures returns the same object for the same call.
@@ -33,10 +33,10 @@ class SignatureTable:
         self._defined = 0
 
     def take(self, signature: Signature) -> tuple[Numbered, bytes | None]:
-        """Number a signature that is not known; return the task that defines it, if one shall.
+        """Number an unknown signature; return the number and the task that defines it, if any.
 
-        The number counts once the task was appended to a batch and ``keep`` was called. If an
-        interrupt comes before, the next signature gets the same number.
+        The number takes effect once the task was appended to a batch and ``keep`` was called. After
+        an interrupt before that, the next signature gets the same number.
         """
         size = sum(spec.nbytes for spec in signature.outputs)
         position = self._defined % MAX_SIGNATURES
@@ -49,7 +49,7 @@ class SignatureTable:
         return (position, signature, size), encoded
 
     def keep(self, numbered: Numbered) -> None:
-        """Know a signature by the number that ``take`` gave it."""
+        """Record the number that ``take`` assigned to a signature."""
         position, signature, _ = numbered
         self._ring[position] = id(signature)
         self.known[id(signature)] = numbered
