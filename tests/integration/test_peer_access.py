@@ -1,4 +1,4 @@
-"""What one real server fetches from another, and what no client can make it fetch or say."""
+"""What one real server fetches from another, and what a client cannot make it fetch or reveal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_peers_prove_their_token_over_tls_to_each_device_at_its_advertised_addre
             assert moved.to(a).sum().item() == 4_999_950_000
 
 
-def test_a_source_that_is_reached_by_an_address_not_its_own_says_what_to_set() -> None:
+def test_the_error_of_a_source_dialled_at_another_address_says_what_to_set() -> None:
     variables = {"BURN_REMOTE_PEER_TOKEN": PEERS}
     elsewhere = ("--advertise-address", "ws://node-b:3000")
     with (
@@ -97,7 +97,7 @@ def test_a_source_that_is_reached_by_an_address_not_its_own_says_what_to_set() -
         assert "--advertise-address" in refusal(source.address, device)
 
 
-def test_a_peer_whose_certificate_is_not_trusted_is_not_fetched_from(
+def test_nothing_is_fetched_from_a_peer_whose_certificate_is_not_trusted(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     with (
@@ -118,7 +118,7 @@ def refusal(address: str, device: br.RemoteDevice) -> str:
     return str(caught.value)
 
 
-def test_a_server_says_its_peer_token_to_no_stranger_that_a_client_names() -> None:
+def test_a_server_never_sends_its_peer_token_to_an_address_from_a_client() -> None:
     heard: list[bytes] = []
 
     def listen(connection: ServerConnection) -> None:
@@ -156,7 +156,7 @@ def test_a_server_says_its_peer_token_to_no_stranger_that_a_client_names() -> No
         (("--peer-ca",), "over TLS only"),
     ],
 )
-def test_a_server_dials_no_port_that_its_operator_did_not_name_and_none_without_tls(
+def test_a_server_dials_only_peers_that_its_operator_named_and_only_over_tls(
     flags: tuple[str, ...], says: str, tmp_path: Path, authority: trustme.CA
 ) -> None:
     if flags == ("--peer-ca",):
@@ -176,7 +176,7 @@ def test_a_server_dials_no_port_that_its_operator_did_not_name_and_none_without_
 @pytest.mark.parametrize(
     "path", ["/token/..%2f..%2fadmin/transfer", "/token/%2e%2e/transfer", "/token//transfer"]
 )
-def test_a_server_answers_no_path_that_a_proxy_could_normalize(
+def test_a_server_rejects_paths_that_a_proxy_could_normalize(
     path: str, first_server: RunningServer
 ) -> None:
     with pytest.raises(InvalidStatus) as caught, connect(first_server.address + path):
@@ -198,7 +198,7 @@ def test_a_client_cannot_make_a_server_connect_to_what_its_operator_did_not_allo
 @pytest.mark.parametrize(
     "path", ["/admin/delete-all", "/token/..%2f..%2fadmin", "/1/../admin", "/token/a/%2e%2e/b"]
 )
-def test_a_client_cannot_make_a_server_ask_other_programs_for_their_pages(
+def test_a_client_cannot_make_a_server_request_pages_of_other_programs(
     path: str,
     guarded: RunningServer,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A broken connection costs time and nothing else; a lost session is told at once."""
+"""A broken connection only delays a program; a lost session raises an error at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.servers import RunningServer, server
 
 
 def trained(device: br.Device, steps: int = 120) -> list[np.ndarray]:
-    """Train a small network on data that goes up in each step, reading now and then."""
+    """Train a small network on data that is uploaded in each step, with occasional reads."""
     rng = np.random.default_rng(0)
     w1 = br.tensor(rng.standard_normal((64, 32)).astype(np.float32), device=device)
     w2 = br.tensor(rng.standard_normal((32, 10)).astype(np.float32), device=device)
@@ -88,7 +88,7 @@ def test_a_delay_costs_time_and_no_connection(first_server: RunningServer) -> No
         assert proxy.connections == 1
 
 
-def test_a_program_that_sends_more_than_is_kept_waits_for_the_connection_and_loses_nothing(
+def test_a_program_that_fills_the_replay_window_waits_for_the_connection_and_loses_nothing(
     first_server: RunningServer,
 ) -> None:
     array = np.random.default_rng(0).random(2**21)  # 16 MiB
@@ -118,7 +118,7 @@ def test_a_program_that_sends_more_than_is_kept_waits_for_the_connection_and_los
         assert len(tensors) == 8
 
 
-def test_every_thread_that_waits_learns_at_once_that_the_session_is_lost() -> None:
+def test_a_lost_session_fails_every_waiting_thread_at_once() -> None:
     with server("--lease-seconds", "0.1") as running, faulty_proxy(running.port) as proxy:
         device = br.RemoteDevice(proxy.address)
         tensor = br.ones((3,), device=device)
@@ -144,7 +144,7 @@ def test_large_tensors_survive_cuts_in_both_directions(first_server: RunningServ
         assert proxy.cuts == 6
 
 
-def test_an_idle_session_comes_back_when_it_is_used_again(first_server: RunningServer) -> None:
+def test_an_idle_session_resumes_when_it_is_used_again(first_server: RunningServer) -> None:
     with (
         faulty_proxy(first_server.port) as proxy,
         br.RemoteDevice(proxy.address) as device,
@@ -186,7 +186,7 @@ def test_a_server_finds_a_client_that_went_silent_and_frees_what_it_held() -> No
         device.close()
 
 
-def test_a_session_whose_lease_is_over_is_lost_at_once_and_typed() -> None:
+def test_a_session_whose_lease_is_over_raises_session_lost_at_once() -> None:
     with server("--lease-seconds", "0.1") as running, faulty_proxy(running.port) as proxy:
         device = br.RemoteDevice(proxy.address)
         tensor = br.ones((3,), device=device)
@@ -216,7 +216,7 @@ def test_a_restarted_server_does_not_know_the_session() -> None:
         device.close()
 
 
-def test_nobody_comes_back_to_a_session_without_its_secret(first_server: RunningServer) -> None:
+def test_a_session_cannot_be_resumed_without_its_secret(first_server: RunningServer) -> None:
     with br.RemoteDevice(first_server.address) as device:
         session = device.session.welcome.session
         link = connect(first_server.address, "/session")
@@ -230,7 +230,7 @@ def test_nobody_comes_back_to_a_session_without_its_secret(first_server: Running
         assert br.ones((1,), device=device).tolist() == [1]
 
 
-def test_another_token_s_holder_does_not_resume_a_session_although_it_knows_the_secret(
+def test_the_holder_of_another_token_cannot_resume_a_session_with_its_secret(
     tmp_path: Path,
 ) -> None:
     tokens = tmp_path / "tokens"
@@ -253,7 +253,7 @@ def test_another_token_s_holder_does_not_resume_a_session_although_it_knows_the_
         assert br.ones((1,), device=device).tolist() == [1]
 
 
-def test_overlapping_resumes_are_carried_out_in_turn_and_the_last_one_serves(
+def test_of_overlapping_resumes_the_last_one_gets_the_session(
     first_server: RunningServer,
 ) -> None:
     """The first link stays half open; the second breaks before its Welcome is read."""
@@ -290,7 +290,7 @@ def test_overlapping_resumes_are_carried_out_in_turn_and_the_last_one_serves(
         assert receive(last) == Reply(4, None)
 
 
-def test_answers_that_were_buffered_when_the_link_broke_do_not_arrive_twice(
+def test_replies_that_were_buffered_when_the_link_broke_are_not_delivered_twice(
     first_server: RunningServer,
 ) -> None:
     with (
@@ -348,7 +348,7 @@ def test_a_program_survives_cuts_while_many_reads_are_outstanding(
 
 @pytest.mark.parametrize("upwards", [True, False], ids=["to the server", "to the client"])
 def test_a_frame_that_a_flipped_bit_turns_into_a_pong_is_sent_again(upwards: bool) -> None:
-    """Without a checksum over the frames' numbers, nobody would miss it."""
+    """Without a checksum over frame numbers, the loss would go unnoticed."""
     with (
         server("--heartbeat-seconds", "0.2") as running,
         faulty_proxy(running.port) as proxy,

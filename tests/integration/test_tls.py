@@ -1,4 +1,4 @@
-"""Real servers with certificates: who is trusted, and what is said to who is not."""
+"""TLS with real servers: which certificates are trusted, and the errors for others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_certificate_of_another_host_is_refused_by_the_client(
         br.RemoteDevice(running.address, tls=tmp_path / "ca.pem")
 
 
-def test_a_session_is_not_taken_by_who_would_not_trust_its_server(
+def test_a_session_is_not_shared_with_a_device_that_does_not_trust_its_server(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     careless = ssl._create_unverified_context()
@@ -75,7 +75,9 @@ def test_devices_that_trust_the_same_file_share_a_session(
         assert br.RemoteDevice(running.address, tls=str(tmp_path / "ca.pem")) == device
 
 
-def test_ws_to_a_server_with_tls_says_to_write_wss(tmp_path: Path, authority: trustme.CA) -> None:
+def test_the_error_for_ws_to_a_server_with_tls_suggests_wss(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
     with (
         server(*certificate(tmp_path, authority)) as running,
         pytest.raises(br.ConnectionFailed, match="wss://"),
@@ -83,7 +85,7 @@ def test_ws_to_a_server_with_tls_says_to_write_wss(tmp_path: Path, authority: tr
         br.RemoteDevice(running.address.replace("wss://", "ws://"))
 
 
-def test_an_authority_that_is_no_certificate_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_error_for_an_authority_without_a_certificate_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(UsageError, match=r"ca\.pem.*no certificate"):
         br.RemoteDevice("wss://127.0.0.1:1", tls=tmp_path / "ca.pem")
@@ -104,7 +106,7 @@ def test_a_server_may_ask_clients_for_certificates(tmp_path: Path, authority: tr
             assert br.arange(3, device=device).tolist() == [0, 1, 2]
 
 
-def test_after_a_hangup_new_connections_see_the_new_certificate(
+def test_after_a_hangup_signal_new_connections_get_the_new_certificate(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     with server(*certificate(tmp_path, authority, "elsewhere")) as running:

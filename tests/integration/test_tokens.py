@@ -1,4 +1,4 @@
-"""Who shows a real server a token it knows is let in, within the limits of that token."""
+"""A client with a known token gets a session, within the limits of that token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_token_may_come_from_the_environment(
         assert br.arange(3, device=device).tolist() == [0, 1, 2]
 
 
-def test_white_space_around_a_token_is_no_part_of_it(
+def test_white_space_around_a_token_is_ignored(
     guarded: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BURN_REMOTE_TOKEN", f"{ALICE}\r\n")
@@ -40,7 +40,7 @@ def test_white_space_around_a_token_is_no_part_of_it(
         assert br.RemoteDevice(guarded.address) == device
 
 
-def test_without_a_token_the_refusal_says_what_to_pass(guarded: RunningServer) -> None:
+def test_the_refusal_of_a_client_without_a_token_says_what_to_pass(guarded: RunningServer) -> None:
     with pytest.raises(
         br.HandshakeRefused, match=r"^this server requires a token; pass .*token="
     ) as e:
@@ -61,7 +61,7 @@ def test_programs_with_different_tokens_share_no_session(guarded: RunningServer)
         assert alice != bob
 
 
-def test_a_refused_client_costs_the_server_nothing(guarded: RunningServer) -> None:
+def test_refused_clients_use_up_no_sessions(guarded: RunningServer) -> None:
     for _ in range(300):  # more than max_sessions
         with pytest.raises(br.HandshakeRefused, match="token"):
             br.RemoteDevice(guarded.address)
@@ -69,7 +69,7 @@ def test_a_refused_client_costs_the_server_nothing(guarded: RunningServer) -> No
         device.sync()
 
 
-def test_a_server_that_others_can_reach_does_not_start_without_tokens() -> None:
+def test_a_server_open_to_the_network_does_not_start_without_tokens() -> None:
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}
     ended = subprocess.run(
         [sys.executable, "-m", "burn_remote_server", "--host", "0.0.0.0", "--port", "0"],
@@ -84,7 +84,7 @@ def test_a_server_that_others_can_reach_does_not_start_without_tokens() -> None:
     assert ended.stdout == ""
 
 
-def test_with_tokens_it_starts() -> None:
+def test_a_server_open_to_the_network_starts_with_tokens() -> None:
     with (
         server("--host", "0.0.0.0", BURN_REMOTE_TOKENS=f"alice:{ALICE}") as running,
         br.RemoteDevice(running.address, token=ALICE) as device,
@@ -110,7 +110,7 @@ def test_each_token_has_the_limits_of_the_file(tmp_path: Path) -> None:
             br.RemoteDevice(running.address + "/0", token=BOB)
 
 
-def test_a_hangup_takes_tokens_from_the_file_again(tmp_path: Path) -> None:
+def test_a_hangup_signal_reloads_the_token_file(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"alice {ALICE}\n")
     with server("--token-file", str(file)) as running:

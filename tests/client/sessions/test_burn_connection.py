@@ -1,4 +1,4 @@
-"""Two sockets are one session; when either ends, everybody who uses it is told what is known."""
+"""A Burn session uses two sockets; the end of either fails the whole session."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_frames_sent_together_arrive_one_by_one_in_order(connected: Connected) -
     assert connected.connection.traffic.bytes_sent == sum(map(len, frames))
 
 
-def test_answers_are_handled_although_nobody_waits(connected: Connected) -> None:
+def test_responses_are_handled_while_no_thread_waits(connected: Connected) -> None:
     connected.end.responses.send(b"an answer")
     connected.connection.receiver.attend()
     connected.wait_told()
@@ -71,7 +71,7 @@ def test_answers_are_handled_although_nobody_waits(connected: Connected) -> None
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_either_socket_s_end_is_a_lost_connection_with_what_is_known(
+def test_the_end_of_either_socket_is_a_lost_connection_with_its_cause(
     route: str, connected: Connected
 ) -> None:
     connected.end.socket_at(route).hang_up()
@@ -87,13 +87,13 @@ def test_either_socket_s_end_is_a_lost_connection_with_what_is_known(
         assert connected.end.socket_at(each).rest() == []
 
 
-def test_something_said_on_the_socket_of_tasks_ends_the_session(connected: Connected) -> None:
+def test_a_frame_received_on_the_task_socket_ends_the_session(connected: Connected) -> None:
     connected.end.requests.send(b"hello?")
     connected.wait_told()
     assert isinstance(connected.connection.error, ProtocolViolation)
 
 
-def test_the_first_error_stays(connected: Connected) -> None:
+def test_later_errors_do_not_replace_the_first(connected: Connected) -> None:
     connected.connection.end(ClosedDevice("first"))
     connected.connection.end(ConnectionLost("second"))
     assert [str(error) for error in connected.lost] == ["first"]
@@ -101,7 +101,7 @@ def test_the_first_error_stays(connected: Connected) -> None:
         connected.connection.raise_error()
 
 
-def test_goodbye_is_said_after_the_last_frames(connected: Connected) -> None:
+def test_close_is_sent_after_the_last_frames(connected: Connected) -> None:
     connected.connection.close([b"one", b"two"])
     expected = [b"one", b"two", encode_close(connected.session)]
     assert connected.end.requests.rest() == expected
@@ -109,7 +109,7 @@ def test_goodbye_is_said_after_the_last_frames(connected: Connected) -> None:
         connected.connection.send([b"three"])
 
 
-def test_after_a_fork_the_sockets_are_left_alone(connected: Connected) -> None:
+def test_abandoning_after_a_fork_sends_nothing_on_the_sockets(connected: Connected) -> None:
     connected.connection.abandon(ClosedDevice("belongs to the parent"))
     with pytest.raises(ClosedDevice, match="parent"):
         connected.connection.send([b"from the child"])
@@ -119,7 +119,7 @@ def test_after_a_fork_the_sockets_are_left_alone(connected: Connected) -> None:
     assert connected.answers == [b"for the parent"]
 
 
-def test_sessions_are_drawn_at_random() -> None:
+def test_session_ids_are_random() -> None:
     sessions = set()
     for _ in range(2):
         with burn_end() as end:
@@ -129,7 +129,7 @@ def test_sessions_are_drawn_at_random() -> None:
     assert len(sessions) == 2
 
 
-def test_without_its_second_socket_the_first_is_given_back() -> None:
+def test_the_first_socket_is_closed_if_the_second_cannot_be_opened() -> None:
     with burn_end() as end:
 
         def dial(route: str) -> Any:

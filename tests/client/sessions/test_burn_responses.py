@@ -40,7 +40,7 @@ def asked(replies: BurnResponses, request: int, read: TensorHandle | None = None
     return pending
 
 
-def test_answers_find_their_questions_in_any_order(replies: BurnResponses) -> None:
+def test_responses_complete_their_requests_in_any_order(replies: BurnResponses) -> None:
     sync, usage, read = asked(replies, 1), asked(replies, 2), asked(replies, 3, handle(F32))
     data = TensorData(bytes(8), (2,), F32)
     for answer in (Answer(3, data), Answer(1, None), Answer(2, 3)):
@@ -56,7 +56,7 @@ def test_answers_find_their_questions_in_any_order(replies: BurnResponses) -> No
         (BOOL, BOOL_U8, [0, 1], [False, True]),
     ],
 )
-def test_a_read_is_what_the_program_declared(
+def test_a_read_returns_the_dtype_that_the_program_declared(
     replies: BurnResponses, declared: DType, answered: DType, elements: Any, expected: Any
 ) -> None:
     stored = np.array(elements, np.int64 if answered is I64 else np.uint8)
@@ -69,7 +69,7 @@ def test_a_read_is_what_the_program_declared(
 
 
 @pytest.mark.parametrize("answer", [None, 3, TensorData(bytes(12), (3,), F32)])
-def test_an_answer_that_is_no_tensor_of_that_shape_is_a_violation(
+def test_a_response_to_a_read_without_a_tensor_of_its_shape_is_a_violation(
     answer: Any, replies: BurnResponses
 ) -> None:
     asked(replies, 1, handle(F32))
@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_tensor_of_that_shape_is_a_violation(
         replies.take(Answer(1, answer))
 
 
-def test_an_answer_that_nobody_asked_for_is_a_violation(replies: BurnResponses) -> None:
+def test_a_response_to_an_unknown_request_is_a_violation(replies: BurnResponses) -> None:
     asked(replies, 1)
     replies.take(Answer(1, None))
     with pytest.raises(ProtocolViolation, match=r"a reply to request .*, which is not open"):
@@ -96,7 +96,7 @@ def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponse
     assert not other.done()
 
 
-def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnResponses) -> None:
+def test_each_pending_request_fails_with_its_own_error_object(replies: BurnResponses) -> None:
     waiting = [asked(replies, number) for number in range(3)]
     replies.fail(ConnectionLost("gone"))
     errors = []
@@ -108,7 +108,7 @@ def test_everyone_who_waits_gets_an_error_of_its_own(replies: BurnResponses) -> 
     replies.fail(ConnectionLost("again"))  # nobody is left
 
 
-def test_waiting_for_an_answer_does_not_keep_the_tensor_alive(replies: BurnResponses) -> None:
+def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponses) -> None:
     dropped: list[int] = []
 
     class Noting(Holder):

@@ -1,4 +1,4 @@
-"""What a program asks for reaches a Burn server in its words, and its answers come back."""
+"""A Burn session encodes a program's calls in Burn's dialect and returns the responses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def add(session: BurnSession, left: TensorHandle, right: TensorHandle) -> Tensor
     return out
 
 
-def test_operations_wait_for_company_and_leave_in_order(
+def test_operations_are_queued_and_sent_in_order(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     handles = [x]
@@ -98,13 +98,15 @@ def test_operations_wait_for_company_and_leave_in_order(
     assert pending.result(PATIENCE_SECONDS) == DATA
 
 
-def test_what_waits_leaves_by_itself(session: BurnSession, end: BurnEnd, x: TensorHandle) -> None:
+def test_queued_tasks_are_sent_without_a_flush(
+    session: BurnSession, end: BurnEnd, x: TensorHandle
+) -> None:
     out = add(session, x, x)
     (operation,) = end.tasks()
     assert operation.tensors[-1] == out.id
 
 
-def test_a_tensor_that_is_dropped_early_leaves_with_its_last_use_marked(
+def test_a_tensor_dropped_while_its_use_is_queued_is_sent_with_its_last_use_marked(
     session: BurnSession, end: BurnEnd, x: TensorHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing leaves meanwhile, as in a program that is quick.
@@ -122,7 +124,7 @@ def test_a_tensor_that_is_dropped_early_leaves_with_its_last_use_marked(
     del last
 
 
-def test_all_threads_of_a_program_are_on_one_stream(
+def test_all_threads_of_a_program_use_one_stream(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     def work() -> None:
@@ -156,7 +158,7 @@ def test_tensor_ids_of_two_programs_are_far_apart(end: BurnEnd) -> None:
     assert abs(ids[0] - ids[1]) > 2**32
 
 
-def test_the_largest_upload_leaves_in_fragments_of_a_mebibyte(
+def test_the_largest_upload_is_sent_in_fragments_of_a_mebibyte(
     session: BurnSession, end: BurnEnd
 ) -> None:
     size = MAX_MESSAGE_BYTES - 400
@@ -212,7 +214,7 @@ def test_a_failure_names_the_line_that_issued_the_operation(
     assert "test_burn_session.py" in caught.value.location
 
 
-def test_a_sync_tells_of_a_failure_where_the_server_does(
+def test_a_sync_raises_a_failure_that_the_server_reports(
     session: BurnSession, end: BurnEnd
 ) -> None:
     pending = session.sync()
@@ -224,7 +226,7 @@ def test_a_sync_tells_of_a_failure_where_the_server_does(
         pending.result(PATIENCE_SECONDS)
 
 
-def test_a_closed_socket_fails_what_is_awaited_and_names_the_last_operation(
+def test_a_closed_socket_fails_pending_requests_and_names_the_last_operation(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     out = add(session, x, x)
@@ -241,7 +243,7 @@ def test_a_closed_socket_fails_what_is_awaited_and_names_the_last_operation(
     assert session.closed
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_session(
+def test_a_response_to_an_unknown_request_ends_the_session(
     session: BurnSession, end: BurnEnd
 ) -> None:
     pending = session.sync()
@@ -269,7 +271,7 @@ def test_moves_are_exposed_before_anybody_is_told_and_fetched_by_address(
     assert end.tasks() == (Fetch(7, "ws://elsewhere:3000", made.id, None),)
 
 
-def test_questions_about_dtypes_are_answered(session: BurnSession, end: BurnEnd) -> None:
+def test_a_dtype_query_returns_the_usage(session: BurnSession, end: BurnEnd) -> None:
     pending = session.dtype_usage(F32)
     session.flush()
     (question,) = end.tasks()
@@ -278,7 +280,7 @@ def test_questions_about_dtypes_are_answered(session: BurnSession, end: BurnEnd)
     assert pending.result(PATIENCE_SECONDS) == DTypeUsage(1)
 
 
-def test_truth_values_are_stored_as_the_server_can(end: BurnEnd) -> None:
+def test_bools_are_sent_in_the_dtype_that_the_server_stores(end: BurnEnd) -> None:
     session = opened(end, usages=(0, 3, 0))
     truth = RunnerStack(session).register_tensor_data(TensorData(b"\1\0", (2,), BOOL))
     session.flush()
@@ -294,7 +296,7 @@ def test_truth_values_are_stored_as_the_server_can(end: BurnEnd) -> None:
     session.close()
 
 
-def test_a_closed_session_frees_every_tensor_and_says_goodbye(
+def test_closing_a_session_frees_every_tensor_and_sends_close(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
     out = add(session, x, x)
@@ -309,13 +311,13 @@ def test_a_closed_session_frees_every_tensor_and_says_goodbye(
         session.seed(1)
 
 
-def test_in_a_forked_child_every_use_says_so(session: BurnSession, x: TensorHandle) -> None:
+def test_in_a_forked_child_every_use_raises_an_error(session: BurnSession, x: TensorHandle) -> None:
     session.abandon_after_fork()
     with pytest.raises(ClosedDevice, match="fork"):
         RunnerStack(session).read_tensor_async(x)
 
 
-def test_a_server_that_answers_nothing_is_given_up_with_what_to_do(end: BurnEnd) -> None:
+def test_a_server_that_does_not_respond_is_reported_with_what_to_do(end: BurnEnd) -> None:
     with pytest.raises(ConnectionFailed, match="restart it"):
         BurnSession(end.dial, address=end.address, timeout_seconds=0.05)
     end.responses.rest()  # the client has hung up

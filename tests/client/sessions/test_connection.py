@@ -1,4 +1,4 @@
-"""How does a connection come back, and how are its errors told?"""
+"""Copies of errors, and the pauses between attempts to resume."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.memory_links import memory_pair
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_fresh_error_says_the_same_and_is_another_object(error: BurnRemoteError) -> None:
+def test_a_fresh_error_is_an_equal_copy(error: BurnRemoteError) -> None:
     again = fresh(error)
     assert again is not error
     assert type(again) is type(error)
@@ -42,7 +42,7 @@ def test_a_fresh_error_says_the_same_and_is_another_object(error: BurnRemoteErro
     assert vars(again) == vars(error)
 
 
-def test_attempts_to_come_back_wait_a_random_time_that_doubles_up_to_a_bound(
+def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bounds: list[float] = []

@@ -1,4 +1,4 @@
-"""What waits leaves when it is much, when somebody asks for it, or when its time is over."""
+"""Queued tasks are sent when they are many, on a flush, or when their millisecond is over."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add(departures: FlushPolicy, outgoing: Outgoing, made_bytes: int = 0) -> Non
         departures.added(made_bytes)
 
 
-def test_a_few_wait_and_ask_once_for_their_millisecond(
+def test_a_few_tasks_are_queued_and_schedule_one_flush(
     departures: FlushPolicy, outgoing: Outgoing, connection: Connection, scheduled: list[object]
 ) -> None:
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_few_wait_and_ask_once_for_their_millisecond(
     assert (connection.sent, scheduled) == ([3], ["session"] * 2)
 
 
-def test_many_leave_at_once(
+def test_many_tasks_are_sent_at_once(
     departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(BATCH_TASKS):
@@ -82,7 +82,7 @@ def test_many_leave_at_once(
     assert connection.sent == [BATCH_TASKS]
 
 
-def test_what_makes_much_memory_leaves_at_once(
+def test_tasks_with_large_outputs_are_sent_at_once(
     departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(4):
@@ -90,14 +90,14 @@ def test_what_makes_much_memory_leaves_at_once(
     assert connection.sent == [2, 2]
 
 
-def test_nothing_is_sent_where_nothing_waits(
+def test_flushing_an_empty_queue_sends_nothing(
     departures: FlushPolicy, connection: Connection
 ) -> None:
     departures.flush()
     assert connection.sent == []
 
 
-def test_an_error_is_told_to_who_sends_and_not_to_the_clock(
+def test_an_error_is_raised_by_a_flush_and_not_by_a_scheduled_flush(
     departures: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     add(departures, outgoing)

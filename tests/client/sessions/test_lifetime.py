@@ -1,4 +1,4 @@
-"""Sessions are flushed in time, each by itself, and end when the program has forgotten them."""
+"""Each session is flushed in time by its own thread, and ends when it is garbage-collected."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_tensor_keeps_the_session_of_a_device_that_was_forgotten() -> None:
     assert repr(x.device) == "LocalDevice('numpy')"
 
 
-def test_a_local_device_that_computes_holds_up_no_flush_of_another(
+def test_a_local_device_that_computes_delays_no_flush_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with br.LocalDevice() as busy, br.LocalDevice() as other, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""An operation's line is the program's, whichever of our packages the call passed through."""
+"""An operation's line is in the user's program, whichever package the call passed through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import burn_remote
 from burn_remote.sessions import locations
 
 
-def test_every_package_of_the_client_is_known_as_ours() -> None:
+def test_the_list_of_our_packages_has_every_package_of_the_client() -> None:
     packages = {
         module.name
         for module in pkgutil.walk_packages(burn_remote.__path__, "burn_remote.")

@@ -1,4 +1,4 @@
-"""A native session sends each task once and in order, also where Ctrl-C comes in between."""
+"""A native session sends each task once and in order, even after Ctrl-C at any line."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_signature_too_long_for_a_number_is_sent_in_full(
     assert sent.operation == (joined, (*inputs, output))
 
 
-def test_a_full_batch_leaves_without_being_asked_for(
+def test_a_full_batch_is_sent_without_a_flush(
     session: NativeSession, end: NativeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_flush_soon", lambda: None)
@@ -148,9 +148,7 @@ def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(
     assert end.tasks[2 : 2 + len(chunks)] == chunks
 
 
-def test_requests_are_answered_with_what_they_asked_for(
-    session: NativeSession, end: NativeEnd
-) -> None:
+def test_each_request_gets_its_own_reply(session: NativeSession, end: NativeEnd) -> None:
     x = session.execute(zeros(2), [])
     read = session.read(x, f32(2))
     usage = session.dtype_usage(F32)
@@ -159,7 +157,9 @@ def test_requests_are_answered_with_what_they_asked_for(
     assert any(isinstance(task, Read) and task.tensor == x for task in end.tasks)
 
 
-def test_statements_are_sent_with_what_they_say(session: NativeSession, end: NativeEnd) -> None:
+def test_tasks_without_a_reply_are_sent_with_their_arguments(
+    session: NativeSession, end: NativeEnd
+) -> None:
     x, y = session.reserve(), session.reserve()
     transfer = b"t" * 32
     session.seed(5)
@@ -183,7 +183,7 @@ def test_a_failure_that_nobody_read_is_raised_by_a_sync_and_not_by_settling(
     synced(session)
 
 
-def test_what_a_broken_link_lost_is_sent_again_and_executed_once(
+def test_tasks_lost_by_a_broken_link_are_sent_again_and_executed_once(
     session: NativeSession, end: NativeEnd
 ) -> None:
     signed = zeros(1)

@@ -1,4 +1,4 @@
-"""Frames leave in order, and a tensor is freed with its last use where that has not left yet."""
+"""Frames are sent in order; a drop is merged with a last use that is still queued."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def statuses(operation: Any) -> list[str]:
     return [use.status.value for use in operation.signature.input_uses]
 
 
-def test_operations_leave_in_order_with_their_ids(outgoing: Outgoing) -> None:
+def test_operations_are_sent_in_order_with_their_ids(outgoing: Outgoing) -> None:
     outgoing.operation(ADD, [1, 2, 3])
     outgoing.task(Seed(5))
     outgoing.operation(ADD, [3, 1, 4])
@@ -82,7 +82,7 @@ def test_a_tensor_whose_last_use_has_left_is_dropped_by_a_task_of_its_own(
 
 
 @pytest.mark.parametrize("ask", [Read, Expose])
-def test_a_question_may_be_the_last_use(ask: type[Any], outgoing: Outgoing) -> None:
+def test_a_read_or_an_expose_may_be_the_last_use(ask: type[Any], outgoing: Outgoing) -> None:
     def question(request: int) -> Any:
         return Read(request, 1, SPEC) if ask is Read else Expose(1, SPEC, 1, 2**63, 5.0)
 
@@ -95,7 +95,7 @@ def test_a_question_may_be_the_last_use(ask: type[Any], outgoing: Outgoing) -> N
     assert drop == Drop((1,))
 
 
-def test_what_the_server_never_had_is_not_dropped(outgoing: Outgoing) -> None:
+def test_a_tensor_that_the_server_never_had_is_not_dropped(outgoing: Outgoing) -> None:
     outgoing.drop(99)
     assert taken(outgoing) == []
 
@@ -115,7 +115,7 @@ def test_positions_never_repeat(outgoing: Outgoing) -> None:
 
 
 @pytest.mark.parametrize("store", [BOOL, BOOL_U8, BOOL_U32])
-def test_truth_values_are_sent_as_the_server_stores_them(store: Any, outgoing: Outgoing) -> None:
+def test_bools_are_encoded_as_the_server_stores_them(store: Any, outgoing: Outgoing) -> None:
     outgoing.bool_store = store
     outgoing.upload(5, TensorData(b"\1\0", (2,), BOOL))
     truth = TensorUse(TensorSpec((2,), BOOL), TensorStatus.NOT_INIT)

@@ -1,4 +1,4 @@
-"""A pending value reaches everyone who waits for it, whatever their callbacks do."""
+"""A pending value reaches every waiter, whatever the callbacks do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a Burn server, which says nothing of itself, and what must be asked."""
+"""Fixed facts about a Burn server, and the one that must be queried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answering(usages: dict[DType, int], asked: list[DType] | None = None):  # ty
     return ask
 
 
-def test_a_device_is_told_by_its_dialect_and_found_at_its_address() -> None:
+def test_the_facts_name_the_dialect_and_the_address() -> None:
     known = facts("ws://box:3000/1")
     assert known.device == {"dialect": "burn-0.21"}
     assert known.peer_address == "ws://box:3000/1"
@@ -39,7 +39,7 @@ def test_a_device_is_told_by_its_dialect_and_found_at_its_address() -> None:
         ({}, BOOL),
     ],
 )
-def test_truth_values_are_kept_in_the_first_store_that_computes(
+def test_bools_are_stored_in_the_first_dtype_that_supports_arithmetic(
     usages: dict[DType, int], store: DType
 ) -> None:
     asked: list[DType] = []
@@ -47,6 +47,6 @@ def test_truth_values_are_kept_in_the_first_store_that_computes(
     assert asked == [BOOL, BOOL_U8, BOOL_U32]
 
 
-def test_a_server_that_does_not_answer_must_be_started_anew() -> None:
+def test_the_error_for_a_server_that_does_not_respond_says_to_restart_it() -> None:
     with pytest.raises(ConnectionFailed, match=r"ws://box.*panicked.*restart it"):
         find_bool_store(lambda _: Pending(), "ws://box", 0.01)

@@ -1,4 +1,4 @@
-"""A signature is defined once, until its number is used again; long ones never are."""
+"""A signature is defined once, until its number is reused; long signatures never are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
         assert numbering.known[id(signed)] is numbered
 
 
-def test_a_number_that_is_used_again_forgets_the_signature_that_had_it(
+def test_reusing_a_number_removes_the_signature_that_had_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_SIGNATURES", 2)
