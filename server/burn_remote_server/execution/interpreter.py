@@ -193,7 +193,8 @@ class Interpreter:
             if not failure.operation:
                 self._fail(plan, tensors, failure)
             else:
-                self._store_failure(plan, tensors, failure)
+                # The failure stays in the table; its traceback would keep arrays alive.
+                self._store_failure(plan, tensors, failure.with_traceback(None))
             return
         self._run(plan, tensors, inputs, plan.run)
 
@@ -206,7 +207,7 @@ class Interpreter:
     ) -> None:
         try:
             if plan.error is not None:
-                raise plan.error
+                raise plan.error.with_traceback(None)  # else it grows with each raise
             for array, (shape, dtype) in zip(inputs, plan.expected):  # noqa: B905 - equal lengths
                 if array.shape != shape or array.dtype != dtype:
                     raise plan.mismatch(inputs)

@@ -75,7 +75,8 @@ class TensorTable:
                 f"{slot.received:,} of {slot.size:,} bytes have arrived"
             )
         if isinstance(slot, OperationFailed):
-            raise slot
+            # Raising one object again would lengthen its traceback each time.
+            raise slot.with_traceback(None)
         array = self._session.adopt(slot.array())
         self.store(tensor, array)
         return array

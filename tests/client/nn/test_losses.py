@@ -55,7 +55,7 @@ def test_losses_of_classes_match_their_definitions(device: br.Device) -> None:
     marked = br.tensor(np.where(counts, labels, -100), device=device)
     same(F.cross_entropy(x, marked, ignore_index=-100), picked[counts].mean(), 1e-12)
     same(F.cross_entropy(x, y.astype(br.uint8), ignore_index=-100), picked.mean(), 1e-12)
-    with pytest.raises(br.OperationFailed, match="index -100 is not in"):
+    with pytest.raises(br.OperationFailed, match="index -100 is out of range"):
         F.cross_entropy(x, marked).numpy()
     shares = w[labels] * counts
     same(F.cross_entropy(x, y, weight, 2), (picked * shares).sum() / shares.sum(), 1e-12)

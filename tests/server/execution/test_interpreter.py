@@ -194,6 +194,16 @@ def test_an_unknown_input_fails_every_output_and_a_failed_one_is_passed_on_silen
     assert session.tensors.slot(3) is session.tensors.slot(2) is failure
 
 
+def test_a_failure_that_is_passed_on_keeps_no_traceback() -> None:
+    session = started()
+    session.interpreter.execute(Operation(ADD, (1, 9, 2)))
+    for output in range(3, 10):
+        session.interpreter.execute(Operation(ADD, (2, 1, output)))
+    ((_, failure),) = session.outbox.failures
+    assert session.tensors.slot(9) is failure
+    assert failure.__traceback__ is None  # its frames would keep arrays alive
+
+
 def test_signatures_without_numbers_are_prepared_once_and_the_oldest_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
