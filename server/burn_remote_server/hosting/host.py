@@ -243,8 +243,9 @@ class Host:
     def _not_exposed(self) -> TransferFailed:
         return TransferFailed(
             "no tensor was exposed under this transfer id within "
-            f"{self.settings.fetch_timeout_seconds:g} seconds; "
-            "it may already have been fetched, or it may have expired"
+            f"{self.settings.fetch_timeout_seconds:g} seconds; its source may still be "
+            "computing it (sync the source before the move, or raise fetch_timeout_seconds on the "
+            "servers), it was fetched before, or it has expired"
         )
 
     def _give_up(self, future: asyncio.Future[Exposed]) -> None:
