@@ -29,18 +29,18 @@ def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
     return max(common)
 
 
-def accepted(answer: object, spoken: Sequence[int]) -> Welcome:
+def accepted(reply: object, spoken: Sequence[int]) -> Welcome:
     """Return the server's ``Welcome``. Raises the error of a refusal, ``ProtocolViolation`` for
     another message, and ``VersionMismatch`` for a version that was not offered."""
-    if isinstance(answer, Refused | Closing):
-        raise answer.error
-    if not isinstance(answer, Welcome):
-        raise ProtocolViolation(f"expected a reply to Hello, not {type(answer).__name__}")
-    if answer.version not in spoken:
+    if isinstance(reply, Refused | Closing):
+        raise reply.error
+    if not isinstance(reply, Welcome):
+        raise ProtocolViolation(f"expected a reply to Hello, not {type(reply).__name__}")
+    if reply.version not in spoken:
         raise VersionMismatch(
-            f"the server chose version {answer.version}; this side speaks {_listed(spoken)}"
+            f"the server chose version {reply.version}; this side speaks {_listed(spoken)}"
         )
-    return answer
+    return reply
 
 
 def _listed(versions: Sequence[int]) -> str:

@@ -21,13 +21,13 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_tasks,
 )
 from burn_remote_protocol.dialects.burn_responses import (
-    Answer,
-    decode_answer,
+    BurnReply,
     decode_data,
     decode_data_request,
-    encode_answer,
+    decode_reply,
     encode_data,
     encode_data_request,
+    encode_reply,
 )
 from burn_remote_protocol.dialects.native import (
     Batch,
@@ -124,7 +124,7 @@ def operation(data: bytes) -> None:
 
 def burn_frame(data: bytes) -> None:
     """Decode a frame of each of Burn's sockets, in both directions."""
-    for decode in (decode_tasks, decode_init, decode_answer, decode_data, decode_data_request):
+    for decode in (decode_tasks, decode_init, decode_reply, decode_data, decode_data_request):
         with contextlib.suppress(ProtocolViolation):
             decode(data)
 
@@ -153,8 +153,8 @@ class BurnAnswers:
     """An outbox that encodes responses without sending them, and fails every fetch."""
 
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
-        frame = b"".join(encode_answer(Answer(request, value)))
-        decode_answer(frame)
+        frame = b"".join(encode_reply(BurnReply(request, value)))
+        decode_reply(frame)
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         pass
@@ -320,7 +320,7 @@ def _burn_frames() -> Iterator[bytes]:
     for type_name in ("Task", "TaskResponse", "DataServiceMessage"):
         yield from (value.payload for value in golden(type_name))
     for value in (_DATA, 7, None, OperationFailed("it failed")):
-        yield b"".join(encode_answer(Answer(5, value)))
+        yield b"".join(encode_reply(BurnReply(5, value)))
 
 
 def _burn_tasks() -> Iterator[list[Any]]:

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_responses import Answer, encode_answer
+from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 from support.link_servers import PATIENCE_SECONDS
@@ -114,7 +114,7 @@ class BurnEnd:
 
     def answer(self, request: int, value: Any, *, is_sync: bool = False) -> None:
         """Send a response."""
-        pieces = encode_answer(Answer(request, value), is_sync=is_sync)
+        pieces = encode_reply(BurnReply(request, value), is_sync=is_sync)
         self.responses.send(b"".join(pieces))
 
     def admit(self, opening: Callable[[], T], usages: tuple[int, ...] = (3, 3, 0)) -> T:

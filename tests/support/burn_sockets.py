@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
-from burn_remote_protocol.dialects.burn_responses import decode_answer
+from burn_remote_protocol.dialects.burn_responses import decode_reply
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
@@ -73,6 +73,6 @@ class BurnSockets:
     def _answer(self, request: int) -> Any:
         frame = self.responses.receive(PATIENCE_SECONDS)
         assert frame is not None, "no answer came"
-        answer = decode_answer(frame)
+        answer = decode_reply(frame)
         assert answer.request == request
         return answer.value

@@ -24,13 +24,13 @@ from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, u
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = [
-    "Answer",
-    "decode_answer",
+    "BurnReply",
     "decode_data",
     "decode_data_request",
-    "encode_answer",
+    "decode_reply",
     "encode_data",
     "encode_data_request",
+    "encode_reply",
 ]
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
@@ -39,7 +39,7 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 MAX_ELEMENT_BYTES: Final = 2**32 - 1
 
 
-class Answer(NamedTuple):
+class BurnReply(NamedTuple):
     """The response to a read (data), a sync (``None``) or a dtype query (bits)."""
 
     request: int
@@ -49,13 +49,13 @@ class Answer(NamedTuple):
 # -- responses --------------------------------------------------------------------------------
 
 
-def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memoryview]:
+def encode_reply(reply: BurnReply, *, is_sync: bool = False) -> list[bytes | memoryview]:
     """Encode a response as a list of buffers, without copying elements.
 
     ``is_sync`` marks an error as the response to a sync, not to a read.
     """
-    value = answer.value
-    identity = encode_identity(answer.request)
+    value = reply.value
+    identity = encode_identity(reply.request)
     if isinstance(value, TensorData):
         return [b"\x92\x81\xaaReadTensor\x81\xa2Ok", *_data_pieces(value, identity)]
     if isinstance(value, BurnRemoteError):
@@ -65,23 +65,23 @@ def encode_answer(answer: Answer, *, is_sync: bool = False) -> list[bytes | memo
     return [b"\x92" + _pack(content) + identity]
 
 
-def decode_answer(frame: bytes | memoryview) -> Answer:
+def decode_reply(frame: bytes | memoryview) -> BurnReply:
     """Decode a frame of ``/response``. Raises ``ProtocolViolation``."""
-    content, identity = sequence(unpack_frozen(frame), 2, "an answer with its position and stream")
-    name, body = variant(content, "an answer")
+    content, identity = sequence(unpack_frozen(frame), 2, "a reply with its position and stream")
+    name, body = variant(content, "a reply")
     request = decode_identity(identity)
     if name == "DTypeUsage":
-        return Answer(request, _unsigned(body, "a dtype's usage"))
+        return BurnReply(request, _unsigned(body, "a dtype's usage"))
     if name not in ("ReadTensor", "SyncBackend"):
-        raise unexpected("an answer (ReadTensor, SyncBackend, DTypeUsage)", name)
+        raise unexpected("a reply (ReadTensor, SyncBackend, DTypeUsage)", name)
     outcome, value = variant(body, "Ok or Err")
     if outcome == "Err":
         _, reason = variant(value, "an error")
         text = reason[0] if type(reason) is tuple and reason else reason
-        return Answer(request, OperationFailed(text if type(text) is str else shown(reason)))
+        return BurnReply(request, OperationFailed(text if type(text) is str else shown(reason)))
     if outcome != "Ok" or (name == "SyncBackend" and value is not None):
         raise unexpected("Ok or Err", body)
-    return Answer(request, decode_tensor_data(value) if name == "ReadTensor" else None)
+    return BurnReply(request, decode_tensor_data(value) if name == "ReadTensor" else None)
 
 
 def _data_pieces(data: TensorData, end: bytes) -> list[bytes | memoryview]:

@@ -91,10 +91,10 @@ async def prove_to_source(
     return fetch_signer(key, transcript)
 
 
-def _refuse_unproven(answer: object, versions: Sequence[int]) -> None:
+def _refuse_unproven(reply: object, versions: Sequence[int]) -> None:
     """Raise the refusal that the source sent instead of a challenge, with advice."""
     try:
-        accepted(answer, versions)
+        accepted(reply, versions)
     except HandshakeRefused as error:
         raise HandshakeRefused(
             f"{error}; if both have it, update the source: it is older than this server and "
@@ -132,19 +132,19 @@ async def admit_target(
     await link.send(encode_frame(challenge))
     try:
         async with asyncio.timeout(timeout_seconds):
-            answer = decode_frame(await link.receive())
+            reply = decode_frame(await link.receive())
     except TimeoutError:
         raise ProtocolViolation(
             f"no proof of the peer token came within {timeout_seconds:g} seconds"
         ) from None
-    if not isinstance(answer, PeerProof):
-        raise ProtocolViolation(f"expected PeerProof, received {type(answer).__name__}")
-    transcript = Transcript(hello.versions, version, challenge.nonce, answer.nonce, answer.address)
-    key = find_key(keys, transcript, answer.proof)
+    if not isinstance(reply, PeerProof):
+        raise ProtocolViolation(f"expected PeerProof, received {type(reply).__name__}")
+    transcript = Transcript(hello.versions, version, challenge.nonce, reply.nonce, reply.address)
+    key = find_key(keys, transcript, reply.proof)
     if key is None:
         raise HandshakeRefused(f"the proof matches none of the tokens of this server; {SAME_TOKEN}")
     # Checked after the proof, so only a holder of the token learns this server's addresses.
-    _check_dialled(answer.address, own_addresses)
+    _check_dialled(reply.address, own_addresses)
     await link.send(encode_frame(PeerConfirmation(source_proof(key, transcript))))
     return fetch_signer(key, transcript)
 

@@ -48,7 +48,7 @@ __all__ = ["Engine", "Outbox"]
 
 
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
-COUNTED_ANSWER_BYTES: Final = INLINE_BYTES
+COUNTED_REPLY_BYTES: Final = INLINE_BYTES
 
 
 class Outbox(Protocol):
@@ -67,7 +67,7 @@ class Outbox(Protocol):
         ...
 
 
-def _not_asynchronous(answer: Deliver) -> Deliver:
+def _not_asynchronous(deliver: Deliver) -> Deliver:
     raise AssertionError("set Engine.later to use a device that computes asynchronously")
 
 
@@ -229,30 +229,30 @@ class Engine:
             self._fail(tensor, OutOfMemory(f"no room for {spec}"), "Upload", str(spec))
 
     def _read(self, task: Read) -> None:
-        answer = partial(self._answer, task)
+        deliver = partial(self._reply, task)
         try:
             array = self._tensors.read(task.tensor, task.spec)
             elements = self._interpreter.session.read(
-                array, task.spec.dtype, partial(self.later, answer)
+                array, task.spec.dtype, partial(self.later, deliver)
             )
         except (BurnRemoteError, MemoryError) as error:
-            answer(error)
+            deliver(error)
         else:
             if elements is not None:
-                answer(elements)
+                deliver(elements)
 
     def _sync(self, task: Sync) -> None:
-        answer = partial(self._answer, task)
+        deliver = partial(self._reply, task)
         try:
             self._tensors.settle()
-            is_done = self._interpreter.session.synced(partial(self.later, answer))
+            is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
-            answer(error)
+            deliver(error)
         else:
             if is_done:
-                answer(None)
+                deliver(None)
 
-    def _answer(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
+    def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
             reason = str(value) or "the server has no memory for the elements"
@@ -264,9 +264,9 @@ class Engine:
             value = None
         if isinstance(value, memoryview):
             assert isinstance(task, Read)  # a sync has no elements
-            if value.nbytes > COUNTED_ANSWER_BYTES:
+            if value.nbytes > COUNTED_REPLY_BYTES:
                 try:
-                    self._tensors.hold_answer(task.tensor, value)
+                    self._tensors.hold_reply(task.tensor, value)
                 except QuotaExceeded as error:
                     refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(task.spec))
                     self._outbox.reply(task.request, refusal)

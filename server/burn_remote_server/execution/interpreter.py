@@ -67,7 +67,7 @@ class Interpreter:
         max_operation_seconds: float | None = None,
         max_fetches: int | None = None,
         custom: CustomOperations = NO_OPERATIONS,
-        answers: Quota | None = None,
+        reply_quota: Quota | None = None,
     ) -> None:
         self.backend = backend
         self._max_operation_cost = max_operation_cost
@@ -75,9 +75,9 @@ class Interpreter:
         self.quota = quota
         # The quota of elements that wait to be sent. They are in host memory, which a device with
         # its own memory counts separately.
-        self.answers = quota if answers is None else answers
+        self.reply_quota = quota if reply_quota is None else reply_quota
         self.session: BackendSession = backend.open_session(custom)
-        self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches, answers)
+        self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches, reply_quota)
         # Attributes, because every operation uses them and a second lookup costs time.
         self._arrays: Final = self.tensors.arrays
         self._slots: Final = self.tensors.slots
@@ -89,7 +89,7 @@ class Interpreter:
         # Keyed by ``id``: the decoder returns the same object for the same signature, and the plan
         # keeps that object alive.
         self._plans: dict[int, Plan] = {}
-        self._plan_account: Final = OverheadAccount(self.answers)
+        self._plan_account: Final = OverheadAccount(self.reply_quota)
         self.executed = 0
 
     # -- signatures ---------------------------------------------------------------------------

@@ -191,17 +191,19 @@ class Session:
             f"the server failed: {type(error).__name__}: {error}"
         )
 
-    def _later(self, answer: Deliver) -> Deliver:
-        """Wrap ``answer``: the device calls the result from its thread, and ``answer`` then runs in
-        the session's order."""
+    def _later(self, deliver: Deliver) -> Deliver:
+        """Return a function that the device may call from its own thread.
+
+        It queues ``deliver``, which then runs in the session's order.
+        """
         self._awaited += 1
 
-        def deliver(value: memoryview | Exception | None) -> None:
+        def enqueue(value: memoryview | Exception | None) -> None:
             # The event loop may have closed in the meantime; no client is left then.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._resume, partial(answer, value))
+                self._loop.call_soon_threadsafe(self._resume, partial(deliver, value))
 
-        return deliver
+        return enqueue
 
     def _resume(self, call: Callable[[], None]) -> None:
         self._arrived += 1

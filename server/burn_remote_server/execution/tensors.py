@@ -26,8 +26,8 @@ __all__ = ["TensorTable"]
 class TensorTable:
     """A session's tensors by id, counted against its quota.
 
-    ``answers`` is the quota for elements copied to host memory for a read; without it, they count
-    in the session's own. Not thread-safe: the session's worker is the only caller.
+    ``reply_quota`` is the quota for elements copied to host memory for a read; without it, they
+    count in the session's own quota. Not thread-safe: the session's worker is the only caller.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class TensorTable:
         session: BackendSession,
         quota: Quota,
         max_fetches: int | None = None,
-        answers: Quota | None = None,
+        reply_quota: Quota | None = None,
     ) -> None:
         self._backend: Final = backend
         self._session: Final = session
         self._quota: Final = quota
-        self._answers: Final = quota if answers is None else answers
+        self._reply_quota: Final = quota if reply_quota is None else reply_quota
         self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
         self._records: Final = self._allocations.records  # checked for every drop
         # record(result, inputs): records a result that may share memory with inputs; its bytes are
@@ -98,7 +98,7 @@ class TensorTable:
         """Count a tensor's memory until ``exposed``, which references it, is freed."""
         self._allocations.lend(self.arrays[tensor], exposed)
 
-    def hold_answer(self, tensor: int, elements: memoryview) -> None:
+    def hold_reply(self, tensor: int, elements: memoryview) -> None:
         """Count elements that wait to be sent, until nothing references them.
 
         Raises ``QuotaExceeded`` if they are a copy that does not fit.
@@ -109,7 +109,7 @@ class TensorTable:
             if self._allocations.shares(array, owner):
                 self._allocations.lend(array, owner)
                 return
-        hold_while_alive(self._answers, owner, elements.nbytes)
+        hold_while_alive(self._reply_quota, owner, elements.nbytes)
 
     def store_shared(self, tensor: int, shared: Any) -> None:
         """Store an uploaded array, or one shared by another session, under a tensor's id.

@@ -61,11 +61,11 @@ def new_interpreter(
     outbox: Outbox,
     pool: Pool | None = None,
     custom: CustomOperations = NO_OPERATIONS,
-    answers: Pool | None = None,
+    reply_pool: Pool | None = None,
 ) -> Interpreter:
     """Create an interpreter with the quota of one session.
 
-    ``answers`` is the pool of host memory for elements read from a device with its own memory.
+    ``reply_pool`` is the pool of host memory for elements read from a device with its own memory.
     """
     memory = backend.memory_bytes()
     quota = Quota(
@@ -82,7 +82,7 @@ def new_interpreter(
         max_operation_seconds=settings.max_operation_seconds,
         max_fetches=settings.max_session_transfers,
         custom=custom,
-        answers=None if answers is None else Quota(quota.max_bytes, 0, None, answers),
+        reply_quota=None if reply_pool is None else Quota(quota.max_bytes, 0, None, reply_pool),
     )
 
 
@@ -115,9 +115,9 @@ class Device:
         self.backend: Final = backend
         self.host: Final = host
         self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
-        self._answers: Final = None if backend.reads_in_place else host.answers
+        self._reply_pool: Final = None if backend.reads_in_place else host.reply_pool
         # Counts messages while they arrive and while they wait for execution.
-        self.host_memory: Final = self.pool if backend.reads_in_place else host.answers
+        self.host_memory: Final = self.pool if backend.reads_in_place else host.reply_pool
 
     @property
     def peer_address(self) -> str:
@@ -140,7 +140,7 @@ class Device:
             raise HandshakeRefused(self.backend.failure)
         settings = self.host.settings.limited(grant.limits)
         interpreter = new_interpreter(
-            self.backend, settings, outbox, self.pool, self.host.custom, self._answers
+            self.backend, settings, outbox, self.pool, self.host.custom, self._reply_pool
         )
         if settings.seed is not None:
             interpreter.seed(settings.seed)
@@ -193,7 +193,7 @@ class Host:
         self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer, needs_tls=settings.peer_ca is not None)
         # Host memory for elements read from devices with their own memory.
-        self.answers: Final = Pool(settings.total_bytes(host_memory_bytes()))
+        self.reply_pool: Final = Pool(settings.total_bytes(host_memory_bytes()))
         self.devices: Final = [
             Device(index, backend, self) for index, backend in enumerate(backends)
         ]

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from burn_remote_server.telemetry.metrics import CONTENT_TYPE as METRICS_TYPE
 
-__all__ = ["Answer", "ServerState", "refuse", "respond"]
+__all__ = ["HttpResponse", "ServerState", "refuse", "respond"]
 
 # Status, headers and body of an HTTP response.
-Answer = tuple[int, dict[str, str], bytes]
+HttpResponse = tuple[int, dict[str, str], bytes]
 
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -27,7 +27,7 @@ class ServerState:
     failures: Sequence[str | None] = ()
 
 
-def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
+def respond(path: str, state: ServerState, *, is_route: bool = False) -> HttpResponse:
     """Return the response to ``GET path``. ``is_route`` is true for a path of a WebSocket route."""
     bare = urlsplit(path).path.rstrip("/")
     lost = [failure for failure in state.failures if failure is not None]
@@ -46,7 +46,9 @@ def respond(path: str, state: ServerState, *, is_route: bool = False) -> Answer:
     return 404, _TEXT, _introduce(f"There is nothing at {path!r:.200}.")
 
 
-def refuse(headers: Mapping[str, str], refusal: str, device: int, devices: int) -> Answer | None:
+def refuse(
+    headers: Mapping[str, str], refusal: str, device: int, devices: int
+) -> HttpResponse | None:
     """Return the refusal of a WebSocket request, or ``None`` to accept it.
 
     ``refusal`` is the reason if the connection exceeds a limit, else empty. ``device`` is the index
@@ -65,7 +67,7 @@ def refuse(headers: Mapping[str, str], refusal: str, device: int, devices: int) 
     return None
 
 
-def _lost(failures: Sequence[str]) -> Answer:
+def _lost(failures: Sequence[str]) -> HttpResponse:
     return 503, _TEXT, "".join(f"{failure}\n" for failure in failures).encode()
 
 

@@ -11,7 +11,7 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.locations import Locations
-from burn_remote_protocol.dialects.burn_responses import Answer
+from burn_remote_protocol.dialects.burn_responses import BurnReply
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -43,7 +43,7 @@ def asked(replies: BurnResponses, request: int, read: TensorHandle | None = None
 def test_responses_complete_their_requests_in_any_order(replies: BurnResponses) -> None:
     sync, usage, read = asked(replies, 1), asked(replies, 2), asked(replies, 3, handle(F32))
     data = TensorData(bytes(8), (2,), F32)
-    for answer in (Answer(3, data), Answer(1, None), Answer(2, 3)):
+    for answer in (BurnReply(3, data), BurnReply(1, None), BurnReply(2, 3)):
         replies.take(answer)
     assert (sync.result(0), usage.result(0), read.result(0)) == (None, DTypeUsage(3), data)
 
@@ -61,7 +61,7 @@ def test_a_read_returns_the_dtype_that_the_program_declared(
 ) -> None:
     stored = np.array(elements, np.int64 if answered is I64 else np.uint8)
     pending = asked(replies, 1, handle(declared))
-    replies.take(Answer(1, TensorData(stored.tobytes(), (2,), answered)))
+    replies.take(BurnReply(1, TensorData(stored.tobytes(), (2,), answered)))
     data = pending.result(0)
     assert data.spec == TensorSpec((2,), declared)
     seen = np.frombuffer(data.bytes, np.int32 if declared is I32 else np.bool_)
@@ -74,14 +74,14 @@ def test_a_response_to_a_read_without_a_tensor_of_its_shape_is_a_violation(
 ) -> None:
     asked(replies, 1, handle(F32))
     with pytest.raises(ProtocolViolation, match="read of float32"):
-        replies.take(Answer(1, answer))
+        replies.take(BurnReply(1, answer))
 
 
 def test_a_response_to_an_unknown_request_is_a_violation(replies: BurnResponses) -> None:
     asked(replies, 1)
-    replies.take(Answer(1, None))
+    replies.take(BurnReply(1, None))
     with pytest.raises(ProtocolViolation, match=r"a reply to request .*, which is not open"):
-        replies.take(Answer(1, None))
+        replies.take(BurnReply(1, None))
 
 
 def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponses) -> None:
@@ -89,7 +89,7 @@ def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponse
     locations.note(9)
     replies = BurnResponses(locations)
     failed, other = asked(replies, 1, handle(F32)), asked(replies, 2)
-    replies.take(Answer(1, OperationFailed("too small")))
+    replies.take(BurnReply(1, OperationFailed("too small")))
     with pytest.raises(OperationFailed, match="too small") as caught:
         failed.result(0)
     assert caught.value.location

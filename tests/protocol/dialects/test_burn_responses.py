@@ -7,13 +7,13 @@ import mmap
 import pytest
 
 from burn_remote_protocol.dialects.burn_responses import (
-    Answer,
-    decode_answer,
+    BurnReply,
     decode_data,
     decode_data_request,
-    encode_answer,
+    decode_reply,
     encode_data,
     encode_data_request,
+    encode_reply,
 )
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import (
@@ -33,21 +33,21 @@ REQUESTS = [one for one in golden("DataServiceMessage") if "Request" in one.name
 
 @pytest.mark.parametrize("one", ANSWERS, ids=lambda one: one.name)
 def test_an_answer_is_written_as_it_was_read(one: Golden) -> None:
-    answer = decode_answer(one.payload)
-    assert b"".join(encode_answer(answer, is_sync="Sync" in one.name)) == one.payload
+    answer = decode_reply(one.payload)
+    assert b"".join(encode_reply(answer, is_sync="Sync" in one.name)) == one.payload
 
 
 def test_an_error_of_either_kind_has_its_reason() -> None:
     for one in golden("TaskResponse"):
         if "Err" in one.name:
-            error = decode_answer(one.payload).value
+            error = decode_reply(one.payload).value
             assert isinstance(error, OperationFailed)
             assert error.reason == "boom"
 
 
 def test_an_error_is_told_in_full() -> None:
     error = OutOfMemory("no room", operation="Numeric.Add", shapes="float32[2]")
-    answer = decode_answer(b"".join(encode_answer(Answer(5, error))))
+    answer = decode_reply(b"".join(encode_reply(BurnReply(5, error))))
     assert str(answer.value) == str(error)
 
 
@@ -76,7 +76,7 @@ def test_more_than_messagepack_can_say_is_refused() -> None:
 
 @pytest.mark.parametrize("one", [*ANSWERS[::5], *TENSORS[::5]], ids=lambda one: one.name)
 def test_what_is_cut_short_is_refused(one: Golden) -> None:
-    decode = decode_data if one in TENSORS else decode_answer
+    decode = decode_data if one in TENSORS else decode_reply
     for length in range(min(len(one.payload), 200)):
         with pytest.raises(ProtocolViolation):
             decode(one.payload[:length])

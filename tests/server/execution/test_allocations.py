@@ -177,7 +177,7 @@ def test_an_answer_in_transit_counts_the_dropped_tensor_it_shows() -> None:
     spec = TensorSpec((1000,), F32)
     table.store(1, np.zeros(1000, np.float32))
     elements = backend.to_bytes(table.arrays[1], F32)
-    table.hold_answer(1, elements)
+    table.hold_reply(1, elements)
     assert quota.total_bytes == spec.nbytes
     table.drop([1])
     chunk = elements[:10]
@@ -192,10 +192,10 @@ def test_an_answer_that_is_a_copy_counts_beside_its_tensor_and_may_be_refused() 
     backend = NumpyBackend()
     table.store(1, np.zeros((50, 25), np.float32).T)
     elements = backend.to_bytes(table.arrays[1], F32)
-    table.hold_answer(1, elements)
+    table.hold_reply(1, elements)
     assert quota.total_bytes == 10_000
     with pytest.raises(QuotaExceeded):
-        table.hold_answer(1, backend.to_bytes(table.arrays[1], F32))
+        table.hold_reply(1, backend.to_bytes(table.arrays[1], F32))
     del elements
     assert quota.total_bytes == 5000
 

@@ -52,17 +52,17 @@ class BurnConnection:
         self._session: Final = secrets.randbits(64)
         self._requests = dial("/request")
         try:
-            self._answers = dial("/response")
+            self._responses = dial("/response")
         except BaseException:
             self._requests.close()
             raise
         try:
-            for link in (self._requests, self._answers):
+            for link in (self._requests, self._responses):
                 link.send(encode_init(self._session))
         except BaseException:
             self._close_links()
             raise
-        self.receiver: Final = Receiver(self._answers, handle, self._break)
+        self.receiver: Final = Receiver(self._responses, handle, self._break)
         self._watcher: Final = Receiver(self._requests, _refuse, self._break)
 
     @property
@@ -126,7 +126,7 @@ class BurnConnection:
         self._ending = threading.Lock()
 
     def _close_links(self) -> None:
-        for link in (self._requests, self._answers):
+        for link in (self._requests, self._responses):
             link.close()
 
 

@@ -8,7 +8,7 @@ from burn_remote.arguments.arrays import array_from, data_from, numpy_dtype
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.raising import fresh
-from burn_remote_protocol.dialects.burn_responses import Answer
+from burn_remote_protocol.dialects.burn_responses import BurnReply
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -60,17 +60,17 @@ class BurnResponses:
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
-    def take(self, answer: Answer, *, is_repeated: bool = False) -> None:
+    def take(self, reply: BurnReply, *, is_repeated: bool = False) -> None:
         """Deliver a reply. Raises ``ProtocolViolation`` for a reply to an unknown request.
 
         ``is_repeated``: an interrupt stopped the first delivery.
         """
-        request = self._requests.get(answer.request)
+        request = self._requests.get(reply.request)
         if request is None:
             if is_repeated:
                 return
-            raise ProtocolViolation(f"a reply to request {answer.request:#x}, which is not open")
-        value = answer.value
+            raise ProtocolViolation(f"a reply to request {reply.request:#x}, which is not open")
+        value = reply.value
         if request.read is not None:
             tensor, spec = request.read
             if isinstance(value, OperationFailed):
@@ -83,7 +83,7 @@ class BurnResponses:
         else:
             self._finish_sync(request, value if isinstance(value, OperationFailed) else None)
         # Last, so that after an interrupt before this line the reply is delivered again.
-        del self._requests[answer.request]
+        del self._requests[reply.request]
 
     def _finish_sync(self, request: _Request, failure: OperationFailed | None) -> None:
         self._unreported = first = self._unreported or failure

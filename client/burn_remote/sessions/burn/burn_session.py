@@ -21,7 +21,7 @@ from burn_remote.sessions.burn.server_facts import facts, find_bool_store
 from burn_remote.sessions.lifetime import Flusher, watch, weakly
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.dialects.burn_responses import decode_answer
+from burn_remote_protocol.dialects.burn_responses import decode_reply
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -261,7 +261,7 @@ class BurnSession:
         if not is_repeated:
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
-        self._replies.take(decode_answer(frame), is_repeated=is_repeated)
+        self._replies.take(decode_reply(frame), is_repeated=is_repeated)
 
     # -- the end ------------------------------------------------------------------------------
 

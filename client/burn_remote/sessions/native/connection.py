@@ -339,13 +339,13 @@ class Connection:
         try:
             hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
             link.send(encode_frame(hello))
-            answer = link.receive(timeout_seconds)
-            if answer is None:
+            reply = link.receive(timeout_seconds)
+            if reply is None:
                 raise ConnectionLost(
                     f"{link.address} did not answer the handshake within "
                     f"{timeout_seconds:g} seconds"
                 )
-            welcome = accepted(decode_frame(answer), VERSIONS)
+            welcome = accepted(decode_frame(reply), VERSIONS)
             if heartbeat := welcome.limits.get("heartbeat_milliseconds"):
                 link.keep_alive(heartbeat / 1000, self._beat)
             return link, welcome

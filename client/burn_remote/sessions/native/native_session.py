@@ -95,8 +95,8 @@ class NativeSession:
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
-        self._numbering: Final = SignatureTable()
-        self._numbers: Final = self._numbering.known  # cached: each operation looks there
+        self._signature_table: Final = SignatureTable()
+        self._numbered: Final = self._signature_table.known  # cached: each operation looks there
         # The last batch that was handed over, and how many of the tasks it has.
         self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock.
@@ -105,13 +105,13 @@ class NativeSession:
         self._flush_scheduled = False
         # The last frame that was received, and how many were counted before it.
         self._handling: tuple[bytes | memoryview, int] = (b"", 0)
-        self._answers: Final = ResponseRouter(self._locations)
+        self._router: Final = ResponseRouter(self._locations)
         self._connection: Final = Connection(
             dial,
             token,
             timeout_seconds,
             weakly(self._handle),
-            self._answers.fail,
+            self._router.fail,
             weakly(self._flush_soon),
         )
         self._flusher: Final = Flusher(self._connection.close)
@@ -138,7 +138,7 @@ class NativeSession:
         try:
             with self._lock:
                 self._raise_error()
-                numbered = self._numbers.get(id(signature)) or self._number(signature)
+                numbered = self._numbered.get(id(signature)) or self._number(signature)
                 first = self._next_tensor
                 self._next_tensor = end = first + count
                 if count == 1:
@@ -166,10 +166,10 @@ class NativeSession:
             raise
 
     def _number(self, signature: Signature) -> Numbered:
-        numbered, definition = self._numbering.take(signature)
+        numbered, definition = self._signature_table.take(signature)
         if definition is not None:
             self._append(definition)
-            self._numbering.keep(numbered)
+            self._signature_table.keep(numbered)
         return numbered
 
     def reserve(self) -> int:
@@ -238,14 +238,14 @@ class NativeSession:
             request = self._next_request
             self._next_request += 1
             self._connection.traffic.requests += 1
-            self._answers.expect(request, pending, read, reports_failures=reports_failures)
+            self._router.expect(request, pending, read, reports_failures=reports_failures)
             if self._undropped_bytes >= DROP_BYTES:
                 # Before the request: tensors that were just used for the last time are free then.
                 self._append_drops()
             self._append(encode_task(question(request)))
         # The connection fails pending requests when it ends; this one may have been added later.
         if self._connection.error is not None:
-            self._answers.fail(self._connection.error)
+            self._router.fail(self._connection.error)
         return pending
 
     # -- tasks without a reply ----------------------------------------------------------------
@@ -370,7 +370,7 @@ class NativeSession:
         is_uncounted = not isinstance(message, Closing) and not is_counted
         if is_uncounted and not self._connection.note_received(link):
             return
-        self._answers.take(message, is_repeated=is_repeated)
+        self._router.take(message, is_repeated=is_repeated)
         if self._connection.acknowledgement_due:
             self._flush_soon()
 

@@ -34,7 +34,7 @@ def new_event() -> Any:
     return cupy.cuda.Event(disable_timing=True)
 
 
-def _answer(query: Callable[[int], int], pointer: int) -> int:
+def _query_status(query: Callable[[int], int], pointer: int) -> int:
     try:
         return int(query(pointer))
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -83,10 +83,10 @@ class Gpu:
 
     def _status(self) -> int:
         """Return the GPU's CUDA status, without waiting for queued work."""
-        return _answer(cupy.cuda.runtime.streamQuery, self.transfers.ptr)
+        return _query_status(cupy.cuda.runtime.streamQuery, self.transfers.ptr)
 
     def _event_status(self, event: Any) -> int:
-        return self.faults.event_status(_answer, cupy.cuda.runtime.eventQuery, event.ptr)
+        return self.faults.event_status(_query_status, cupy.cuda.runtime.eventQuery, event.ptr)
 
     # -- streams ------------------------------------------------------------------------------
 

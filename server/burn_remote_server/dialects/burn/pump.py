@@ -100,7 +100,7 @@ async def serve_response(
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(_listen(link))
             waiting = tasks.create_task(_complete_or_end(session, device, "/request"))
-            await _answer(link, session)
+            await _send_replies(link, session)
             listening.cancel()
             waiting.cancel()
     except* BurnRemoteError:
@@ -209,7 +209,7 @@ async def _finish(session: BurnSession) -> None:
         await session.progress.wait()
 
 
-async def _answer(link: AsyncLink, session: BurnSession) -> None:
+async def _send_replies(link: AsyncLink, session: BurnSession) -> None:
     frames = session.outbox.frames
     sent = 0
     while True:

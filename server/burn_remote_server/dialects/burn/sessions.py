@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from burn_remote_protocol.dialects.burn_responses import Answer, encode_answer
+from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
 from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -77,14 +77,14 @@ class BurnOutbox:
                 f"bytes of queued responses: {waiting + size:,} would be queued, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
             )
-            frame = encode_answer(Answer(request, refusal))
+            frame = encode_reply(BurnReply(request, refusal))
             size = sum(map(len, frame))
         elif size <= INLINE_BYTES:
             frame = [b"".join(frame)]  # a small view could keep a large tensor's memory alive
         try:
             self._count(frame)
         except QuotaExceeded as error:
-            frame = encode_answer(Answer(request, error))
+            frame = encode_reply(BurnReply(request, error))
             size = sum(map(len, frame))
             try:
                 self._count(frame)
@@ -120,10 +120,10 @@ class BurnOutbox:
         try:
             if value is None and self._unreported:
                 first, self._unreported = self._unreported[0], []
-                return encode_answer(Answer(request, first), is_sync=True)
-            return encode_answer(Answer(request, value))
+                return encode_reply(BurnReply(request, first), is_sync=True)
+            return encode_reply(BurnReply(request, value))
         except LimitExceeded as error:
-            return encode_answer(Answer(request, OperationFailed(str(error))))
+            return encode_reply(BurnReply(request, OperationFailed(str(error))))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
         """Start a fetch."""
@@ -133,7 +133,7 @@ class BurnOutbox:
 def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
     """Return a frame's own memory, without elements that are views of a tensor's memory.
 
-    ``TensorTable.hold_answer`` counts those.
+    ``TensorTable.hold_reply`` counts those.
     """
     return held_bytes(sum(len(buffer) for buffer in frame if isinstance(buffer, bytes)))
 
@@ -200,7 +200,7 @@ class BurnSessions:
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, burn_domain(address), grant
             )
-            outbox.count_in(OverheadAccount(session.interpreter.answers))
+            outbox.count_in(OverheadAccount(session.interpreter.reply_quota))
             session.counters.failures = outbox.failures
             found = self._sessions[key] = BurnSession(session, outbox)
         elif found.session.token != grant.name:

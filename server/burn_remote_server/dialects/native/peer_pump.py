@@ -83,7 +83,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
                 if sending.arrived(message):
                     outbox.abandon(message.request)
                     continue
-                tasks.create_task(_answer(message, host, sending, outbox, writer))
+                tasks.create_task(_serve_fetch(message, host, sending, outbox, writer))
                 while len(outbox) >= MAX_WAITING_REPLIES:
                     await writer.progress()
     except* ConnectionLost:
@@ -103,7 +103,7 @@ async def _close_when_draining(host: Host, sending: Sending) -> None:
     raise ConnectionLost("this server is shutting down")
 
 
-async def _answer(
+async def _serve_fetch(
     request: FetchRequest, host: Host, sending: Sending, outbox: NativeOutbox, writer: FrameWriter
 ) -> None:
     try:

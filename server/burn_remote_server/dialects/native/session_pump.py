@@ -160,7 +160,7 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     allowed = host.settings.limited(grant.limits).session_bytes(device.backend.memory_bytes())
     outbox = NativeOutbox(fetch, max_waiting_bytes=allowed)
     session = device.open_session(identifier, outbox, NATIVE_TRANSFERS, grant)
-    outbox.count_in(OverheadAccount(session.interpreter.answers))
+    outbox.count_in(OverheadAccount(session.interpreter.reply_quota))
     attachment = Attachment(session, outbox, free)
     attachment.session.counters.failures = outbox.failures
     attachments.add(attachment)

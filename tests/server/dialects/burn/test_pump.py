@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
-from burn_remote_protocol.dialects.burn_responses import decode_answer, encode_data_request
+from burn_remote_protocol.dialects.burn_responses import decode_reply, encode_data_request
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload
@@ -83,7 +83,7 @@ async def test_both_sockets_with_the_token_are_one_session(
         asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(1)
-    assert decode_answer(response.sent[0]).value == DATA
+    assert decode_reply(response.sent[0]).value == DATA
     for link in (request, response):
         link.end()
     await asyncio.gather(*serving)
@@ -155,7 +155,7 @@ async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
         asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(2)
-    assert [decode_answer(frame).value for frame in response.sent] == [large, DATA]
+    assert [decode_reply(frame).value for frame in response.sent] == [large, DATA]
     assert fragmented == [40] * 2
     for link in (request, response):
         link.end()
@@ -261,7 +261,7 @@ async def test_answers_that_would_hold_more_than_the_session_may_are_refused(
         await response.wait_held()
         response.let_go()
         await response.wait_sent(20)
-        answers = [decode_answer(frame).value for frame in response.sent]
+        answers = [decode_reply(frame).value for frame in response.sent]
         refused = [value for value in answers if isinstance(value, OperationFailed)]
         assert DATA in answers
         assert "300 are allowed" in str(refused[0])
@@ -278,7 +278,7 @@ async def test_garbage_is_answered_and_closes_nothing(host: Host, sessions: Burn
         asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(3)
-    answers = [decode_answer(frame).value for frame in response.sent]
+    answers = [decode_reply(frame).value for frame in response.sent]
     assert all("not MessagePack" in str(value) for value in answers)
     assert not any(task.done() for task in serving)
     for link in (request, response):
@@ -330,7 +330,7 @@ async def test_a_sync_reports_a_failure_that_no_read_reported(
         asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
     ]
     await response.wait_sent(4)
-    answers = {answer.request: answer.value for answer in map(decode_answer, response.sent)}
+    answers = {answer.request: answer.value for answer in map(decode_reply, response.sent)}
     assert [isinstance(answers[number], OperationFailed) for number in (1, 2, 3)] == [True] * 3
     assert answers[4] is None
     for link in (request, response):

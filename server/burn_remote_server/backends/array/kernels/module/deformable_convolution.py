@@ -272,14 +272,14 @@ class DeformableConvolution(Sampling):
             planes = self._padded_planes(x[image])
             planes_grad = xp.zeros(planes.shape, planes.dtype)
             for part in self._parts(planes, image, windows):
-                moved, answer = self._spread(
+                moved, mask_block_grad = self._spread(
                     planes, planes_grad, filters_grad, grads[part.flat], layer, part
                 )
                 offset_part = offset_grad[part.rows]
                 offset_part[...] = moved.reshape(offset_part.shape)
                 if mask_grad is not None:
                     mask_part = mask_grad[part.rows]
-                    mask_part[...] = answer.reshape(mask_part.shape)
+                    mask_part[...] = mask_block_grad.reshape(mask_part.shape)
             x_grad[image] = planes_grad[:, :-1].reshape(x.shape[1:])
         return (
             x_grad,
@@ -315,14 +315,14 @@ class DeformableConvolution(Sampling):
             masked_grad = columns_grad * self._per_channel(mask, channels)
         columns = xp.zeros(columns_grad.shape, planes.dtype)
         down = xp.zeros(places[0].weights.shape, planes.dtype)
-        right, answer = xp.zeros(down.shape, down.dtype), xp.zeros(down.shape, down.dtype)
+        right, mask_block_grad = xp.zeros(down.shape, down.dtype), xp.zeros(down.shape, down.dtype)
         for corner in places:
             found = self._read(planes, corner.indices)
             # The gradient of each corner's weight, before the mask.
             owed = (columns_grad * found).reshape(groups, channels // groups, -1).sum(axis=1)
             down += owed * corner.down
             right += owed * corner.right
-            answer += owed * corner.weights
+            mask_block_grad += owed * corner.weights
             weights = self._per_channel(corner.weights, channels)
             columns += found * weights
             self._add_read(planes_grad, corner.indices, masked_grad * weights)
@@ -333,7 +333,7 @@ class DeformableConvolution(Sampling):
         columns = columns.reshape(layer.filters.shape[0], layer.filters.shape[2], -1)
         filters_grad += xp.matmul(grad, columns.swapaxes(-1, -2))
         moved = xp.stack([down.reshape(groups, taps, -1), right.reshape(groups, taps, -1)], axis=2)
-        return moved, answer.reshape(groups, taps, -1)
+        return moved, mask_block_grad.reshape(groups, taps, -1)
 
 
 def _checked(
