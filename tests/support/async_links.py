@@ -67,7 +67,7 @@ class AsyncLinkConformance:
         pieces: list[bytes | memoryview] = [b"head", large, b"", small, b"tail"]
         async with open_ends() as (near, far), asyncio.TaskGroup() as tasks:
             for fragment_bytes in (None, 1000):
-                tasks.create_task(near.send_pieces(pieces, fragment_bytes))
+                tasks.create_task(near.send_buffers(pieces, fragment_bytes))
                 assert await far.receive() == b"".join(pieces)
             await near.send(b"what follows it")
             assert await far.receive() == b"what follows it"

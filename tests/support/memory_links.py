@@ -263,10 +263,10 @@ class AsyncMemoryLink(_End):
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send(b"".join((head, payload)))
 
-    async def send_pieces(
-        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    async def send_buffers(
+        self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:
-        await self.send(b"".join(pieces))
+        await self.send(b"".join(buffers))
 
     async def receive(self) -> bytes:
         async with self._changed:

@@ -92,12 +92,12 @@ class ScriptedLink:
             self._on_send(frame)
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
-        await self.send_pieces((head, payload))
+        await self.send_buffers((head, payload))
 
-    async def send_pieces(
-        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    async def send_buffers(
+        self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:
-        await self.send(b"".join(pieces))
+        await self.send(b"".join(buffers))
 
     async def receive(self) -> bytes:
         while not self.frames:

@@ -187,10 +187,10 @@ class AsyncLink(Protocol):
         """
         ...
 
-    async def send_pieces(
-        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    async def send_buffers(
+        self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:
-        """Send one frame made of any number of pieces, under the rules of ``send_parts``.
+        """Send one frame made of any number of buffers, under the rules of ``send_parts``.
 
         ``fragment_bytes`` is the largest fragment to send, for transports that can split a message.
         """

@@ -37,9 +37,9 @@ from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.handovers import Handovers
+from burn_remote_server.transfers.loop_scheduling import Deadlines
 from burn_remote_server.transfers.peers import Peers
 from burn_remote_server.transfers.sending import Sending
-from burn_remote_server.transfers.turns import Deadlines
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 

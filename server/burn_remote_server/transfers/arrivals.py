@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.telemetry.logs import get_logger
-from burn_remote_server.transfers.turns import Slices, TurnQueue
+from burn_remote_server.transfers.loop_scheduling import BatchedCalls, CallQueue
 
 __all__ = ["RUNNING_AT_ONCE", "Arrivals"]
 
@@ -57,8 +57,8 @@ class Arrivals:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks: Final = tasks
         loop = asyncio.get_running_loop()
-        self._turns: Final = TurnQueue(loop, STARTED_AT_ONCE)
-        self._slices: Final = Slices(loop, FAILED_AT_ONCE)
+        self._starts: Final = CallQueue(loop, STARTED_AT_ONCE)
+        self._failures: Final = BatchedCalls(loop, FAILED_AT_ONCE)
         # Session threads begin downloads; none may be added after its session has ended.
         self._lock: Final = threading.Lock()
         self._sessions: Final[dict[object, _Session]] = {}
@@ -92,13 +92,13 @@ class Arrivals:
             slot.fail(_session_ended())
             if running is not None:
                 running.cancel()
-        self._slices.call(_fail, session.waiting)
+        self._failures.call(_fail, session.waiting)
 
     def close(self) -> None:
         """Cancel the downloads of all sessions immediately."""
         for owner in [*self._sessions]:
             self.end(owner)
-        self._slices.finish()
+        self._failures.finish()
 
     def _start_waiting(self, owner: object, session: _Session) -> None:
         """Start the next downloads of a session, up to ``RUNNING_AT_ONCE``. Thread-safe."""
@@ -111,7 +111,7 @@ class Arrivals:
                 download = session.waiting.popleft()
                 session.running[download.slot] = None
             try:
-                self._turns.add(partial(self._start, owner, session, download))
+                self._starts.add(partial(self._start, owner, session, download))
             except RuntimeError:  # the loop has closed
                 download.slot.fail(_session_ended())
 

@@ -20,7 +20,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers.pace import paced
+from burn_remote_server.transfers.throughput_watchdog import watch_throughput
 
 __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 
@@ -28,7 +28,7 @@ __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 MESSAGE_OVERHEAD_BYTES: Final = 4096
 
 # Most connections: one per pair of a fetching session and an address.
-MAX_LANES: Final = 256
+MAX_CONNECTIONS: Final = 256
 
 # How long an unused connection stays open. Opening a new one takes about a millisecond.
 IDLE_SECONDS: Final = 10.0
@@ -37,11 +37,11 @@ IDLE_SECONDS: Final = 10.0
 Dial = Callable[[str, str, int], Awaitable[AsyncLink]]
 
 
-class _Lane:
+class _PeerLink:
     """The connection of one session to one address, for one fetch at a time."""
 
     def __init__(self) -> None:
-        self.turn: Final = asyncio.Lock()
+        self.lock: Final = asyncio.Lock()
         self.users = 0
         self.link: AsyncLink | None = None
         self.idle: asyncio.TimerHandle | None = None
@@ -54,7 +54,7 @@ class BurnPeers:
         self._dial: Final = dial
         self._stall_seconds: Final = stall_seconds
         self._counters: Final = counters
-        self._lanes: dict[tuple[int, str], _Lane] = {}
+        self._links: dict[tuple[int, str], _PeerLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(
@@ -66,18 +66,18 @@ class BurnPeers:
         """
         address = _with_port(task.address)
         key = (id(owner), address)
-        lane = self._lanes.get(key)
-        if lane is None:
-            if len(self._lanes) >= MAX_LANES:
+        peer_link = self._links.get(key)
+        if peer_link is None:
+            if len(self._links) >= MAX_CONNECTIONS:
                 raise TransferFailed(
-                    f"{MAX_LANES} connections to Burn servers are open, the maximum; "
+                    f"{MAX_CONNECTIONS} connections to Burn servers are open, the maximum; "
                     "try again later"
                 )
-            lane = self._lanes[key] = _Lane()
-        lane.users += 1
+            peer_link = self._links[key] = _PeerLink()
+        peer_link.users += 1
         try:
-            async with lane.turn:
-                data = await self._ask(lane, address, int(task.transfer), max_tensor_bytes)
+            async with peer_link.lock:
+                data = await self._ask(peer_link, address, int(task.transfer), max_tensor_bytes)
         except TransferFailed:
             raise
         except TimeoutError:
@@ -87,17 +87,17 @@ class BurnPeers:
             source = named_address(task.address)
             raise TransferFailed(f"cannot fetch from {source}: {error}") from error
         finally:
-            lane.users -= 1
-            self._retire(key, lane)
+            peer_link.users -= 1
+            self._retire(key, peer_link)
         if task.spec is not None and not is_expected(task.spec, data.spec):
             raise TransferFailed(f"the source exposed {data.spec}, expected {task.spec}")
         return await asyncio.to_thread(backend.to_device, data)
 
     async def _ask(
-        self, lane: _Lane, address: str, transfer: int, max_tensor_bytes: int
+        self, peer_link: _PeerLink, address: str, transfer: int, max_tensor_bytes: int
     ) -> TensorData:
         # Removed while in use: after a failure, a late response could be taken for a later one.
-        link, lane.link = lane.link, None
+        link, peer_link.link = peer_link.link, None
         max_message_bytes = max_tensor_bytes + MESSAGE_OVERHEAD_BYTES
         if link is None:
             link = await self._dial(address, "/data", max_message_bytes)
@@ -109,13 +109,13 @@ class BurnPeers:
             self._close(link)
             raise
         self._counters.peer_received_bytes += len(frame)
-        lane.link = link
+        peer_link.link = link
         return data
 
     async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
         """Receive one message; fail if the peer is silent, too slow, or sends other data.
 
-        A fetch takes at most ``2 * max_message_bytes / SLOWEST_BYTES_PER_SECOND`` plus three stall
+        A fetch takes at most ``2 * max_message_bytes / MIN_BYTES_PER_SECOND`` plus three stall
         times.
         """
         first = link.received_bytes
@@ -123,7 +123,7 @@ class BurnPeers:
         # Received bytes include pings and fragment headers, which the message limit does not.
         allowed = first + 2 * max_message_bytes
         try:
-            await paced(
+            await watch_throughput(
                 receiving,
                 link.peer,
                 self._stall_seconds,
@@ -138,23 +138,23 @@ class BurnPeers:
             if not receiving.cancelled():
                 receiving.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
 
-    def _retire(self, key: tuple[int, str], lane: _Lane) -> None:
+    def _retire(self, key: tuple[int, str], peer_link: _PeerLink) -> None:
         """Schedule the close of a connection that is no longer in use."""
-        if lane.idle is not None:
-            lane.idle.cancel()
-            lane.idle = None
-        if lane.users:
+        if peer_link.idle is not None:
+            peer_link.idle.cancel()
+            peer_link.idle = None
+        if peer_link.users:
             return
-        if lane.link is None:
-            self._lanes.pop(key, None)
+        if peer_link.link is None:
+            self._links.pop(key, None)
             return
 
         def end() -> None:
-            self._lanes.pop(key, None)
-            if lane.link is not None:
-                self._close(lane.link)
+            self._links.pop(key, None)
+            if peer_link.link is not None:
+                self._close(peer_link.link)
 
-        lane.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, end)
+        peer_link.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, end)
 
     def _close(self, link: AsyncLink) -> None:
         closing = asyncio.ensure_future(link.close())
@@ -163,12 +163,12 @@ class BurnPeers:
 
     async def close(self) -> None:
         """Close all connections."""
-        lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            if lane.idle is not None:
-                lane.idle.cancel()
-            if lane.link is not None:
-                self._close(lane.link)
+        links, self._links = self._links, {}
+        for peer_link in links.values():
+            if peer_link.idle is not None:
+                peer_link.idle.cancel()
+            if peer_link.link is not None:
+                self._close(peer_link.link)
         if self._closing:
             await asyncio.wait([*self._closing])
 

@@ -15,7 +15,7 @@ from typing import Final
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.execution.exposed import Exposed, Key, Transfers
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.transfers.turns import Deadlines, Slices
+from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 
 __all__ = ["Handovers"]
 
@@ -45,7 +45,7 @@ class Handovers:
         self._lock: Final = threading.Lock()
         self._waits: Final[dict[object, dict[_Wait, None]]] = {}
         self._deadlines: Final = Deadlines(seconds, self._expire, FAILED_AT_ONCE)
-        self._slices: Final = Slices(asyncio.get_running_loop(), FAILED_AT_ONCE)
+        self._failures: Final = BatchedCalls(asyncio.get_running_loop(), FAILED_AT_ONCE)
 
     def open(self, owner: object) -> None:
         """Allow a session to begin fetches."""
@@ -88,13 +88,13 @@ class Handovers:
         """Fail the fetches of a session that has ended. Belongs to the event loop's thread."""
         with self._lock:
             waits = self._waits.pop(owner, {})
-        self._slices.call(self._leave, waits)
+        self._failures.call(self._leave, waits)
 
     def close(self) -> None:
         """Fail the fetches of all sessions immediately."""
         for owner in [*self._waits]:
             self.end(owner)
-        self._slices.finish()
+        self._failures.finish()
 
     def _expire(self, wait: _Wait) -> None:
         self._fail(wait, self._failure())

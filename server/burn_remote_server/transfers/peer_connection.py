@@ -24,7 +24,11 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.downloads import Download, transfer_failure
-from burn_remote_server.transfers.pace import FairShare, Moment, paced
+from burn_remote_server.transfers.throughput_watchdog import (
+    FairShare,
+    ThroughputSample,
+    watch_throughput,
+)
 
 __all__ = ["PeerConnection"]
 
@@ -140,19 +144,19 @@ class PeerConnection:
             assert self.error is not None
             raise self.error from error
         share = FairShare()
-        await paced(
+        await watch_throughput(
             download.done,
             self.link.peer,
             self._stall_seconds,
             has_begun=lambda: download.exposed_bytes is not None,
             arrived=lambda: self.link.received_bytes,
-            allowed=lambda: share.allowed(self._moment(download)),
+            allowed=lambda: share.allowed(self._sample(download)),
         )
         return download.done.result()
 
-    def _moment(self, download: Download) -> Moment:
+    def _sample(self, download: Download) -> ThroughputSample:
         arrived = self.link.received_bytes
-        return Moment(arrived, download.received, len(self._downloads), self._requests)
+        return ThroughputSample(arrived, download.received, len(self._downloads), self._requests)
 
     @property
     def is_idle(self) -> bool:

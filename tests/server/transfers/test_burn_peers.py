@@ -21,7 +21,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers import burn_peers as module
-from burn_remote_server.transfers import pace
+from burn_remote_server.transfers import throughput_watchdog
 from burn_remote_server.transfers.burn_peers import BurnPeers
 
 SPEC = TensorSpec((200,), U8)
@@ -82,7 +82,7 @@ async def test_a_peer_that_sends_nothing_is_given_up() -> None:
 
 
 async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 2**40)
+    monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", 2**40)
     with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=2**30)
 
@@ -138,7 +138,7 @@ async def test_a_fetch_that_is_cancelled_while_its_connection_ends_is_cancelled(
 async def test_a_peer_that_fills_the_connection_without_a_message_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 0)
+    monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", 0)
     monkeypatch.setattr(module, "MESSAGE_OVERHEAD_BYTES", 0)
     with pytest.raises(TransferFailed, match="bytes, but the tensor did not make progress"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=8)

@@ -1,4 +1,4 @@
-"""Fetches inside a process wait without a task, and end in slices."""
+"""Fetches inside a process wait without a task, and end in batches."""
 
 from __future__ import annotations
 

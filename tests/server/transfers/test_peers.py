@@ -32,8 +32,8 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers import pace
 from burn_remote_server.transfers import peers as module
+from burn_remote_server.transfers import throughput_watchdog
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.peers import Peers
@@ -352,7 +352,7 @@ async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
         await connection.send(encode_frame(Reply(request, LARGE)))
         await trickle(connection, request)
 
-    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 2**40)
+    monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", 2**40)
     async with impatient(answer) as fetch:
         with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
             await fetch(b"a")
@@ -373,8 +373,8 @@ async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
         was_forgotten.set()
         await connection.wait_closed()
 
-    monkeypatch.setattr(pace, "MAX_LAG_BYTES", 1)
-    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", 1)
+    monkeypatch.setattr(throughput_watchdog, "MAX_LAG_BYTES", 1)
+    monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", 1)
     was_forgotten = asyncio.Event()
     async with impatient(answer) as fetch:
         forgotten = asyncio.ensure_future(fetch(b"a"))

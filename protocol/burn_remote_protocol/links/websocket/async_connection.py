@@ -42,12 +42,12 @@ from burn_remote_protocol.links.interface import (
 )
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
-from burn_remote_protocol.links.websocket.intake import (
-    SLOWEST_BYTES_PER_SECOND,
-    Intake,
-    Pace,
-)
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
+from burn_remote_protocol.links.websocket.receive_limits import (
+    MIN_BYTES_PER_SECOND,
+    ReceiveBudget,
+    ThroughputWatchdog,
+)
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
 
@@ -58,10 +58,10 @@ RECEIVE_QUEUE_LENGTH: Final = 8
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
 
-# Up to this size a piece is joined to the previous one: a copy costs less than another write.
+# A buffer of at most this size is joined to the previous one: a copy costs less than a write.
 JOINED_BYTES: Final = 2**12
 
-# How often a connection that waits for room in its receiver's memory looks whether there is some.
+# How often a connection that waits for room in the memory pool tries again.
 STARVED_SECONDS: Final = 0.05
 
 _HEADERS_END: Final = b"\r\n\r\n"
@@ -77,17 +77,17 @@ class DirectConnection(Connection):
         # The last bytes of the HTTP headers so far; ``None`` after their end.
         self._handshake_tail: bytes | None = b""
         self._messages: Final[collections.deque[bytes]] = collections.deque()
-        self._message_bytes = 0  # of those, and of the one taken last
-        self._taken_bytes = 0  # of that, which is in use until the next is taken
-        self._message_count = 0  # all that came
-        self._intake: Intake | None = None
-        self._pace: Pace | None = None
-        self._pace_timer: asyncio.TimerHandle | None = None
-        self._is_starved = False  # not read, because the pool of the intake has no room
+        self._message_bytes = 0  # of the queued messages and the one taken last
+        self._taken_bytes = 0  # of the message taken last, in use until the next is taken
+        self._message_count = 0  # messages completed so far
+        self._budget: ReceiveBudget | None = None
+        self._watchdog: ThroughputWatchdog | None = None
+        self._watchdog_timer: asyncio.TimerHandle | None = None
+        self._is_starved = False  # reading is paused, because the memory pool has no room
         self.received_bytes = 0  # including those of incomplete messages
         self._written_bytes = 0
-        self._violation: BurnRemoteError | None = None  # to be raised once
-        self._failed = False  # after a violation; further bytes are the library's to discard
+        self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
+        self._failed = False  # after a violation; the library discards further bytes
         self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
         self.reading_paused = False  # the receive queue is full
@@ -141,30 +141,34 @@ class DirectConnection(Connection):
         self._parser.max_message_bytes = max_message_bytes
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
-        """From now on take what large messages need out of ``memory``, and end a connection that
-        sends less than ``SLOWEST_BYTES_PER_SECOND`` of a message in a stall time."""
-        self._intake = Intake(memory)
-        self._pace = Pace(stall_seconds)
+        """Count large messages against ``memory`` from now on.
+
+        Also from now on, close the connection if an incomplete message arrives with less than
+        ``MIN_BYTES_PER_SECOND``, averaged over a stall time.
+        """
+        self._budget = ReceiveBudget(memory)
+        self._watchdog = ThroughputWatchdog(stall_seconds)
         self._count_received()
 
-    async def send_message(self, *pieces: bytes | memoryview) -> None:
-        """Send one message made of pieces. Raises ``ConnectionClosed``.
+    async def send_message(self, *buffers: bytes | memoryview) -> None:
+        """Send several buffers as one message. Raises ``ConnectionClosed``.
 
-        The transport may refer to large pieces until the peer has received them.
+        The transport does not copy large buffers: they must not change while it may refer to them,
+        which it does until the operating system has accepted them.
         """
         if self._masks or self.state is not State.OPEN or self.transport.is_closing():
-            await super().send(b"".join(pieces))
+            await super().send(b"".join(buffers))
             return
-        size = sum(map(len, pieces))
+        size = sum(map(len, buffers))
         header = frame_header(FINAL_BIT | BINARY, size)
         self._written_bytes += len(header) + size
         joined: list[bytes | memoryview] = [header]
-        for piece in pieces:
-            if len(piece) <= JOINED_BYTES:
-                joined.append(piece)
+        for buffer in buffers:
+            if len(buffer) <= JOINED_BYTES:
+                joined.append(buffer)
                 continue
             self.transport.write(b"".join(joined))
-            self.transport.write(piece)
+            self.transport.write(buffer)
             joined = []
         if joined:
             self.transport.write(b"".join(joined))
@@ -197,7 +201,7 @@ class DirectConnection(Connection):
         self._parser.received.append(data)
         if self.state is not State.CONNECTING:
             self._parse()
-            if self._intake is not None:
+            if self._budget is not None:
                 self._count_received()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
@@ -254,21 +258,23 @@ class DirectConnection(Connection):
         """Count the message taken before as freed, and this one as in use."""
         self._message_bytes -= self._taken_bytes
         self._taken_bytes = len(message)
-        if self._intake is not None and self._intake.taken:
+        if self._budget is not None and self._budget.held_bytes:
             self._count_received()
 
     def _count_received(self) -> None:
-        assert self._intake is not None  # else nobody counts
+        assert self._budget is not None  # the callers check it
         unfinished = self._parser.unfinished_bytes
-        if self._intake.hold(unfinished + self._message_bytes):
+        if self._budget.hold(unfinished + self._message_bytes):
             self._end_starving()
         elif not self._is_starved:
             self._is_starved = True
             self.transport.pause_reading()
             self.loop.call_later(STARVED_SECONDS, self._look_for_room)
-        if unfinished and self._pace_timer is None and self._pace is not None:
-            self._pace.is_kept(self._message_count, self.received_bytes)
-            self._pace_timer = self.loop.call_later(self._pace.stall_seconds, self._check_pace)
+        if unfinished and self._watchdog_timer is None and self._watchdog is not None:
+            self._watchdog.is_fast_enough(self._message_count, self.received_bytes)
+            self._watchdog_timer = self.loop.call_later(
+                self._watchdog.stall_seconds, self._check_throughput
+            )
 
     def _look_for_room(self) -> None:
         if not self._is_starved or self.state is not State.OPEN:
@@ -277,23 +283,25 @@ class DirectConnection(Connection):
         if self._is_starved:
             self.loop.call_later(STARVED_SECONDS, self._look_for_room)
 
-    def _check_pace(self) -> None:
-        assert self._pace is not None  # it set the timer
-        self._pace_timer = None
+    def _check_throughput(self) -> None:
+        assert self._watchdog is not None  # it set the timer
+        self._watchdog_timer = None
         if not self._parser.is_within_message or self.state is not State.OPEN:
             return
         if self.reading_paused and not self._is_starved:
-            self._pace.forgive()  # it is this end that does not read
-        elif not self._pace.is_kept(self._message_count, self.received_bytes):
-            seconds = self._pace.stall_seconds
+            self._watchdog.reset()  # this end paused reading
+        elif not self._watchdog.is_fast_enough(self._message_count, self.received_bytes):
+            seconds = self._watchdog.stall_seconds
             reason = (
                 f"no memory for a message within {seconds:g} s"
                 if self._is_starved
-                else f"an unfinished message brought less than {SLOWEST_BYTES_PER_SECOND:,} bytes/s"
+                else f"a message arrived with less than {MIN_BYTES_PER_SECOND:,} bytes/s"
             )
             self._refuse(ConnectionLost(reason))
             return
-        self._pace_timer = self.loop.call_later(self._pace.stall_seconds, self._check_pace)
+        self._watchdog_timer = self.loop.call_later(
+            self._watchdog.stall_seconds, self._check_throughput
+        )
 
     def _refuse(self, violation: BurnRemoteError) -> None:
         self._violation = violation
@@ -305,9 +313,9 @@ class DirectConnection(Connection):
             code = POLICY_VIOLATION if isinstance(violation, ConnectionLost) else PROTOCOL_ERROR
         self.protocol.fail(code, short_reason(str(violation)))
         super().data_received(b"")  # makes the library send the close frame
-        self._end_starving()  # the peer's answer to the close is read
-        if self._intake is not None:
-            self._intake.hold(0)
+        self._end_starving()  # read on, to receive the peer's close frame
+        if self._budget is not None:
+            self._budget.hold(0)
         self._wake_receiver()
 
     def _resume_reading(self) -> None:
@@ -349,11 +357,11 @@ class DirectConnection(Connection):
 
 
 class DirectServerConnection(DirectConnection, ServerConnection):
-    """For ``create_connection`` of ``websockets.asyncio.server.serve``."""
+    """A server's connection, for ``websockets.asyncio.server.serve(create_connection=…)``."""
 
 
 class DirectClientConnection(DirectConnection, ClientConnection):
-    """For ``create_connection`` of ``websockets.asyncio.client.connect``."""
+    """A client's connection, for ``websockets.asyncio.client.connect(create_connection=…)``."""
 
 
 class Keepalive:

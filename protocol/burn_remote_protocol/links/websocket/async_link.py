@@ -124,20 +124,20 @@ class WebSocketLink:
             self._raise_lost(error)
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
-        await self.send_pieces((head, payload))
+        await self.send_buffers((head, payload))
 
-    async def send_pieces(
-        self, pieces: Sequence[bytes | memoryview], fragment_bytes: int | None = None
+    async def send_buffers(
+        self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:
         try:
             if fragment_bytes is None:
-                await self._connection.send_message(*pieces)
+                await self._connection.send_message(*buffers)
             else:
                 await self._connection.send(
                     [
-                        memoryview(piece)[at : at + fragment_bytes]
-                        for piece in pieces
-                        for at in range(0, len(piece), fragment_bytes)
+                        memoryview(buffer)[at : at + fragment_bytes]
+                        for buffer in buffers
+                        for at in range(0, len(buffer), fragment_bytes)
                     ]
                 )
         except ConnectionClosed as error:

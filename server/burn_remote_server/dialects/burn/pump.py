@@ -232,7 +232,7 @@ async def _send_replies(link: AsyncLink, session: BurnSession) -> None:
 async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:
     """Send one message from several buffers; return its size."""
     size = sum(map(len, buffers))
-    await link.send_pieces(buffers, None if size <= WHOLE_BYTES else WHOLE_BYTES)
+    await link.send_buffers(buffers, None if size <= WHOLE_BYTES else WHOLE_BYTES)
     return size
 
 

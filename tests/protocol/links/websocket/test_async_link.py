@@ -94,7 +94,7 @@ async def test_fragments_are_no_longer_than_requested() -> None:
     pieces: list[bytes | memoryview] = [b"head", memoryview(pattern(2_500)), b"tail"]
     async with listening() as (address, accepted), plain_connect(address) as client:
         server = await accepted.get()
-        await server.send_pieces(pieces, 1000)
+        await server.send_buffers(pieces, 1000)
         fragments = [fragment async for fragment in client.recv_streaming()]
         assert [len(fragment) for fragment in fragments if fragment] == [4, 1000, 1000, 500, 4]
         assert b"".join(fragments) == b"".join(pieces)  # type: ignore[arg-type]  # it is binary

@@ -143,13 +143,13 @@ async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
     request = scripted([INIT, encode_tasks([Upload(2, large)], 0), read, *upload_and_read()])
     response = scripted([INIT])
     fragmented: list[int | None] = []
-    send_pieces = response.send_pieces
+    send_buffers = response.send_buffers
 
     async def record_fragments(pieces: Any, fragment_bytes: int | None = None) -> None:
         fragmented.append(fragment_bytes)
-        await send_pieces(pieces, fragment_bytes)
+        await send_buffers(pieces, fragment_bytes)
 
-    response.send_pieces = record_fragments
+    response.send_buffers = record_fragments
     serving = [
         asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
         asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),

@@ -13,12 +13,12 @@ import pytest
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
-from burn_remote_protocol.links.websocket.intake import (
+from burn_remote_protocol.links.websocket.receive_limits import (
     COPIES,
-    SLOWEST_BYTES_PER_SECOND,
+    MIN_BYTES_PER_SECOND,
     UNCOUNTED_BYTES,
-    Intake,
-    Pace,
+    ReceiveBudget,
+    ThroughputWatchdog,
 )
 from support.link_servers import link_server
 
@@ -46,38 +46,38 @@ class Budget:
 
 def test_small_messages_take_nothing_and_large_ones_what_their_copies_need() -> None:
     budget = Budget(10 * MIB)
-    intake = Intake(budget)
-    assert intake.hold(UNCOUNTED_BYTES)
+    held = ReceiveBudget(budget)
+    assert held.hold(UNCOUNTED_BYTES)
     assert budget.taken == 0
-    assert intake.hold(2 * MIB)
+    assert held.hold(2 * MIB)
     assert budget.taken == COPIES * 2 * MIB
-    assert not intake.hold(6 * MIB)
+    assert not held.hold(6 * MIB)
     assert budget.taken == COPIES * 2 * MIB
-    assert intake.hold(0)
+    assert held.hold(0)
     assert budget.taken == 0
 
 
 def test_what_a_connection_took_goes_back_when_it_is_gone() -> None:
     budget = Budget(10 * MIB)
-    intake = Intake(budget)
-    intake.hold(3 * MIB)
-    del intake
+    held = ReceiveBudget(budget)
+    held.hold(3 * MIB)
+    del held
     assert budget.taken == 0
 
 
 def test_a_message_keeps_the_pace_while_enough_of_it_comes() -> None:
-    pace = Pace(2.0)
-    assert pace.is_kept(0, 0)
-    assert pace.is_kept(0, 2 * SLOWEST_BYTES_PER_SECOND)
-    assert not pace.is_kept(0, 4 * SLOWEST_BYTES_PER_SECOND - 1)
+    watchdog = ThroughputWatchdog(2.0)
+    assert watchdog.is_fast_enough(0, 0)
+    assert watchdog.is_fast_enough(0, 2 * MIN_BYTES_PER_SECOND)
+    assert not watchdog.is_fast_enough(0, 4 * MIN_BYTES_PER_SECOND - 1)
 
 
 def test_a_message_that_just_began_is_not_too_slow() -> None:
-    pace = Pace(2.0)
-    pace.is_kept(0, 0)
-    assert pace.is_kept(1, 1)
-    pace.forgive()
-    assert pace.is_kept(1, 1)
+    watchdog = ThroughputWatchdog(2.0)
+    watchdog.is_fast_enough(0, 0)
+    assert watchdog.is_fast_enough(1, 1)
+    watchdog.reset()
+    assert watchdog.is_fast_enough(1, 1)
 
 
 @contextmanager

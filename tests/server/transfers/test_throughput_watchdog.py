@@ -8,8 +8,13 @@ import random
 import pytest
 
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.transfers import pace
-from burn_remote_server.transfers.pace import MAX_LAG_BYTES, FairShare, Moment, paced
+from burn_remote_server.transfers import throughput_watchdog
+from burn_remote_server.transfers.throughput_watchdog import (
+    MAX_LAG_BYTES,
+    FairShare,
+    ThroughputSample,
+    watch_throughput,
+)
 
 CHUNK = 512 * 1024
 STALL_SECONDS = 0.002
@@ -40,7 +45,7 @@ class Wire:
         return 10**9
 
     async def wait(self) -> None:
-        await paced(
+        await watch_throughput(
             self.done,
             "a peer",
             STALL_SECONDS,
@@ -52,7 +57,7 @@ class Wire:
 
 @pytest.fixture
 def rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "SLOWEST_BYTES_PER_SECOND", RATE)
+    monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", RATE)
 
 
 @pytest.mark.usefixtures("rate")
@@ -83,7 +88,7 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
         share, arrived, received = FairShare(), rng.randrange(10**9), 0
         waiting = [rng.randrange(1, 10**7) for _ in range(rng.randrange(50))]
         running = begun = len(waiting) + 1
-        assert share.allowed(Moment(arrived, received, running, begun)) > arrived
+        assert share.allowed(ThroughputSample(arrived, received, running, begun)) > arrived
         for _ in range(200):
             for _ in range(rng.randrange(3)):
                 waiting.append(rng.randrange(1, 10**7))
@@ -92,15 +97,15 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
             received += CHUNK
             waiting = [left - CHUNK for left in waiting if left > CHUNK]
             running = len(waiting) + 1
-            assert share.allowed(Moment(arrived, received, running, begun)) > arrived
+            assert share.allowed(ThroughputSample(arrived, received, running, begun)) > arrived
 
 
 def test_one_of_which_nothing_comes_any_more_is_beyond_it_in_the_end() -> None:
     share = FairShare()
     for arrived in range(0, 10**9, CHUNK):  # the only tensor: it receives all bytes
-        assert share.allowed(Moment(arrived, arrived, 1, 1)) > arrived
+        assert share.allowed(ThroughputSample(arrived, arrived, 1, 1)) > arrived
     received = arrived
     for _ in range(5 * 2 * MAX_LAG_BYTES // CHUNK):
         arrived += CHUNK  # of another tensor
-        allowed = share.allowed(Moment(arrived, received, 2, 2))
+        allowed = share.allowed(ThroughputSample(arrived, received, 2, 2))
     assert arrived > allowed

@@ -1,4 +1,4 @@
-"""Work on the event loop in bounded slices, so that it does not block other tasks."""
+"""Work on the event loop in bounded batches, so that it does not block other tasks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Deadlines", "Slices", "TurnQueue"]
+__all__ = ["BatchedCalls", "CallQueue", "Deadlines"]
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 
-class TurnQueue:
+class CallQueue:
     """Queue of calls, of which each iteration of the event loop makes a bounded number."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, per_iteration: int) -> None:
         self._loop: Final = loop
-        self._at_once: Final = at_once
+        self._per_iteration: Final = per_iteration
         self._lock: Final = threading.Lock()
         self._calls: Final[deque[Callable[[], object]]] = deque()
         self._is_scheduled = False
@@ -39,7 +39,7 @@ class TurnQueue:
     def _run(self) -> None:
         try:
             with self._lock:
-                count = min(self._at_once, len(self._calls))
+                count = min(self._per_iteration, len(self._calls))
             for _ in range(count):
                 self._calls.popleft()()
         finally:
@@ -49,15 +49,15 @@ class TurnQueue:
                 self._loop.call_soon(self._run)
 
 
-class Slices:
+class BatchedCalls:
     """Calls for each of many items, a bounded number per iteration of the event loop.
 
     Belongs to the event loop's thread.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, per_iteration: int) -> None:
         self._loop: Final = loop
-        self._at_once: Final = at_once
+        self._per_iteration: Final = per_iteration
         self._begun: Final[deque[Iterator[object]]] = deque()
 
     def call(self, call: Callable[[T], object], items: Iterable[T]) -> None:
@@ -75,8 +75,8 @@ class Slices:
         if not self._begun:
             return
         try:
-            made = sum(1 for _ in islice(self._begun[0], self._at_once))
-            if made < self._at_once:
+            made = sum(1 for _ in islice(self._begun[0], self._per_iteration))
+            if made < self._per_iteration:
                 self._begun.popleft()
         finally:
             if self._begun:
@@ -90,10 +90,12 @@ class Deadlines(Generic[H]):
     item in the event loop's thread.
     """
 
-    def __init__(self, seconds: float, expire: Callable[[H], None], at_once: int = 64) -> None:
+    def __init__(
+        self, seconds: float, expire: Callable[[H], None], per_iteration: int = 64
+    ) -> None:
         self._seconds: Final = seconds
         self._call: Final = expire
-        self._at_once: Final = at_once
+        self._per_iteration: Final = per_iteration
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = threading.Lock()
         # In the order of their deadlines.
@@ -125,7 +127,7 @@ class Deadlines(Generic[H]):
         with self._lock:
             due = [
                 item
-                for item, deadline in islice(self._items.items(), self._at_once)
+                for item, deadline in islice(self._items.items(), self._per_iteration)
                 if deadline <= now
             ]
             for item in due:
@@ -134,7 +136,7 @@ class Deadlines(Generic[H]):
             for item in due:
                 self._call(item)
         finally:
-            if len(due) == self._at_once:
+            if len(due) == self._per_iteration:
                 self._loop.call_soon(self._expire)
             else:
                 self._schedule()

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
 
-__all__ = ["FairShare", "Moment", "paced"]
+__all__ = ["FairShare", "ThroughputSample", "watch_throughput"]
 
 # Minimum throughput of a connection, averaged over each stall time, once a response has begun. Low
 # enough for slow networks; it ends fetches from peers that send almost nothing.
-SLOWEST_BYTES_PER_SECOND: Final = 64 * 2**10
+MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 
 # How far one tensor may lag behind its fair share of the connection. The buffers of a fast network
 # can hold that much of other tensors, including abandoned ones. Beyond it, the source has forgotten
@@ -24,7 +24,7 @@ SLOWEST_BYTES_PER_SECOND: Final = 64 * 2**10
 MAX_LAG_BYTES: Final = 16 * 2**20
 
 
-async def paced(
+async def watch_throughput(
     done: asyncio.Future[Any],
     peer: str,
     stall_seconds: float,
@@ -39,11 +39,11 @@ async def paced(
     on the connection, and ``allowed`` the number that it may have received by now.
 
     Raises ``TransferFailed`` if no response begins within the stall time, if the throughput falls
-    below ``SLOWEST_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than allowed: the
+    below ``MIN_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than allowed: the
     peer sends only pings or other tensors.
     """
     within = f"from {peer} within {stall_seconds:g} seconds"
-    floor = SLOWEST_BYTES_PER_SECOND * stall_seconds
+    floor = MIN_BYTES_PER_SECOND * stall_seconds
     first = arrived()
     await asyncio.wait([done], timeout=stall_seconds)
     if not done.done() and not has_begun():
@@ -67,7 +67,7 @@ async def paced(
             )
 
 
-class Moment(NamedTuple):
+class ThroughputSample(NamedTuple):
     """A connection's counters, for one of its tensors, at one point in time."""
 
     arrived: int  # bytes received on the connection
@@ -84,9 +84,9 @@ class FairShare:
     """
 
     def __init__(self) -> None:
-        self._since: Moment | None = None
+        self._since: ThroughputSample | None = None
 
-    def allowed(self, now: Moment) -> int:
+    def allowed(self, now: ThroughputSample) -> int:
         """Return how many bytes the connection may have received by now."""
         since = self._since
         if since is None or now.received - since.received >= MAX_LAG_BYTES:

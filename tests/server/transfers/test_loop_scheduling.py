@@ -1,4 +1,4 @@
-"""Work in bounded slices lets the event loop run other tasks in between."""
+"""Work in bounded batches lets the event loop run other tasks in between."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from burn_remote_server.transfers.turns import Deadlines, Slices, TurnQueue
+from burn_remote_server.transfers.loop_scheduling import BatchedCalls, CallQueue, Deadlines
 
 
 async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop() -> None:
     loop = asyncio.get_running_loop()
     made: list[int] = []
-    queue = TurnQueue(loop, 10)
+    queue = CallQueue(loop, 10)
     for number in range(35):
         queue.add(partial(made.append, number))
     seen = []
@@ -30,7 +30,7 @@ async def test_a_call_that_raises_does_not_keep_those_behind_it_from_being_made(
     raised: list[object] = []
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
     made = asyncio.Event()
-    queue = TurnQueue(loop, 10)
+    queue = CallQueue(loop, 10)
 
     def broken() -> None:
         raise ValueError("broken")
@@ -54,7 +54,7 @@ async def _counts_per_turn(made: list[int], count: int) -> list[int]:
 
 async def test_items_that_expire_at_one_moment_expire_in_several_turns() -> None:
     expired: list[int] = []
-    deadlines = Deadlines(0.0, expired.append, at_once=10)
+    deadlines = Deadlines(0.0, expired.append, per_iteration=10)
     for number in range(35):
         deadlines.add(number)
     assert max(await _counts_per_turn(expired, 35)) <= 10
@@ -82,9 +82,9 @@ async def test_an_item_that_is_added_after_all_have_expired_expires_too() -> Non
 
 async def test_items_are_handled_in_slices_and_in_their_order() -> None:
     handled: list[int] = []
-    slices = Slices(asyncio.get_running_loop(), 10)
-    slices.call(handled.append, range(35))
-    slices.call(handled.append, range(35, 55))
+    batched = BatchedCalls(asyncio.get_running_loop(), 10)
+    batched.call(handled.append, range(35))
+    batched.call(handled.append, range(35, 55))
     assert not handled
     assert max(await _counts_per_turn(handled, 55)) <= 10
     assert handled == [*range(55)]
@@ -92,18 +92,18 @@ async def test_items_are_handled_in_slices_and_in_their_order() -> None:
 
 async def test_slices_that_are_finished_handle_the_rest_at_once() -> None:
     handled: list[int] = []
-    slices = Slices(asyncio.get_running_loop(), 10)
-    slices.call(handled.append, range(35))
+    batched = BatchedCalls(asyncio.get_running_loop(), 10)
+    batched.call(handled.append, range(35))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert 0 < len(handled) < 35
-    slices.finish()
+    batched.finish()
     assert handled == [*range(35)]
 
 
 def test_what_is_added_after_the_loop_has_closed_is_refused_each_time() -> None:
     loop = asyncio.new_event_loop()
-    queue = TurnQueue(loop, 10)
+    queue = CallQueue(loop, 10)
     loop.close()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="closed"):
