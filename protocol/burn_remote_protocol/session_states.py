@@ -36,8 +36,8 @@ DETACHED   the link broke; the session waits for a resume until its lease ends
 LEAVING    the other end sent ``Closing``; the work that it requested is being finished
 ENDED      all state is freed; every later event is ignored
 
-``TRANSITIONS`` has a row for each event that can happen in each state. An event without a row is
-impossible there, and ``SessionEnd.fire`` raises ``SessionLost``.
+``TRANSITIONS`` has a row for each event that can happen in each state. Any other event is
+impossible in that state, and ``SessionEnd.fire`` raises ``SessionLost``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
     "MAX_FRUITLESS_RESUMES",
     "REPLAY_BYTES",
     "TRANSITIONS",
-    "Duty",
+    "Action",
     "Event",
     "Handover",
     "ReplayWindow",
@@ -77,14 +77,14 @@ F = TypeVar("F")
 
 
 class Role(enum.Enum):
-    """The end of the session that this is."""
+    """One of the two ends of a session."""
 
     CLIENT = enum.auto()
     SERVER = enum.auto()
 
 
 class State(enum.Enum):
-    """What the session can do at the moment; see the module's docstring."""
+    """The state of a session; the module's docstring describes each."""
 
     OPENING = enum.auto()
     ATTACHED = enum.auto()
@@ -105,51 +105,51 @@ class Event(enum.Enum):
     CLOSE = enum.auto()  # this end ends the session: by choice, or because of an error
 
 
-class Duty(enum.Flag):
-    """What the owner must do after an event, in this order."""
+class Action(enum.Flag):
+    """Actions that the owner must perform after an event, in this order."""
 
     NOTHING = 0
     STOP_LEASE = enum.auto()
-    HANG_UP = enum.auto()  # close the link that served the session
-    SAY_WELCOME = enum.auto()
+    CLOSE_LINK = enum.auto()  # close the link that served the session
+    SEND_WELCOME = enum.auto()
     REPLAY = enum.auto()  # send the frames that the other end lacks, oldest first
     RESUME = enum.auto()  # dial, and send ``Hello`` with ``Resume``
     START_LEASE = enum.auto()
     FINISH = enum.auto()  # wait for the session's queue to drain
-    SAY_CLOSING = enum.auto()
+    SEND_CLOSING = enum.auto()
     FREE = enum.auto()  # drop the session; fail every pending request
 
 
 class Transition(NamedTuple):
-    """The next state, and the duties of each end."""
+    """The next state, and the actions of each end."""
 
     state: State
-    client: Duty
-    server: Duty
+    client: Action
+    server: Action
 
 
-_NOTHING: Final = Duty.NOTHING
-_HANG_UP_AND_FREE: Final = Duty.HANG_UP | Duty.FREE
-_CLOSE: Final = Duty.SAY_CLOSING | Duty.HANG_UP | Duty.FREE
-_RETURN: Final = Duty.SAY_WELCOME | Duty.REPLAY
+_NOTHING: Final = Action.NOTHING
+_CLOSE_LINK_AND_FREE: Final = Action.CLOSE_LINK | Action.FREE
+_CLOSE: Final = Action.SEND_CLOSING | Action.CLOSE_LINK | Action.FREE
+_WELCOME_AND_REPLAY: Final = Action.SEND_WELCOME | Action.REPLAY
 
 # fmt: off
 TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
     # state, event                    next state      the client does     the server does
     (State.OPENING, Event.OPENED):
-        Transition(State.ATTACHED, _NOTHING, Duty.SAY_WELCOME),
+        Transition(State.ATTACHED, _NOTHING, Action.SEND_WELCOME),
     (State.OPENING, Event.BROKE):
-        Transition(State.ENDED, _HANG_UP_AND_FREE, _HANG_UP_AND_FREE),
+        Transition(State.ENDED, _CLOSE_LINK_AND_FREE, _CLOSE_LINK_AND_FREE),
     (State.OPENING, Event.CLOSE):
-        Transition(State.ENDED, _HANG_UP_AND_FREE, _HANG_UP_AND_FREE),
+        Transition(State.ENDED, _CLOSE_LINK_AND_FREE, _CLOSE_LINK_AND_FREE),
 
     (State.ATTACHED, Event.BROKE):
-        Transition(State.DETACHED, Duty.HANG_UP | Duty.RESUME, Duty.START_LEASE),
+        Transition(State.DETACHED, Action.CLOSE_LINK | Action.RESUME, Action.START_LEASE),
     # The client noticed a break that the server has not. A client is never resumed by a server.
     (State.ATTACHED, Event.RESUMED):
-        Transition(State.ATTACHED, _NOTHING, Duty.HANG_UP | _RETURN),
+        Transition(State.ATTACHED, _NOTHING, Action.CLOSE_LINK | _WELCOME_AND_REPLAY),
     (State.ATTACHED, Event.CLOSING):
-        Transition(State.LEAVING, Duty.FINISH, Duty.FINISH),
+        Transition(State.LEAVING, Action.FINISH, Action.FINISH),
     (State.ATTACHED, Event.CLOSE):
         Transition(State.ENDED, _CLOSE, _CLOSE),
 
@@ -157,26 +157,26 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
     (State.DETACHED, Event.BROKE):
         Transition(State.DETACHED, _NOTHING, _NOTHING),
     (State.DETACHED, Event.RESUMED):
-        Transition(State.ATTACHED, Duty.REPLAY, Duty.STOP_LEASE | _RETURN),
+        Transition(State.ATTACHED, Action.REPLAY, Action.STOP_LEASE | _WELCOME_AND_REPLAY),
     (State.DETACHED, Event.EXPIRED):
-        Transition(State.ENDED, Duty.FREE, Duty.FREE),
+        Transition(State.ENDED, Action.FREE, Action.FREE),
     # The frame was buffered when the link broke.
     (State.DETACHED, Event.CLOSING):
-        Transition(State.LEAVING, Duty.FINISH, Duty.FINISH),
+        Transition(State.LEAVING, Action.FINISH, Action.FINISH),
     (State.DETACHED, Event.CLOSE):
-        Transition(State.ENDED, Duty.FREE, Duty.STOP_LEASE | Duty.FREE),
+        Transition(State.ENDED, Action.FREE, Action.STOP_LEASE | Action.FREE),
 
     # The client hangs up right after ``Closing``; the lease bounds how long its work continues.
     (State.LEAVING, Event.BROKE):
-        Transition(State.LEAVING, _NOTHING, Duty.START_LEASE),
+        Transition(State.LEAVING, _NOTHING, Action.START_LEASE),
     (State.LEAVING, Event.EXPIRED):
-        Transition(State.ENDED, Duty.FREE, Duty.FREE),
+        Transition(State.ENDED, Action.FREE, Action.FREE),
     (State.LEAVING, Event.CLOSING):
         Transition(State.LEAVING, _NOTHING, _NOTHING),
     (State.LEAVING, Event.FINISHED):
-        Transition(State.ENDED, _HANG_UP_AND_FREE, Duty.STOP_LEASE | _HANG_UP_AND_FREE),
+        Transition(State.ENDED, _CLOSE_LINK_AND_FREE, Action.STOP_LEASE | _CLOSE_LINK_AND_FREE),
     (State.LEAVING, Event.CLOSE):
-        Transition(State.ENDED, _HANG_UP_AND_FREE, Duty.STOP_LEASE | _HANG_UP_AND_FREE),
+        Transition(State.ENDED, _CLOSE_LINK_AND_FREE, Action.STOP_LEASE | _CLOSE_LINK_AND_FREE),
 
     **{(State.ENDED, event): Transition(State.ENDED, _NOTHING, _NOTHING) for event in Event
        if event is not Event.RESUMED},
@@ -185,7 +185,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
 
 
 class Handover:
-    """Tells who appends a frame, also after an interrupt, whether the window has it."""
+    """Records whether the replay window has a frame, also if an interrupt stopped ``append``."""
 
     __slots__ = ("is_done",)
 
@@ -197,7 +197,8 @@ class ReplayWindow(Generic[F]):
     """The frames that the other end may lack. Not thread-safe.
 
     ``sent`` is the number of session frames sent since the session opened. A ``KeyboardInterrupt``
-    may come at any line: each method can be called again, and a frame counts once ``sent`` does.
+    may come at any line. Each method can be called again after it, and a frame is in the window
+    once ``sent`` includes it.
     """
 
     def __init__(self) -> None:
@@ -214,7 +215,7 @@ class ReplayWindow(Generic[F]):
         handover = handover or Handover()
         number = self.sent + 1
         while self._frames and self._frames[-1][2] >= number:
-            self._frames.pop()  # an interrupt came before it counted
+            self._frames.pop()  # an interrupt came before ``sent`` included it
         self.bytes += size
         self._frames.append((frame, size, number))
         # One statement without a call: no interrupt comes in between.
@@ -235,10 +236,10 @@ class ReplayWindow(Generic[F]):
         while self._frames and self._frames[0][2] <= self.acknowledged:
             self.bytes -= self._frames.popleft()[1]
         if not self._frames:
-            self.bytes = 0  # whatever interrupts left
+            self.bytes = 0  # corrects deviations that interrupts caused
 
     def frames(self) -> Iterator[F]:
-        """Return what must be sent again, oldest first."""
+        """Return the frames that must be sent again, oldest first."""
         return (frame for frame, _, number in [*self._frames] if number <= self.sent)
 
 
@@ -246,7 +247,7 @@ class SessionEnd(Generic[F]):
     """One end of a session. Not thread-safe.
 
     ``link`` is the number of the link whose frames count; ``received`` is the number of session
-    frames that have arrived; ``window`` holds those that were sent.
+    frames that have arrived; ``window`` holds the sent frames that the other end may lack.
     """
 
     def __init__(self, role: Role, window: ReplayWindow[F] | None = None) -> None:
@@ -257,14 +258,14 @@ class SessionEnd(Generic[F]):
         # Consecutive resumes between which no frame arrived, in either direction.
         self.idle_resumes = 0
         self._role: Final = role
-        self._told = 0
+        self._reported = 0
         self._fruitless_resumes = 0
         self._at_last_resume = (0, 0)
 
     # -- state --------------------------------------------------------------------------------
 
-    def fire(self, event: Event) -> Duty:
-        """Enter the next state; return this end's duties.
+    def fire(self, event: Event) -> Action:
+        """Enter the next state; return this end's actions.
 
         Raises ``SessionLost`` for an event that is impossible in this state.
         """
@@ -276,9 +277,9 @@ class SessionEnd(Generic[F]):
         self.state = transition.state
         return transition.client if self._role is Role.CLIENT else transition.server
 
-    def broke(self, link: int) -> Duty:
+    def broke(self, link: int) -> Action:
         """Report that a link is broken; ignored if a later link serves the session."""
-        return self.fire(Event.BROKE) if link == self.link else Duty.NOTHING
+        return self.fire(Event.BROKE) if link == self.link else Action.NOTHING
 
     def begin_link(self) -> int:
         """Return the number of a new link; from now on, frames of older links are ignored."""
@@ -307,7 +308,7 @@ class SessionEnd(Generic[F]):
                 "before one frame had arrived"
             )
 
-    def resumed(self, received: int) -> Duty:
+    def resumed(self, received: int) -> Action:
         """Attach the session to the newest link; replay ``window.frames()`` to it.
 
         Raises ``SessionLost`` like ``check_resume``.
@@ -320,7 +321,7 @@ class SessionEnd(Generic[F]):
         self.idle_resumes = self.idle_resumes + 1 if progress == self._at_last_resume else 0
         self._at_last_resume = progress
         window.acknowledge(received)
-        self._told = self.received
+        self._reported = self.received
         return self.fire(Event.RESUMED)
 
     # -- frames -------------------------------------------------------------------------------
@@ -342,10 +343,10 @@ class SessionEnd(Generic[F]):
 
     def take_received(self) -> int:
         """Return the number of received frames, for a frame that acknowledges them."""
-        self._told = self.received
+        self._reported = self.received
         return self.received
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Return whether an acknowledgement is due."""
-        return self.received - self._told >= ACKNOWLEDGE_EVERY
+        """Whether an acknowledgement is due."""
+        return self.received - self._reported >= ACKNOWLEDGE_EVERY

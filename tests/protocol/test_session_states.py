@@ -14,7 +14,7 @@ from burn_remote_protocol.session_states import (
     ACKNOWLEDGE_EVERY,
     MAX_FRUITLESS_RESUMES,
     TRANSITIONS,
-    Duty,
+    Action,
     Event,
     ReplayWindow,
     Role,
@@ -144,7 +144,7 @@ class Sessions(RuleBasedStateMachine):
         """A send fails, although received frames are still buffered."""
         pair = self.client.pair
         assert pair is not None
-        if Duty.RESUME in self.client.end.broke(self.client.number(pair)):
+        if Action.RESUME in self.client.end.broke(self.client.number(pair)):
             pair.close(CLIENT)
 
     @precondition(lambda self: self.client.end.state is State.DETACHED)
@@ -163,7 +163,7 @@ class Sessions(RuleBasedStateMachine):
         if frame is END:
             if pair is self.attempt:
                 self.attempt = None
-            elif Duty.RESUME in client.end.broke(client.number(pair)):
+            elif Action.RESUME in client.end.broke(client.number(pair)):
                 pair.close(CLIENT)
         elif frame[0] == "refused":
             if pair is self.attempt:
@@ -219,15 +219,15 @@ class Sessions(RuleBasedStateMachine):
         server.end.begin_link()
         server.use(pair)
         self.server_perform(duty)
-        if Duty.HANG_UP in duty and old is not None:
+        if Action.CLOSE_LINK in duty and old is not None:
             old.close(SERVER)
         pair.send(SERVER, ("welcome", 0, server.end.received))
         server.replay()
 
-    def server_perform(self, duty: Duty) -> None:
-        if Duty.STOP_LEASE in duty:
+    def server_perform(self, duty: Action) -> None:
+        if Action.STOP_LEASE in duty:
             self.lease = False
-        if Duty.START_LEASE in duty:
+        if Action.START_LEASE in duty:
             self.lease = True
 
     @precondition(lambda self: self.lease)
@@ -312,8 +312,8 @@ def test_every_way_into_the_end_frees_the_session_once(role: Role, state: State)
         if before is state and transition.state is State.ENDED:
             end: SessionEnd[int] = SessionEnd(role)
             end.state = state
-            assert Duty.FREE in end.fire(event)
-            assert end.fire(event) is Duty.NOTHING
+            assert Action.FREE in end.fire(event)
+            assert end.fire(event) is Action.NOTHING
 
 
 def test_the_window_counts_the_bytes_that_are_not_acknowledged() -> None:
@@ -378,7 +378,7 @@ def test_the_end_of_an_older_link_does_not_detach_the_session_from_a_newer_one()
     old = end.link
     end.resumed(0)
     end.begin_link()
-    assert end.broke(old) is Duty.NOTHING
+    assert end.broke(old) is Action.NOTHING
     assert end.state is State.ATTACHED
 
 

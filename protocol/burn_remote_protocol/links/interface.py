@@ -278,7 +278,7 @@ class ConnectionGate(Protocol):
         """Count a connection as closed."""
         ...
 
-    def turned_away(self, reason: str, now_seconds: float) -> None:
+    def record_rejection(self, reason: str, now_seconds: float) -> None:
         """Record that a connection was closed without a response, at a time of the event loop."""
         ...
 

@@ -59,7 +59,7 @@ class ConnectionLimits:
         if not self._open[address]:
             del self._open[address]
 
-    def turned_away(self, reason: str, now_seconds: float) -> None:
+    def record_rejection(self, reason: str, now_seconds: float) -> None:
         """Log connections that were closed without a response, at most once per interval."""
         closed = self.close(now_seconds)
         if closed:

@@ -63,7 +63,7 @@ class BurnSession:
         # On a real server all sessions share one table of tensors. Ids that count from 0, like
         # those of Burn's own clients, would collide.
         self._next_tensor = secrets.randbits(62)
-        self._handling = b""  # the last frame that was received
+        self._current_frame = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
         self._replies: Final = BurnResponses(self._locations)
         self._connection: Final = BurnConnection(
@@ -256,8 +256,8 @@ class BurnSession:
         self._connection.receiver.attend()
 
     def _handle(self, frame: bytes) -> None:
-        is_repeated = frame is self._handling  # after an interrupt
-        self._handling = frame
+        is_repeated = frame is self._current_frame  # after an interrupt
+        self._current_frame = frame
         if not is_repeated:
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)

@@ -35,7 +35,7 @@ from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
 from burn_remote_protocol.session_states import (
     REPLAY_BYTES,
-    Duty,
+    Action,
     Event,
     Handover,
     Role,
@@ -243,7 +243,7 @@ class Connection:
             if self.error is not None or link is not self._link:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
-                if Duty.RESUME in self._end.broke(self._end.link):
+                if Action.RESUME in self._end.broke(self._end.link):
                     threading.Thread(
                         target=self._come_back,
                         args=(error,),

@@ -104,7 +104,7 @@ class NativeSession:
         self._dropping: list[int] = []  # the tensors of the next ``Drop``
         self._flush_scheduled = False
         # The last frame that was received, and how many were counted before it.
-        self._handling: tuple[bytes | memoryview, int] = (b"", 0)
+        self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
         self._connection: Final = Connection(
             dial,
@@ -252,11 +252,11 @@ class NativeSession:
 
     def seed(self, seed: int) -> None:
         """Set the seed of this session's random numbers."""
-        self._tell(Seed(seed))
+        self._enqueue(Seed(seed))
 
     def memory_cleanup(self) -> None:
         """Have the device return cached memory to its system."""
-        self._tell(Cleanup())
+        self._enqueue(Cleanup())
 
     @property
     def peer_address(self) -> str:
@@ -273,9 +273,9 @@ class NativeSession:
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
-        self._tell(Fetch(transfer, address, tensor, spec))
+        self._enqueue(Fetch(transfer, address, tensor, spec))
 
-    def _tell(self, task: Task) -> None:
+    def _enqueue(self, task: Task) -> None:
         with self._lock:
             self._raise_error()
             self._append(encode_task(task))
@@ -357,16 +357,16 @@ class NativeSession:
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
         """Handle a frame of link number ``link``; called again after an interrupt."""
-        is_repeated = frame is self._handling[0]
+        is_repeated = frame is self._current_frame[0]
         if not is_repeated:
-            self._handling = (frame, self._connection.received)
+            self._current_frame = (frame, self._connection.received)
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
         if isinstance(message, Acknowledged):
             self._connection.note_acknowledged(message.received)
             return
-        is_counted = self._connection.received != self._handling[1]
+        is_counted = self._connection.received != self._current_frame[1]
         is_uncounted = not isinstance(message, Closing) and not is_counted
         if is_uncounted and not self._connection.note_received(link):
             return

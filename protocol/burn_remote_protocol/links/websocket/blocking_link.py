@@ -36,7 +36,7 @@ from burn_remote_protocol.links.interface import (
 from burn_remote_protocol.links.websocket.dialing import dial, upgrade
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
-from burn_remote_protocol.links.websocket.keepalive import Due, KeepaliveTimer
+from burn_remote_protocol.links.websocket.keepalive import KeepaliveTimer, TimerEvent
 from burn_remote_protocol.links.websocket.socket_streams import (
     PlainStream,
     SocketStream,
@@ -167,11 +167,11 @@ class BlockingWebSocket:
                 while True:
                     message = self._parser.take()
                     if message is not None:
-                        self._keepalive.heard_message()
+                        self._keepalive.record_message()
                         return message
                     if self._parser.control:
                         if not self._parser.is_within_message:
-                            self._keepalive.heard_message()
+                            self._keepalive.record_message()
                         self._handle_control(self._parser.control.popleft())
                     elif not self._read(deadline):
                         return None
@@ -238,7 +238,7 @@ class BlockingWebSocket:
             raise self._stop(self._broken(error)) from error
         if not received[-1]:
             raise self._stop(f"{self._address} hung up")
-        self._keepalive.heard_part(len(received[-1]))
+        self._keepalive.record_part(len(received[-1]))
         return True
 
     def _handle_control(self, frame: bytes) -> None:
@@ -308,14 +308,14 @@ class BlockingWebSocket:
             self._receive_lock.release()
 
     def _ping_if_due(self) -> bool:
-        match self._keepalive.due_now():
-            case Due.NOTHING:
+        match self._keepalive.next_event():
+            case TimerEvent.NOTHING:
                 return False
-            case Due.PING:
+            case TimerEvent.PING:
                 self._advance(self._protocol.send_ping, b"")
                 if self._beat is not None:
                     self._beat()
-            case Due.RESPONSE:
+            case TimerEvent.NO_RESPONSE:
                 seconds = self._keepalive.interval_seconds
                 self._stop(f"{self._address} did not answer a ping in {seconds:g} s")
         return True

@@ -93,7 +93,7 @@ def _explanation(address: Address, error: Exception) -> str:
                 "and bound to an address other machines can reach"
             )
         case ssl.SSLCertVerificationError():
-            return _distrust(address, error)
+            return _certificate_problem(address, error)
         case ssl.SSLError():
             return (
                 f"no TLS with {address} ({error.reason or error}); check that the server speaks "
@@ -113,7 +113,7 @@ def _explanation(address: Address, error: Exception) -> str:
     return f"no connection to {address}: {error}; check the address and the network"
 
 
-def _distrust(address: Address, error: ssl.SSLCertVerificationError) -> str:
+def _certificate_problem(address: Address, error: ssl.SSLCertVerificationError) -> str:
     advice = 'name the authority that signed it: tls="ca.pem", or for a server --peer-ca ca.pem'
     if error.verify_code in _OTHER_HOST:
         advice = "write a host name that the certificate has"

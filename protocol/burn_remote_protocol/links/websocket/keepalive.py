@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Final
 
-__all__ = ["PART_BYTES", "Due", "KeepaliveTimer", "enable_tcp_keepalive"]
+__all__ = ["PART_BYTES", "KeepaliveTimer", "TimerEvent", "enable_tcp_keepalive"]
 
 # Fewer bytes of an incomplete message are not a sign of life. If a bit of a frame's length is
 # flipped, the peer's pings and pongs look like parts of a message that never ends; more than this
@@ -39,12 +39,12 @@ def enable_tcp_keepalive(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class Due(enum.Enum):
-    """What must happen now."""
+class TimerEvent(enum.Enum):
+    """The event that is due."""
 
     NOTHING = enum.auto()
     PING = enum.auto()
-    RESPONSE = enum.auto()  # the peer is overdue
+    NO_RESPONSE = enum.auto()  # the response to the last ping is overdue
 
 
 class KeepaliveTimer:
@@ -61,25 +61,25 @@ class KeepaliveTimer:
         moments = [moment for moment in (deadline, self._due) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
-    def due_now(self) -> Due:
-        """Return what is due. After ``PING``, the ping counts as sent."""
+    def next_event(self) -> TimerEvent:
+        """Return the event that is due. After ``PING``, the ping counts as sent."""
         now = time.monotonic()
         if self._due is None or now < self._due:
-            return Due.NOTHING
+            return TimerEvent.NOTHING
         if self._awaits_response:
-            return Due.RESPONSE
+            return TimerEvent.NO_RESPONSE
         # Set the time first: a thread that looks between these lines must not conclude that the
         # response to this ping was due at the old time.
         self._due = now + self.interval_seconds
         self._part_bytes = 0
         self._awaits_response = True
-        return Due.PING
+        return TimerEvent.PING
 
-    def heard_message(self) -> None:
+    def record_message(self) -> None:
         """Record a whole message, or a control frame between messages."""
         self._awaits_response = False
 
-    def heard_part(self, count: int) -> None:
+    def record_part(self, count: int) -> None:
         """Record ``count`` bytes of a message that may be incomplete."""
         self._part_bytes += count
         if self._part_bytes >= PART_BYTES:

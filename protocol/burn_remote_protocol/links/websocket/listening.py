@@ -116,7 +116,7 @@ class _GatedConnection(DirectServerConnection):
                 self._turned_away = True  # the library never learns of the connection
                 # A stream transport, though uvloop's classes do not inherit from asyncio's.
                 cast("asyncio.WriteTransport", transport).abort()
-                self._gate.turned_away(self.refusal, self.loop.time())
+                self._gate.record_rejection(self.refusal, self.loop.time())
                 return
         with contextlib.suppress(OSError):  # a socket that is not TCP has no keepalive
             enable_tcp_keepalive(transport.get_extra_info("socket"))

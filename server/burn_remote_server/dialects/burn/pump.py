@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_prediction import ExpectedOperations
 from burn_remote_protocol.dialects.burn_responses import decode_data_request, encode_data
+from burn_remote_protocol.dialects.operation_predictor import OperationPredictor
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
@@ -155,7 +155,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
     counters = session.session.counters
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     while True:
         frames = [await link.receive()]
         size = len(frames[0])
@@ -186,7 +186,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             await asyncio.sleep(0)
 
 
-def _decoded(frames: Sequence[bytes], expected: ExpectedOperations) -> Iterator[Any]:
+def _decoded(frames: Sequence[bytes], expected: OperationPredictor) -> Iterator[Any]:
     recognize = expected.recognize
     for frame in frames:
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.errors import LimitExceeded, SessionLost
 from burn_remote_protocol.messages import Acknowledged, Resume
-from burn_remote_protocol.session_states import Duty, Event, Role, SessionEnd
+from burn_remote_protocol.session_states import Action, Event, Role, SessionEnd
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.execution.outbox import Frame, NativeOutbox
 from burn_remote_server.execution.sessions import Session
@@ -63,13 +63,13 @@ class Attachment:
 
         Raises ``SessionLost``, changing nothing, if the session cannot be resumed.
         """
-        duty = self._end.resumed(received)
+        actions = self._end.resumed(received)
         self._end.begin_link()
-        if Duty.STOP_LEASE in duty:
+        if Action.STOP_LEASE in actions:
             self._stop_lease()
-        if Duty.HANG_UP in duty:
-            self._hang_up()
-        if Duty.REPLAY in duty:
+        if Action.CLOSE_LINK in actions:
+            self._close_link()
+        if Action.REPLAY in actions:
             self.outbox.replay()
 
     def serves(self, link: int) -> bool:
@@ -78,9 +78,9 @@ class Attachment:
 
     def detach(self, link: int, lease_seconds: float) -> None:
         """Keep the session without a connection until it is resumed or the lease expires."""
-        if Duty.START_LEASE not in self._end.broke(link):
+        if Action.START_LEASE not in self._end.broke(link):
             return
-        self._hang_up()
+        self._close_link()
         self._lease = asyncio.get_running_loop().call_later(lease_seconds, self._expire)
 
     def close(self, link: int) -> None:
@@ -95,10 +95,10 @@ class Attachment:
     def _expire(self) -> None:
         self._perform(self._end.fire(Event.EXPIRED))
 
-    def _perform(self, duty: Duty) -> None:
-        if Duty.STOP_LEASE in duty:
+    def _perform(self, actions: Action) -> None:
+        if Action.STOP_LEASE in actions:
             self._stop_lease()
-        if Duty.FREE in duty:
+        if Action.FREE in actions:
             self._free(self)
 
     def _stop_lease(self) -> None:
@@ -106,7 +106,7 @@ class Attachment:
             self._lease.cancel()
             self._lease = None
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         """Stop the connection that serves the session; its handler closes the link."""
         self.session.notify = _ignore
         if self._writer is not None:

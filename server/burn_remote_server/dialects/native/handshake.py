@@ -19,7 +19,7 @@ from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["name_of", "read_hello", "receive_first", "receive_hello", "refuse", "say_goodbye"]
+__all__ = ["name_of", "read_hello", "receive_first", "receive_hello", "refuse", "send_closing"]
 
 logger = get_logger(__name__)
 
@@ -76,7 +76,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
         pass
 
 
-async def say_goodbye(link: AnyAsyncLink, error: BurnRemoteError) -> None:
+async def send_closing(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """Send the reason and close the connection. Never raises."""
     try:
         await link.send(encode_frame(Closing(error)))

@@ -22,7 +22,7 @@ from burn_remote_server.dialects.native.handshake import (
     name_of,
     receive_hello,
     refuse,
-    say_goodbye,
+    send_closing,
 )
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
@@ -90,7 +90,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         pass
     except* BurnRemoteError as group:
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
-        await say_goodbye(link, reason)
+        await send_closing(link, reason)
     finally:
         host.sendings.discard(sending)
         sending.expose_again()

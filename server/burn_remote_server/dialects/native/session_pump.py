@@ -39,7 +39,7 @@ from burn_remote_server.dialects.native.handshake import (
     read_hello,
     receive_first,
     refuse,
-    say_goodbye,
+    send_closing,
 )
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
@@ -112,7 +112,7 @@ async def serve_session(
         else:
             attachment.close(number)
     if ending.reason is not None:
-        await say_goodbye(link, ending.reason)
+        await send_closing(link, ending.reason)
 
 
 class _Ending(NamedTuple):

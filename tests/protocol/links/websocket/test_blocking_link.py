@@ -199,13 +199,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def heard(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Counts the signs of life that a link has recorded."""
     heard = threading.Semaphore(0)
-    heard_message = KeepaliveTimer.heard_message
+    record_message = KeepaliveTimer.record_message
 
     def count(timer: KeepaliveTimer) -> None:
-        heard_message(timer)
+        record_message(timer)
         heard.release()
 
-    monkeypatch.setattr(KeepaliveTimer, "heard_message", count)
+    monkeypatch.setattr(KeepaliveTimer, "record_message", count)
     return heard
 
 

@@ -10,8 +10,8 @@ from burn_remote_protocol.links.websocket import keepalive
 from burn_remote_protocol.links.websocket.keepalive import (
     PART_BYTES,
     TCP_IDLE_SECONDS,
-    Due,
     KeepaliveTimer,
+    TimerEvent,
     enable_tcp_keepalive,
 )
 
@@ -36,38 +36,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_without_an_interval_nothing_is_ever_due(clock: Clock) -> None:
     timer = KeepaliveTimer(None)
     clock.now += 1e9
-    assert timer.due_now() is Due.NOTHING
+    assert timer.next_event() is TimerEvent.NOTHING
     assert timer.seconds_until(None) is None
 
 
 def test_a_ping_is_due_once_per_interval_while_the_peer_responds(clock: Clock) -> None:
     timer = KeepaliveTimer(10)
     for _ in range(3):
-        assert timer.due_now() is Due.NOTHING
+        assert timer.next_event() is TimerEvent.NOTHING
         clock.now += 10
-        assert timer.due_now() is Due.PING
-        timer.heard_message()
+        assert timer.next_event() is TimerEvent.PING
+        timer.record_message()
 
 
 def test_a_peer_that_is_silent_for_an_interval_after_a_ping_is_overdue(clock: Clock) -> None:
     timer = KeepaliveTimer(10)
     clock.now += 10
-    assert timer.due_now() is Due.PING
+    assert timer.next_event() is TimerEvent.PING
     clock.now += 9
-    assert timer.due_now() is Due.NOTHING
+    assert timer.next_event() is TimerEvent.NOTHING
     clock.now += 1
-    assert timer.due_now() is Due.RESPONSE
+    assert timer.next_event() is TimerEvent.NO_RESPONSE
 
 
 def test_only_a_large_part_of_a_message_is_a_response(clock: Clock) -> None:
     timer = KeepaliveTimer(10)
-    for part_bytes, due in ((PART_BYTES, Due.PING), (PART_BYTES - 1, Due.RESPONSE)):
+    for part_bytes, due in (
+        (PART_BYTES, TimerEvent.PING),
+        (PART_BYTES - 1, TimerEvent.NO_RESPONSE),
+    ):
         clock.now += 10
-        assert timer.due_now() is Due.PING
-        timer.heard_part(part_bytes)
+        assert timer.next_event() is TimerEvent.PING
+        timer.record_part(part_bytes)
         clock.now += 10
-        assert timer.due_now() is due
-        timer.heard_message()
+        assert timer.next_event() is due
+        timer.record_message()
 
 
 def test_waiting_ends_at_the_deadline_or_the_next_ping(clock: Clock) -> None:

@@ -30,7 +30,7 @@ class Gate:
     def leave(self, address: str) -> None:
         self.open[address] -= 1
 
-    def turned_away(self, reason: str, now_seconds: float) -> None:
+    def record_rejection(self, reason: str, now_seconds: float) -> None:
         self.turned.append(reason)
 
 

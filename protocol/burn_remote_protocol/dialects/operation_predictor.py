@@ -19,7 +19,7 @@ from burn_remote_protocol.dialects.burn_operations import (
 )
 from burn_remote_protocol.operations.row import Operation
 
-__all__ = ["ExpectedOperations"]
+__all__ = ["OperationPredictor"]
 
 # Layouts cached per session, up to 6 KiB each. A program with more distinct operations has the ids
 # of the rest searched for.
@@ -36,25 +36,25 @@ class _Layout:
     __slots__ = ("length", "mask", "pattern", "read", "signature")
 
     def __init__(self, split: Split) -> None:
-        writing = _Writing()
+        builder = _LayoutBuilder()
         *literals, last_literal = split.literals
         for literal, identifier in zip(literals, split.ids, strict=True):
-            writing.literal(literal + BEFORE_ID)
-            writing.number(identifier, is_read=True)
-        writing.literal(last_literal + BEFORE_POSITION)
+            builder.literal(literal + BEFORE_ID)
+            builder.number(identifier, is_read=True)
+        builder.literal(last_literal + BEFORE_POSITION)
         end = _length(split.tail)
-        writing.number(split.tail[:end], is_read=False)
-        writing.literal(split.tail[end : end + 1])
-        writing.number(split.tail[end + 1 :], is_read=False)
+        builder.number(split.tail[:end], is_read=False)
+        builder.literal(split.tail[end : end + 1])
+        builder.number(split.tail[end + 1 :], is_read=False)
         self.signature: Final = split.signature
-        self.length: Final = len(writing.pattern)
+        self.length: Final = len(builder.pattern)
         # As large integers, a mask and a comparison check a whole frame.
-        self.mask: Final = int.from_bytes(writing.mask, "big")
-        self.pattern: Final = int.from_bytes(writing.pattern, "big")
-        self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(writing.format).unpack
+        self.mask: Final = int.from_bytes(builder.mask, "big")
+        self.pattern: Final = int.from_bytes(builder.pattern, "big")
+        self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(builder.format).unpack
 
 
-class _Writing:
+class _LayoutBuilder:
     """A layout under construction: the fixed bits of a frame, and the offsets of the ids."""
 
     def __init__(self) -> None:
@@ -83,17 +83,17 @@ def _length(number: bytes) -> int:
     return 1 + _READ.get(number[0], (0, ""))[0]
 
 
-class ExpectedOperations:
+class OperationPredictor:
     """The recognizer of one session's operations."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
-        self._followers: dict[_Layout | None, _Layout] = {}
+        self._successors: dict[_Layout | None, _Layout] = {}
         self._last: _Layout | None = None
 
     def recognize(self, frame: bytes) -> Operation | None:
         """Return the operation that a frame registers, as ``recognize_operation`` does."""
-        expected = self._followers.get(self._last)
+        expected = self._successors.get(self._last)
         if (
             expected is None
             or len(frame) != expected.length
@@ -114,7 +114,7 @@ class ExpectedOperations:
         if layout is None:
             if len(self._layouts) >= LAYOUTS_KEPT:
                 self._layouts.clear()
-                self._followers.clear()
+                self._successors.clear()
             layout = self._layouts[key] = _Layout(split)
-        self._followers[self._last] = layout
+        self._successors[self._last] = layout
         return layout

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.dialects import burn_prediction as burn_expected
+from burn_remote_protocol.dialects import operation_predictor
 from burn_remote_protocol.dialects.burn_operations import OperationTemplate, recognize_operation
-from burn_remote_protocol.dialects.burn_prediction import LAYOUTS_KEPT, ExpectedOperations
+from burn_remote_protocol.dialects.operation_predictor import LAYOUTS_KEPT, OperationPredictor
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation, Signature
@@ -42,7 +42,7 @@ def never(_: bytes) -> None:
 @pytest.mark.parametrize("recording", recordings())
 def test_recorded_sessions_are_recognized_as_without_expectations(recording: str) -> None:
     for session in sessions(recording):
-        expected = ExpectedOperations()
+        expected = OperationPredictor()
         frames = [each["payload"] for each in session["frames"] if each["dir"] == "c2s"]
         for each in frames * 2:
             assert expected.recognize(each) == recognize_operation(each)
@@ -50,7 +50,7 @@ def test_recorded_sessions_are_recognized_as_without_expectations(recording: str
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=20))
 def test_numbers_of_any_length_are_read(rows: list[tuple[int, ...]]) -> None:
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     signature = add(2, 3)
     for first, second, third, position, stream in rows:
         seen = expected.recognize(frame(signature, [first, second, third], position, stream))
@@ -59,11 +59,11 @@ def test_numbers_of_any_length_are_read(rows: list[tuple[int, ...]]) -> None:
 
 def test_a_program_that_repeats_itself_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     signatures = [add(2), add(3, 4), add(5)]
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     for number in range(2):
         for signature in signatures:
             expected.recognize(frame(signature, [number] * 3))
-    monkeypatch.setattr(burn_expected, "split_operation", never)
+    monkeypatch.setattr(operation_predictor, "split_operation", never)
     for number in range(2, 5):
         for signature in signatures:
             written = frame(signature, [number] * 3, position=number)
@@ -73,7 +73,7 @@ def test_a_program_that_repeats_itself_is_not_searched(monkeypatch: pytest.Monke
 def test_what_differs_in_one_bit_is_not_taken_for_what_is_expected() -> None:
     signature = add(2)
     written = frame(signature, [300, 301, 302], 5000, 70_000)
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     for _ in range(2):
         expected.recognize(written)
     for bit in range(8 * len(written)):
@@ -85,15 +85,15 @@ def test_what_differs_in_one_bit_is_not_taken_for_what_is_expected() -> None:
 
 
 def test_what_is_no_operation_is_left_to_others() -> None:
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     expected.recognize(frame(add(2), [1, 2, 3]))
     for other in (b"", b"\x81", random.Random(0).randbytes(100), bytes(10_000)):
         assert expected.recognize(other) is None
 
 
 def test_a_peer_that_never_repeats_itself_fills_no_memory() -> None:
-    expected = ExpectedOperations()
+    expected = OperationPredictor()
     for number in range(LAYOUTS_KEPT + 10):
         expected.recognize(frame(add(1 + number), [1, 2, 3]))
     assert len(expected._layouts) <= LAYOUTS_KEPT
-    assert len(expected._followers) <= LAYOUTS_KEPT
+    assert len(expected._successors) <= LAYOUTS_KEPT
