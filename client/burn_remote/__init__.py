@@ -8,12 +8,8 @@ from burn_remote.devices.addresses import (
     address_to_id,
     id_to_address,
 )
-from burn_remote.devices.default import default_device
-from burn_remote.devices.device import (
-    Device,
-    LocalDevice,
-    RemoteDevice,
-)
+from burn_remote.devices.local import LocalDevice
+from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.functions.arithmetic import (
     add,
@@ -49,6 +45,8 @@ from burn_remote.functions.creation import (
     zeros_like,
 )
 from burn_remote.functions.custom_operations import custom
+from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device import Device
 from burn_remote.functions.elementwise import (
     abs,
     acos,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.axes import normal_shape
 from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
-from burn_remote.devices.default import checked_device, default_device
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import add
 from burn_remote.functions.casting import astype
+from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device import checked_device
 from burn_remote.functions.searching import argsort
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, I64, DType
@@ -26,7 +27,7 @@ from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.devices.device import Device
+    from burn_remote.functions.device import Device
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from burn_remote.devices.device import Device
+from burn_remote.functions.device import Device
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.dtypes import DType, DTypeUsage

@@ -1,1 +1,1 @@
-"""Devices: how a program opens, shares, names and closes them, and which one it uses by default."""
+"""Remote and local devices: how a program opens, shares and names them."""

@@ -29,7 +29,6 @@ from burn_remote.arguments.numbers import (
     whole_for,
     whole_number,
 )
-from burn_remote.devices.default import checked_device, default_device
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import (
     MAX_UPLOADED_RANGE,
@@ -42,6 +41,8 @@ from burn_remote.dispatch.operators import (
 )
 from burn_remote.functions.arithmetic import add, multiply, trunc_divide
 from burn_remote.functions.casting import astype
+from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device import checked_device
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
@@ -52,7 +53,7 @@ from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.devices.device import Device
+    from burn_remote.functions.device import Device
     from burn_remote.runner.interface import RunnerClient
 
 __all__ = [

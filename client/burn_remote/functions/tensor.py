@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
-from burn_remote.devices.default import checked_device
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import (
     activations,
@@ -24,11 +23,12 @@ from burn_remote.functions import (
     selection,
     statistics,
 )
+from burn_remote.functions.device import checked_device
 from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.devices.device import Device
+    from burn_remote.functions.device import Device
 
 __all__ = ["Tensor"]
 

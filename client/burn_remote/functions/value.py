@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import TypeIs
 
-    from burn_remote.devices.device import Device
+    from burn_remote.functions.device import Device
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.dtypes import DType
     from burn_remote_protocol.tensors import Shape

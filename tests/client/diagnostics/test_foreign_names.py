@@ -84,6 +84,6 @@ def test_the_namespaces_of_torch_nn_give_ours(name: str) -> None:
 
 
 def test_submodules_remain_importable() -> None:
-    assert importlib.import_module("burn_remote.devices.device").Device is burn_remote.Device
+    assert importlib.import_module("burn_remote.functions.device").Device is burn_remote.Device
     with pytest.raises(ImportError, match="unheard_of"):
         exec("from burn_remote import unheard_of")

@@ -1,0 +1,56 @@
+"""``LocalDevice``: a device inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Final
+
+from burn_remote.functions.device import Device
+from burn_remote.runner.stack import RunnerStack
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote_protocol.errors import UsageError
+
+__all__ = ["LocalDevice"]
+
+# For the handshake, which an engine in this process answers at once.
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+
+class LocalDevice(Device):
+    """A device inside this process: the same session and operations, with no server.
+
+    ``backend`` names a backend: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
+    ``custom_operations`` are those that ``custom`` can call, made by
+    ``burn_remote_server.custom.custom_operation``.
+    """
+
+    def __init__(self, backend: str = "numpy", *, custom_operations: Iterable[object] = ()) -> None:
+        self.backend: Final = backend
+        found = entry_points(group="burn_remote.local", name=backend)
+        if not found:
+            raise UsageError(
+                f"nothing installed offers a local device {backend!r}; "
+                'pip install "burn-remote[server]" offers "numpy"'
+            )
+        try:
+            open_link = next(iter(found)).load()
+        except ImportError as error:
+            raise UsageError(
+                f"the local device {backend!r} lacks {error.name}; "
+                'install what it needs with pip install "burn-remote[server]"'
+            ) from error
+        wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
+        session = NativeSession(
+            lambda _: open_link(**wanted),
+            token=None,
+            timeout_seconds=CONNECT_TIMEOUT_SECONDS,
+            transfer_domain="local",
+        )
+        self._use_runners(RunnerStack(session))
+
+    def __repr__(self) -> str:
+        return f"LocalDevice({self.backend!r})"
+
+    def __str__(self) -> str:
+        return f"local:{self.backend}"

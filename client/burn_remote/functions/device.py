@@ -1,0 +1,132 @@
+"""The ``Device`` class: what all devices of a program have in common."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from burn_remote.arguments.arrays import AnyDType, as_dtype
+from burn_remote.arguments.numbers import whole_number
+from burn_remote.diagnostics.foreign_names import device_advice, device_attribute_advice
+from burn_remote.runner.interface import RunnerClient
+from burn_remote.runner.stack import RunnerStack
+from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.dtypes import DTypeUsage
+from burn_remote_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["Device", "checked_device"]
+
+
+class Device:
+    """A place where tensors live and operations run. Use it in a ``with`` block, or ``close()`` it.
+
+    Two devices are equal if they share one session.
+    """
+
+    runners: RunnerStack
+
+    @property
+    def session(self) -> Any:
+        """The session that executes this device's operations."""
+        return self.runners.session
+
+    @property
+    def client(self) -> RunnerClient:
+        """The outermost runner: it sees all operations on this device.
+
+        Assign a runner around it to record or change operations, and that runner's ``inner`` to
+        stop: ``device.client = Recorder(device.client)``. All devices of a session share runners.
+        """
+        return self.runners.outermost
+
+    @client.setter
+    def client(self, client: RunnerClient) -> None:
+        self.runners.put_around(client)
+
+    if not TYPE_CHECKING:  # a type checker must still report missing attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"a device has no attribute {name!r}{device_attribute_advice(name)}"
+            raise AttributeError(text, name=name, obj=self)
+
+    def _use_runners(self, runners: RunnerStack) -> None:
+        self.runners = runners
+        if runners.device is None:
+            runners.device = self
+
+    def tensor(self, data: Any, dtype: AnyDType | None = None) -> Tensor:
+        """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
+        from burn_remote.functions.creation import tensor  # it needs this class
+
+        return tensor(data, dtype=dtype, device=self)
+
+    def sync(self) -> None:
+        """Wait until everything issued so far has been executed.
+
+        Raises the first ``OperationFailed`` that no read has raised, and ``ConnectionLost``.
+        """
+        self.runners.sync().result()
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of this device's random numbers, for this session only (0 ≤ seed < 2⁶⁴)."""
+        self.runners.seed(whole_number("a seed", seed, 0, 2**64 - 1))
+
+    def dtype_usage(self, dtype: AnyDType) -> DTypeUsage:
+        """Ask what the device supports for a dtype. Waits for the reply."""
+        return self.runners.dtype_usage(as_dtype(dtype)).result()
+
+    def supports_dtype(self, dtype: AnyDType) -> bool:
+        """Return whether the device can store and compute with a dtype. Waits for the reply."""
+        usage = self.dtype_usage(dtype)
+        return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage
+
+    def memory_cleanup(self) -> None:
+        """Have the device return cached memory to its system. Does not wait."""
+        self.runners.memory_cleanup()
+
+    @property
+    def traffic(self) -> Traffic:
+        """This session's traffic so far, as a copy; subtract two to measure a section."""
+        traffic: Traffic = self.session.traffic
+        return traffic - Traffic()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The server's description of the device when the session opened."""
+        return dict(self.session.welcome.device)
+
+    def close(self) -> None:
+        """Send queued tasks and end the session, freeing its tensors. A second call does nothing.
+
+        Tensors that moved to other devices stay there: this waits until they have arrived, at most
+        30 seconds.
+        """
+        self.runners.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.runners is self.runners
+
+    def __hash__(self) -> int:
+        return hash(id(self.runners))
+
+
+def checked_device(device: Device) -> Device:
+    """Return ``device``. Raises ``UsageError`` if it is not a device, for example an address."""
+    if isinstance(device, Device):
+        return device
+    advice = device_advice(device)
+    raise UsageError(f"a device must be a RemoteDevice or a LocalDevice, not {device!r}{advice}")
