@@ -270,7 +270,7 @@ def test_an_unresolvable_name_gives_one_sentence() -> None:
         (["ws://a", "ws://b", "--ca", "/no/such/file"], "/no/such/file cannot be read"),
         (["ws://a", "ws://b", "--ca", str(DEMO)], "--ca .* has no certificate"),
         (["ws://a", "ws://b", "--svg", "/no/such/folder/x"], "--svg .* cannot be written"),
-        (["http://a", "ws://b"], "'http://a' is no address"),
+        (["http://a", "ws://b"], "'http://a' is not an address"),
     ],
 )
 def test_mistakes_on_the_command_line_give_one_sentence(

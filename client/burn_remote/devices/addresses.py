@@ -11,7 +11,8 @@ import threading
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from burn_remote_protocol.errors import ConnectionFailed, UsageError
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.links.addresses import DEFAULT_PORT, names_scheme, parse_address
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -23,7 +24,6 @@ __all__ = [
     "with_token",
 ]
 
-DEFAULT_PORT: Final = 3000
 DEFAULT_ADDRESS: Final = f"ws://127.0.0.1:{DEFAULT_PORT}"
 ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
 
@@ -50,29 +50,16 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with the
-    reason if it is not an address.
+    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what to
+    write instead if it is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
     text = address.strip()
-    if "://" not in text:
+    # Without "//", only a scheme's own name shows that a scheme was meant: "ws:/gpu-box".
+    if text and "//" not in text and not names_scheme(text.partition(":")[0]):
         text = f"ws://{text}"
-    try:
-        parts = urlsplit(text)
-        port = parts.port or DEFAULT_PORT
-    except ValueError as error:
-        raise ConnectionFailed(f"{address!r} is no address: {error}") from None
-    if parts.scheme not in ("ws", "wss"):
-        raise ConnectionFailed(
-            f"{address!r} is no address of a server: it starts with ws:// or wss://, "
-            f"such as {DEFAULT_ADDRESS}"
-        )
-    if not parts.hostname or parts.username or parts.fragment:
-        raise ConnectionFailed(f"{address!r} is no address; one looks like {DEFAULT_ADDRESS}")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}{query}"
+    return parse_address(text).uri
 
 
 def with_token(address: str, token: str) -> str:

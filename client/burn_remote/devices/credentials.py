@@ -7,6 +7,7 @@ import ssl
 from typing import Final
 
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.links.addresses import without_token
 
 __all__ = ["checked_token", "trusted_context"]
 
@@ -45,16 +46,25 @@ def trusted_context(
         return None
     if not address.startswith("wss://"):
         # Checked even if a session without TLS is already open, which would be used silently.
-        raise UsageError(f"tls=… is for an address that starts with wss://, not for {address}")
+        shown = without_token(address)
+        raise UsageError(f"tls=… is for an address that starts with wss://, not for {shown}")
     if isinstance(tls, ssl.SSLContext):
         return tls
     if not isinstance(tls, str | os.PathLike):
         raise ArgumentMismatch(
             f"tls is an ssl.SSLContext or the path of a PEM file such as 'ca.pem', not {tls!r}"
         )
+    path = os.fspath(tls)
+    if not path:
+        # ``ssl`` would trust the system's authorities.
+        raise UsageError("tls=… is empty; omit it to trust the authorities of the system")
     try:
-        return ssl.create_default_context(cafile=tls)
-    except OSError as error:  # an SSLError is one too
-        is_unreadable = not isinstance(error, ssl.SSLError)
-        reason = error.strerror if is_unreadable else "it has no certificate in PEM text"
-        raise UsageError(f"tls={os.fspath(tls)!r} cannot be used: {reason}") from error
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"tls={path!r} cannot be used: {_reason(error)}") from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "it has no certificate in PEM text"
+    return getattr(error, "strerror", None) or str(error)

@@ -25,6 +25,7 @@ from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
+from burn_remote_protocol.links.addresses import without_token
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 
@@ -112,10 +113,11 @@ class RemoteDevice(Device):
         return DeviceId(0, address_to_id(self.address))
 
     def __repr__(self) -> str:
-        return f"RemoteDevice({self.address!r})"
+        return f"RemoteDevice({str(self)!r})"
 
     def __str__(self) -> str:
-        return self.address
+        # Such texts end up in logs.
+        return without_token(self.address)
 
 
 def _connect(

@@ -16,6 +16,7 @@ __all__ = [
     "Address",
     "decoded_token",
     "named_address",
+    "names_scheme",
     "parse_address",
     "parse_device_path",
     "without_token",
@@ -88,6 +89,10 @@ def parse_address(text: str) -> Address:
             f"an address has at most {MAX_ADDRESS_CHARACTERS:,} characters, not {len(text):,}"
         )
     text = text.strip()
+    if not text.isprintable():
+        # ``urlsplit`` removes tabs and line breaks.
+        printable = "".join(filter(str.isprintable, text))
+        raise _malformed(text, "it contains control characters", printable)
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
     known = " or ".join(f"{name}://" for name in SCHEMES)
@@ -101,11 +106,7 @@ def parse_address(text: str) -> Address:
     if not parts.hostname:
         raise _malformed(text, "it names no host", example)
     if parts.username is not None or parts.password is not None:
-        # The text contains a password, so the error must not repeat it.
-        raise ConnectionFailed(
-            "an address must not contain a user name or password, which end up in logs; "
-            "pass token=… instead"
-        )
+        raise _with_password()
     if parts.query or parts.fragment:
         raise _malformed(text, "it has a ? or # part", text.split("?")[0].split("#")[0])
     try:
@@ -116,6 +117,11 @@ def parse_address(text: str) -> Address:
         raise _malformed(text, "the port is not a number from 1 to 65535", example)
     host = _ascii_host(text, parts.hostname)
     return Address(scheme, host, port or DEFAULT_PORT, _path(text, parts))
+
+
+def names_scheme(text: str) -> bool:
+    """Return whether a text is the name of a scheme, or of one that people write instead."""
+    return text.lower() in SCHEMES | _SUGGESTED
 
 
 def _split(text: str) -> SplitResult:
@@ -148,7 +154,7 @@ def _ascii_host(text: str, host: str) -> str:
 def _suggestion(text: str) -> str:
     """Suggest an address for a text without ``://``, like ``gpu-box:3000`` or ``ws:/gpu-box``."""
     scheme, _, rest = text.partition(":")
-    if scheme.lower() in SCHEMES | _SUGGESTED:
+    if names_scheme(scheme):
         text = rest
         scheme = _SUGGESTED.get(scheme.lower(), scheme.lower())
     else:
@@ -156,7 +162,17 @@ def _suggestion(text: str) -> str:
     return f"{scheme}://{text.strip('/') or f'host:{DEFAULT_PORT}'}"
 
 
+def _with_password() -> ConnectionFailed:
+    """Return the error for an address with a password, which must not repeat it."""
+    return ConnectionFailed(
+        "an address must not contain a user name or password, which end up in logs; "
+        "pass token=… instead"
+    )
+
+
 def _malformed(text: str, problem: str, suggestion: str) -> ConnectionFailed:
+    if "@" in text:
+        return _with_password()
     message = f"{text!r} is not an address: {problem}; write {suggestion}"
     return ConnectionFailed(without_token(message))
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.addresses import Address, parse_address, without_token
+from burn_remote_protocol.links.addresses import (
+    Address,
+    decoded_token,
+    named_address,
+    names_scheme,
+    parse_address,
+    parse_device_path,
+    without_token,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +70,9 @@ def test_a_route_goes_below_the_prefix() -> None:
         ("ws://gpu-box:3000?token=1", "write ws://gpu-box:3000"),
         ("ws://gpu-box:3000#1", "write ws://gpu-box:3000"),
         ("ws://gpu box", "not a host name"),
+        ("ws://gpu\nbox:3000", "write ws://gpubox:3000"),
+        ("ws://gpu-box:\t3000", "write ws://gpu-box:3000"),
+        ("ws://gpu-box/\x00", "write ws://gpu-box/"),
         ("ws://gpu-box/a b", "its path"),
         ("ws://gpu-box/ä", "its path"),
         ("ws://::1:3000", "write ws://"),
@@ -75,9 +88,23 @@ def test_a_bad_address_is_refused_with_what_to_write_instead(text: str, advice: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_password_in_an_address_is_refused_without_repeating_it() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ws://me:secret@gpu-box",
+        "ws://:secret@gpu-box",
+        "http://me:secret@gpu-box",
+        "me:secret@gpu-box",
+        "ws:/me:secret@gpu-box",
+        "ws://me:secret@",
+        "ws://me:secret@[::1",
+        "ws://me:secret@gpu-box:port",
+        "ws://me:secret@gpu\nbox",
+    ],
+)
+def test_a_password_in_an_address_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(ConnectionFailed, match="token=") as caught:
-        parse_address("ws://me:secret@gpu-box")
+        parse_address(text)
     assert "secret" not in str(caught.value)
 
 
@@ -113,3 +140,89 @@ def test_tokens_are_taken_out_of_every_address_in_a_text() -> None:
     text = "from ws://a:1/token/one/data to 'ws://b:2/token/two', see ws://c/?token=three."
     shown = "from ws://a:1/token/…/data to 'ws://b:2/token/…', see ws://c/?token=…"
     assert without_token(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ws://gpu-box/token/my-secret/1", "ws://gpu-box:3000/token/…/1"),
+        ("ws://me:my-secret@gpu-box", "an invalid address"),
+        ("my-secret\nINFO forged line", "an invalid address"),
+    ],
+)
+def test_an_address_in_a_log_is_one_line_without_secrets(text: str, name: str) -> None:
+    assert named_address(text) == name
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_an_address_or_refused_with_one_line(text: str) -> None:
+    try:
+        address = parse_address(text)
+    except ConnectionFailed as error:
+        assert str(error).isprintable()
+    else:
+        assert parse_address(address.uri) == address
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "device"),
+    [
+        ("", None, 0),
+        ("/0", None, 0),
+        ("/1", None, 1),
+        ("/9999", None, 9999),
+        ("/token/abc", "abc", 0),
+        ("/token/abc/2", "abc", 2),
+        ("/token/a%2Bb%2Fc%3D%3D/2", "a+b/c==", 2),
+        ("/token/1", "1", 0),
+    ],
+)
+def test_the_path_of_a_device_has_a_token_and_a_number(
+    path: str, token: str | None, device: int
+) -> None:
+    assert parse_device_path(path) == (token, device)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "1",
+        "/10000",
+        "/-1",
+        "/1/2",
+        "/١",
+        "/1/",
+        "/1\n",
+        "/token",
+        "/token/",
+        "/token//1",
+        "/token/abc/x",
+        "/token/a b",
+        "/token/..%2f..%2fadmin",
+        "/token/%2e%2e",
+        "/token/.",
+        "/token/a%2F%2Fb",
+        "/token/%2Fa",
+        "/token/a%2F",
+        "/token/a%00",
+        "/token/%ff",
+        "/token/%",
+        "/token/a%252Fb",
+        "/token/" + "a" * 513,
+        "/other/1",
+    ],
+)
+def test_a_path_of_no_device_is_refused(path: str) -> None:
+    assert parse_device_path(path) is None
+
+
+def test_a_token_is_decoded_once() -> None:
+    assert decoded_token("a%2Db") == "a-b"
+    assert decoded_token("a%252Db") is None
+    assert decoded_token("a" * 512) == "a" * 512
+
+
+def test_schemes_that_people_confuse_with_ours_are_known_by_name() -> None:
+    assert all(map(names_scheme, ["ws", "WSS", "http", "https", "tcp", "grpc"]))
+    assert not any(map(names_scheme, ["", "gpu-box", "ws:", "wss-box"]))
