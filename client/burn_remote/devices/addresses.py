@@ -50,8 +50,8 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed`` with what to
-    write instead if it is not an address.
+    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed``, with what
+    to write instead, if it is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")

@@ -75,7 +75,7 @@ def test_a_normal_address_stays_the_same_and_names_the_same_server(
         ("gpu-box:65536", "from 1 to 65535"),
         ("gpu-box:-1", "from 1 to 65535"),
         ("gpu-box:http", "from 1 to 65535"),
-        ("gpu-box:３０００", "from 1 to 65535"),
+        ("gpu-box:\uff13000", "from 1 to 65535"),
         ("gpu-box: 3000", "from 1 to 65535"),
         ("gpu box", "not a host name"),
         ("gpu\nbox", "control characters; write ws://gpubox"),

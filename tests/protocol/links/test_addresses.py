@@ -191,7 +191,7 @@ def test_the_path_of_a_device_has_a_token_and_a_number(
         "/10000",
         "/-1",
         "/1/2",
-        "/١",
+        "/\u0661",
         "/1/",
         "/1\n",
         "/token",
