@@ -1,5 +1,13 @@
-"""Tensors on remote devices: computation on them, and transfers between devices."""
+"""Tensors on remote devices: computation on them, and transfers between devices.
 
+Open a device with ``RemoteDevice(address)`` or ``LocalDevice()``, make tensors with ``tensor``,
+``zeros`` and similar functions, and read them with ``x.numpy()``. Function names are those of the
+Python array API standard; ``burn_remote.functional``, ``init`` and ``random`` have more.
+
+There is no automatic differentiation yet: ``burn_remote.gradients`` has the gradients of layers.
+"""
+
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from burn_remote import functional, gradients, init, random
@@ -258,6 +266,7 @@ from burn_remote_protocol.errors import (
     DeviceMismatch,
     DTypeMismatch,
     HandshakeRefused,
+    IndexOutOfRange,
     LimitExceeded,
     OperationFailed,
     OutOfMemory,
@@ -276,15 +285,15 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 __all__ = [
     "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost",
     "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceLost", "DeviceMismatch",
-    "HandshakeRefused", "LimitExceeded", "LocalDevice", "OperationFailed", "OutOfMemory", "Pending",
-    "ProtocolViolation", "QuantScheme", "QuantizedArray", "QuotaExceeded", "RemoteDevice",
-    "RunnerClient", "SessionLost", "ShapeMismatch", "Tensor", "TensorData", "TensorHandle",
-    "TensorSpec", "Traffic", "TransferFailed", "UnknownTensor", "Unsupported", "UsageError",
-    "VersionMismatch", "abs", "acos", "acosh", "add", "address_to_id", "all", "any", "arange",
-    "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype", "atan", "atan2",
-    "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "ceil",
-    "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
+    "HandshakeRefused", "IndexOutOfRange", "LimitExceeded", "LocalDevice", "OperationFailed",
+    "OutOfMemory", "Pending", "ProtocolViolation", "QuantScheme", "QuantizedArray", "QuotaExceeded",
+    "RemoteDevice", "RunnerClient", "SessionLost", "ShapeMismatch", "Tensor", "TensorData",
+    "TensorHandle", "TensorSpec", "Traffic", "TransferFailed", "UnknownTensor", "Unsupported",
+    "UsageError", "VersionMismatch", "abs", "acos", "acosh", "add", "address_to_id", "all", "any",
+    "arange", "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype",
+    "atan", "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
+    "ceil", "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
     "cumulative_prod", "cumulative_sum", "custom", "default_device", "dequantize", "diff", "divide",
     "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten",
     "flex32", "flip", "float16", "float32", "float64", "floor", "floor_divide", "full", "full_like",
@@ -302,6 +311,8 @@ __all__ = [
     "uint8", "uint16", "uint32", "uint64", "unfold", "unstack", "update_along", "var", "vecdot",
     "vector_norm", "where", "zeros", "zeros_like",
 ]  # fmt: skip
+
+__version__ = version("burn-remote")
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)

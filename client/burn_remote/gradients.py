@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.nn.convolution import Sizes, per_axis
@@ -39,6 +40,9 @@ __all__ = [
     "linear_x_backward",
     "max_pool_backward",
 ]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
+    __getattr__ = missing_from(__name__)
 
 EMBEDDING_BACKWARD: Final = Operator(layers.EMBEDDING_BACKWARD)
 LINEAR_X_BACKWARD: Final = Operator(layers.LINEAR_X_BACKWARD)

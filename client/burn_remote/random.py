@@ -130,7 +130,7 @@ def _is_float(number: int) -> bool:
 
 
 def _number(name: str, value: float) -> float:
-    return real_number(f"{name} (the shape comes first)", value)
+    return real_number(f"{name}, which follows the shape,", value)
 
 
 def _bounds(low: float, high: float) -> tuple[str, float, float]:

@@ -11,6 +11,7 @@ BurnRemoteError
 ├── ConnectionFailed          no connection could be opened
 ├── UsageError                the program called something in an invalid way
 │   ├── ShapeMismatch         (also a ValueError)
+│   │   └── IndexOutOfRange   (also an IndexError)
 │   ├── DTypeMismatch         (also a TypeError)
 │   ├── DeviceMismatch        (also a ValueError)
 │   ├── ArgumentMismatch      (also a TypeError)
@@ -44,6 +45,7 @@ __all__ = [
     "DeviceMismatch",
     "GarbledBytes",
     "HandshakeRefused",
+    "IndexOutOfRange",
     "LimitExceeded",
     "OperationFailed",
     "OutOfMemory",
@@ -168,9 +170,15 @@ class UsageError(BurnRemoteError):
 
 
 class ShapeMismatch(UsageError, ValueError):
-    """Incompatible shapes, or an axis or index outside a shape."""
+    """Incompatible shapes."""
 
     code = "shape_mismatch"
+
+
+class IndexOutOfRange(ShapeMismatch, IndexError):
+    """An index or an axis that is out of range, or more indices than axes."""
+
+    code = "index_out_of_range"
 
 
 class DTypeMismatch(UsageError, TypeError):
@@ -284,6 +292,7 @@ CODES: Final = _by_code(
     ConnectionFailed,
     UsageError,
     ShapeMismatch,
+    IndexOutOfRange,
     DTypeMismatch,
     DeviceMismatch,
     ArgumentMismatch,

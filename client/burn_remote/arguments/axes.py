@@ -6,7 +6,13 @@ import operator
 from collections.abc import Sequence
 from typing import Final
 
-from burn_remote_protocol.errors import ArgumentMismatch, LimitExceeded, ShapeMismatch, shown
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    IndexOutOfRange,
+    LimitExceeded,
+    ShapeMismatch,
+    shown,
+)
 from burn_remote_protocol.tensors import Shape, checked_shape
 
 __all__ = ["Axes", "normal_axes", "normal_axis", "normal_shape", "sendable_shape"]
@@ -20,21 +26,21 @@ _ONLY_INTEGERS: Final = frozenset({int})
 def normal_axis(axis: int, rank: int) -> int:
     """Convert an axis, possibly negative, to one counted from the start.
 
-    Raises ``ShapeMismatch`` if it is out of range and ``ArgumentMismatch`` if it is not an integer.
+    Raises ``IndexOutOfRange``, or ``ArgumentMismatch`` if it is not an integer.
     """
     try:
         place = operator.index(axis)
     except TypeError:
         raise ArgumentMismatch(f"an axis must be an integer, not {axis!r}") from None
     if not -rank <= place < rank:
-        raise ShapeMismatch(f"axis {shown(place)} is out of range for {rank} axes")
+        raise IndexOutOfRange(f"axis {shown(place)} is out of range for {rank} axes")
     return place + rank if place < 0 else place
 
 
 def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
     """Convert axes to a tuple counted from the start, in the given order; ``None`` means all.
 
-    Raises ``ShapeMismatch`` for an axis that is out of range or repeated.
+    Raises ``IndexOutOfRange``, or ``ShapeMismatch`` for a repeated axis.
     """
     if axes is None:
         return tuple(range(rank))

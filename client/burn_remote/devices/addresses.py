@@ -1,7 +1,7 @@
-"""Server addresses: their normal form, and the small integers that name them.
+"""Server addresses: their normal form, and their ids.
 
-Burn's registry: each address gets an id when it is first named, the same one for the life of the
-process and across its threads, so that a device can be a small ``DeviceId``.
+As in Burn, an address gets a small integer as its id at its first use, which stays the same for the
+life of the process, in all threads. Burn's ``DeviceId`` contains this id instead of the address.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
 
 
 class DeviceId(NamedTuple):
-    """A device as Burn names it: ``type_id`` says of which kind (0 for remote devices),
-    ``index_id`` which one, numbered in the order in which addresses were first named in this
-    process."""
+    """Burn's identifier of a device.
+
+    ``type_id`` is the kind of device, 0 for remote ones. ``index_id`` is the id of the address:
+    addresses are numbered in the order of their first use in this process.
+    """
 
     type_id: int
     index_id: int
@@ -50,8 +52,8 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    ``gpu-box`` and ``gpu-box:3000`` are taken as ``ws://``. Raises ``ConnectionFailed``, with what
-    to write instead, if it is not an address.
+    Without a scheme, ``ws://`` is assumed. Raises ``ConnectionFailed`` with what to write instead
+    if it is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
@@ -63,14 +65,14 @@ def normal_address(address: str) -> str:
 
 
 def with_token(address: str, token: str) -> str:
-    """Return a normal address with a token in its path, for clients that cannot send it."""
+    """Return a normal address with a token in its path, for dialects without token messages."""
     parts = urlsplit(address)
     path = f"/token/{quote(token, safe='')}{parts.path}"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def address_to_id(address: str) -> int:
-    """Return the small integer that names an address, giving it the next one if it has none."""
+    """Return the id of an address; an address without one gets the next integer."""
     normal = normal_address(address)
     with _lock:
         if normal not in _ids:
@@ -80,10 +82,10 @@ def address_to_id(address: str) -> int:
 
 
 def id_to_address(identifier: int) -> str:
-    """Return the address that a small integer names. Raises ``UsageError`` if there is none."""
+    """Return the address with this id. Raises ``UsageError`` if there is none."""
     with _lock:
         if not 0 <= identifier < len(_addresses):
             raise UsageError(
-                f"no address has the id {identifier}; {len(_addresses)} have been named so far"
+                f"no address has the id {identifier}; {len(_addresses)} ids are in use"
             )
         return _addresses[identifier]

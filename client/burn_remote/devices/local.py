@@ -18,27 +18,32 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
 
 class LocalDevice(Device):
-    """A device inside this process: the same session and operations, with no server.
+    """A device inside this process, without a server.
+
+    Each ``LocalDevice()`` is a device of its own, and tensors of two devices cannot be combined:
+    create one and use it for all tensors.
 
     ``backend`` names a backend: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
     ``custom_operations`` are those that ``custom`` can call, made by
     ``burn_remote_server.custom.custom_operation``.
     """
 
+    distinction = "each LocalDevice() is a device of its own"
+
     def __init__(self, backend: str = "numpy", *, custom_operations: Iterable[object] = ()) -> None:
         self.backend: Final = backend
         found = entry_points(group="burn_remote.local", name=backend)
         if not found:
             raise UsageError(
-                f"nothing installed offers a local device {backend!r}; "
-                'pip install "burn-remote[server]" offers "numpy"'
+                f"no installed package provides the backend {backend!r}; "
+                'pip install "burn-remote[server]" provides "numpy"'
             )
         try:
             open_link = next(iter(found)).load()
         except ImportError as error:
             raise UsageError(
-                f"the local device {backend!r} lacks {error.name}; "
-                'install what it needs with pip install "burn-remote[server]"'
+                f"the backend {backend!r} needs the package {error.name}; "
+                'run pip install "burn-remote[server]"'
             ) from error
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
         session = NativeSession(

@@ -1,4 +1,4 @@
-"""``RemoteDevice``: a device on a server, and how it is connected to."""
+"""``RemoteDevice``: a device on a server, and how the client connects to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from burn_remote_protocol.links.transports import connect
 __all__ = ["RemoteDevice"]
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-# A native reply carries at most a chunk or a small tensor; a larger message is not from our server.
+# A native server's frames carry at most a chunk or a small tensor, so a larger message is an error.
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 # In Burn's dialect a whole tensor is one message, of any size that MessagePack can represent.
 MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
@@ -40,8 +40,8 @@ MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
 NATIVE: Final = "native"
 BURN: Final = "burn-0.21"
 NOT_FOUND: Final = 404
-# Twice: a bit flip in the request's path makes a native server answer 404 too, and Burn's dialect
-# has no checksums.
+# A second attempt, because a bit flip in the request's path makes a native server answer 404 too.
+# Burn's dialect, the alternative, has no checksums.
 NATIVE_ATTEMPTS: Final = 2
 
 
@@ -49,19 +49,25 @@ class RemoteDevice(Device):
     """A device on a server.
 
     ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server. The default
-    is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``. ``token`` authenticates this program;
-    the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for ``wss://``, is an ``ssl.SSLContext``, or the
-    path of a PEM file with the authority to trust in place of the system's. ``dialect`` is
-    ``"native"``, or ``"burn-0.21"`` for servers built with Burn; by default, native is tried first.
-    Devices of the same address, token, ``tls`` (the same context or the
-    same path) and dialect share one session.
+    is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``.
 
-    Each device counts as one use of its session: a ``with`` block or ``close()`` ends that use, and
-    the last one ends the session.
+    ``token`` authenticates this program; the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for
+    ``wss://``, is an ``ssl.SSLContext``, or the path of a PEM file with the certificate authority
+    to trust in place of the system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers
+    built with Burn; by default, native is tried first.
 
-    Connects at once: raises ``ConnectionFailed`` with what to check, ``HandshakeRefused``,
-    ``VersionMismatch``.
+    Devices with the same address, token, ``tls`` (the same context or the same path) and dialect
+    are equal and share one session. Each counts as one use of the session: a ``with`` block or
+    ``close()`` ends that use, and the last one ends the session.
+
+    The constructor connects. It raises ``ConnectionFailed`` with what to check,
+    ``HandshakeRefused`` or ``VersionMismatch``.
     """
+
+    distinction = (
+        "devices with one address differ if their token, tls= or dialect= differs, or if one was "
+        "opened after the other was closed"
+    )
 
     _sessions: ClassVar[SharedSessions[RunnerStack]] = SharedSessions()
 
@@ -76,7 +82,7 @@ class RemoteDevice(Device):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         if dialect not in (None, NATIVE, BURN):
-            raise UsageError(f"dialect is {dialect!r}; there are {NATIVE!r} and {BURN!r}")
+            raise UsageError(f"dialect must be {NATIVE!r} or {BURN!r}, not {dialect!r}")
         address = normal_address(default_address() if address is None else address)
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
@@ -84,32 +90,36 @@ class RemoteDevice(Device):
         # Each connection creates a new context for a path, so the path identifies the trust.
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
         key = self.address, token, trusted, dialect
-        self._use = self._sessions.use(
-            key,
-            lambda: RunnerStack(_connect(address, dialect, token, context, timeout_seconds)),
-            timeout_seconds,
-        )
+        try:
+            self._use = self._sessions.use(
+                key,
+                lambda: RunnerStack(_connect(address, dialect, token, context, timeout_seconds)),
+                timeout_seconds,
+            )
+        except ConnectionFailed as error:
+            # The text says what to check; 14 frames of sockets and threads would bury it.
+            raise error.with_traceback(None) from None
         self._use_runners(self._use.session)
 
     def close(self) -> None:
         """End this device's use of its session; the last use sends queued tasks and ends it.
 
-        A session ends when each of its devices is closed, and so frees its tensors. Until then
-        tensors that this device made stay usable. A second call does nothing.
+        The session ends, and frees its tensors, when all of its devices are closed. Until then the
+        tensors made with this device stay usable. A second call does nothing.
         """
         self._use.end()
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:
-        """Return the device that a small integer names in this process.
+        """Return the device whose ``to_id()`` gave this id in this process.
 
-        It is opened as by ``RemoteDevice(address)``: without ``token`` and ``tls``.
+        Opens it with ``RemoteDevice(address)``, without ``token`` and ``tls``.
         """
         index = identifier if isinstance(identifier, int) else identifier.index_id
         return RemoteDevice(id_to_address(index))
 
     def to_id(self) -> DeviceId:
-        """Return the small name of this device, the same for the life of the process."""
+        """Return the id of this device's address, which is constant for the life of the process."""
         return DeviceId(0, address_to_id(self.address))
 
     def __repr__(self) -> str:
@@ -146,8 +156,8 @@ def _connect(
         except ConnectionFailed as error:
             if dialect is not None or error.http_status != NOT_FOUND:
                 raise
-    # A server built with Burn has no such route and answers 404. It has no tokens either: a token
-    # in the path would tell a stranger a secret.
+    # A server built with Burn has no route /session and answers 404. It does not use tokens either,
+    # so a token in the path would only disclose it.
     return _connect_burn(address, None, tls, timeout_seconds)
 
 

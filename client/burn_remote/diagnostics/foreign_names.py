@@ -1,12 +1,14 @@
 """Names of other libraries' functions, methods, arguments and devices, and our equivalents.
 
-Each thing has one name here, the array API's where the standard has one. An error message for
-another name says what to write instead.
+Each function has one name here, the array API's where the standard has one. An error message for
+another library's name gives ours, and one for a misspelled name gives the most similar name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NoReturn
 
 from burn_remote_protocol.dtypes import DType
@@ -24,6 +26,8 @@ __all__ = [
     "device_advice",
     "device_attribute_advice",
     "missing_from",
+    "numpy_equivalent",
+    "similar_name",
 ]
 
 _IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
@@ -35,7 +39,9 @@ _NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
 _LAYOUT: Final = "nothing; the memory layout of a device is not exposed"
 _REAL: Final = "nothing; complex dtypes are not supported"
 _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has it"
-_GRADIENTS: Final = "gradients are computed by burn_remote.gradients"
+_GRADIENTS: Final = (
+    "there is no automatic differentiation yet; burn_remote.gradients has the gradients of layers"
+)
 _MATMUL: Final = "burn_remote.matmul(x, y)"
 _FILES: Final = "numpy.save(file, x.numpy()), burn_remote.tensor(numpy.load(file))"
 
@@ -53,8 +59,10 @@ FUNCTIONS: Final = {
     "array": "burn_remote.tensor(data)",
     "array_equal": _NUMPY_PAIR,
     "as_tensor": "burn_remote.tensor(data)",
+    "autograd": _GRADIENTS,
     "bmm": _MATMUL,
     "cat": "burn_remote.concat([x, y])",
+    "compile": "nothing; operations are sent in batches automatically",
     "choice": "burn_remote.random.integers(0, count, shape), as indices of x.take",
     "concatenate": "burn_remote.concat([x, y])",
     "cross_entropy": "burn_remote.functional.cross_entropy(x, labels)",
@@ -87,7 +95,7 @@ FUNCTIONS: Final = {
     "norm": "burn_remote.vector_norm(x)",
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
-    "optim": "parameter - rate * gradient; gradients are computed by burn_remote.gradients",
+    "optim": f"parameter - rate * gradient; {_GRADIENTS}",
     "permute": "burn_remote.permute_dims(x, axes)",
     "power": "burn_remote.pow(x, y)",
     "rand": "burn_remote.random.uniform(shape)",
@@ -198,6 +206,7 @@ METHODS: Final = {
     "inverse": _NUMPY,
     "is_contiguous": _LAYOUT,
     "is_cuda": "x.device",
+    "is_leaf": _GRADIENTS,
     "isclose": _NUMPY,
     "itemsize": "x.dtype.itemsize",
     "le": "x <= y",
@@ -276,7 +285,7 @@ METHODS: Final = {
     "zero_": "burn_remote.zeros_like(x)",
 }
 
-# Keyword arguments: foreign name, our parameter where the function has it, text that follows it.
+# Keyword arguments: the foreign name, our parameter if the function has it, and the text after it.
 RENAMED_KEYWORDS: Final = (
     ("a", "x", ""),
     ("a_max", "max", ""),
@@ -367,14 +376,36 @@ DEVICES: Final = {
 }
 
 
-def attribute_advice(name: str) -> str:
-    """Return the advice for a tensor's missing attribute: ``"; in burn_remote: …"``, or ``""``."""
-    return _in_burn_remote(METHODS.get(name))
+# How similar a name must be to be suggested, as a ratio of difflib: 0.6, its default, suggests
+# "mean" for "name".
+SIMILARITY: Final = 0.75
 
 
-def device_attribute_advice(name: str) -> str:
-    """Return the advice for a device's missing attribute: ``"; in burn_remote: …"``, or ``""``."""
-    return _in_burn_remote(DEVICE_ATTRIBUTES.get(name))
+def attribute_advice(name: str, owner: type) -> str:
+    """Return the advice for a missing attribute of a tensor of class ``owner``, or ``""``."""
+    return _advice(name, dir(owner), METHODS)
+
+
+def device_attribute_advice(name: str, owner: type) -> str:
+    """Return the advice for a missing attribute of a device of class ``owner``, or ``""``."""
+    return _advice(name, dir(owner), DEVICE_ATTRIBUTES)
+
+
+def numpy_equivalent(name: str) -> str | None:
+    """Return the function of burn_remote that replaces a NumPy function, or ``None``."""
+    package = sys.modules[__name__.partition(".")[0]]
+    if name in package.__all__:
+        return f"burn_remote.{name}(…)"
+    instead = FUNCTIONS.get(name, "")
+    return instead if instead.startswith("burn_remote.") else None
+
+
+def similar_name(name: str, known: Collection[str]) -> str | None:
+    """Return the most similar of the known names, or ``None`` if none is similar."""
+    if name.startswith("_"):  # libraries look for protocols such as __array_interface__
+        return None
+    found = difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY)
+    return found[0] if found else None
 
 
 def device_advice(device: object) -> str:
@@ -388,15 +419,22 @@ def device_advice(device: object) -> str:
 
 
 def missing_from(module: str) -> Callable[[str], NoReturn]:
-    """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice if known."""
+    """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice."""
 
     def missing(name: str) -> NoReturn:
-        instead = NAMESPACES.get(name) or FUNCTIONS.get(name) or METHODS.get(name)
-        text = _in_burn_remote(instead)
+        public = vars(sys.modules[module]).get("__all__", ())
+        text = _advice(name, public, METHODS | FUNCTIONS | NAMESPACES)
         raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
 
     return missing
 
 
-def _in_burn_remote(instead: str | None) -> str:
-    return f"; in burn_remote: {instead}" if instead else ""
+def _advice(name: str, ours: Collection[str], foreign: Mapping[str, str]) -> str:
+    """Return our equivalent of a foreign name, or a similar name: ``"; …"``, else ``""``."""
+    if name in foreign:
+        return f"; in burn_remote: {foreign[name]}"
+    similar = similar_name(name, ours) or similar_name(name, foreign)
+    if similar is None:
+        return ""
+    instead = f" In burn_remote: {foreign[similar]}" if similar not in ours else ""
+    return f"; did you mean {similar!r}?{instead}"

@@ -1,7 +1,7 @@
 """Error messages for invalid calls.
 
-They name the equivalent of another library's keyword, the correct form of a call with too many
-positional arguments, and the argument that is not a tensor.
+They name the equivalent of another library's keyword or of a misspelled one, the correct form of a
+call with too many positional arguments, and the argument that is not a tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from burn_remote.diagnostics.foreign_names import KEYWORDS, POSITIONAL, RENAMED_KEYWORDS
+from burn_remote.diagnostics.foreign_names import (
+    KEYWORDS,
+    POSITIONAL,
+    RENAMED_KEYWORDS,
+    similar_name,
+)
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
 
@@ -91,10 +96,11 @@ def _keyword(keyword: str, signature: inspect.Signature) -> str | None:
             named = parameter.kind is not parameter.POSITIONAL_ONLY
             written = f"{ours}=" if named else f"{ours}, without a keyword"
             return f"it has no argument {keyword}=; in burn_remote: {written}{remark}"
-    sentence = KEYWORDS.get(keyword)
-    return (
-        None if sentence is None else f"it has no argument {keyword}=; in burn_remote: {sentence}"
-    )
+    if keyword in KEYWORDS:
+        return f"it has no argument {keyword}=; in burn_remote: {KEYWORDS[keyword]}"
+    keywords = [p.name for p in signature.parameters.values() if p.kind is not p.POSITIONAL_ONLY]
+    similar = similar_name(keyword, keywords)
+    return None if similar is None else f"it has no argument {keyword}=; did you mean {similar}=?"
 
 
 def _positions(call: _Call, signature: inspect.Signature) -> str | None:

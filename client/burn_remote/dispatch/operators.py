@@ -226,9 +226,13 @@ class Operator:
         client = outermost([x.handle for x in tensors])
         if client is not None:
             return client
+        devices = {id(x.handle.client): x.handle.client.device for x in tensors}
         listed = ", ".join(f"{x.handle.spec} on {x.handle.client.device}" for x in tensors)
+        names = [str(device) for device in devices.values()]
+        alike = next((one for one in devices.values() if names.count(str(one)) > 1), None)
+        reason = "" if alike is None else f"{alike.distinction}; "
         raise DeviceMismatch(
-            f"{self.row}: the tensors are on different devices ({listed}); "
+            f"{self.row}: the tensors are on different devices ({listed}); {reason}"
             "move them to one device with x.to(device)"
         )
 

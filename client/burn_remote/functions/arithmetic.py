@@ -144,8 +144,10 @@ def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return ``x1 ** x2`` in the dtype of ``x1``.
 
-    The exponent has any integer dtype or the dtype of ``x1``. Raises ``UsageError`` for an integer
-    tensor and a negative number, because the result would not be an integer.
+    The exponent has any integer dtype or the dtype of ``x1``. The number 0.5 may be
+    computed as a square root, as in NumPy's ``**``: ``-inf`` then gives NaN instead of infinity.
+    Raises ``UsageError`` for an integer tensor and a negative number, because the result would not
+    be an integer.
     """
     if not is_tensor(x1):
         if not is_tensor(x2):

@@ -21,7 +21,7 @@ def open_default_with(open_device: Callable[[], Device]) -> None:
 def default_device() -> Device:
     """Return the device of calls with ``device=None``: ``RemoteDevice()``, opened at first use.
 
-    Raises the errors of ``RemoteDevice``.
+    Raises what ``RemoteDevice()`` raises.
     """
     global _default
     # No lock: concurrent first calls share one session, so either device is right.
@@ -33,5 +33,5 @@ def default_device() -> Device:
             raise ConnectionFailed(
                 f"{error}; this is the default device: start burn-remote-server there, "
                 "set BURN_REMOTE_ADDRESS, or pass device=burn_remote.LocalDevice()"
-            ) from error
+            ) from None
     return device

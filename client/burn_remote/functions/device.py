@@ -1,9 +1,9 @@
-"""The ``Device`` class: what all devices of a program have in common."""
+"""The ``Device`` class, the base class of remote and local devices."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
@@ -23,8 +23,11 @@ __all__ = ["Device", "checked_device"]
 class Device:
     """A place where tensors live and operations run. Use it in a ``with`` block, or ``close()`` it.
 
-    Two devices are equal if they share one session.
+    Two devices are equal if they share one session. Tensors of unequal devices cannot be combined.
     """
+
+    # For errors: why two devices of the same name are not equal.
+    distinction: ClassVar[str] = "each has a session of its own"
 
     runners: RunnerStack
 
@@ -37,8 +40,9 @@ class Device:
     def client(self) -> RunnerClient:
         """The outermost runner: it sees all operations on this device.
 
-        Assign a runner around it to record or change operations, and that runner's ``inner`` to
-        stop: ``device.client = Recorder(device.client)``. All devices of a session share runners.
+        To record or change operations, assign a runner around it:
+        ``device.client = Recorder(device.client)``. To stop, assign that runner's ``inner``. All
+        devices of a session share their runners.
         """
         return self.runners.outermost
 
@@ -49,8 +53,8 @@ class Device:
     if not TYPE_CHECKING:  # a type checker must still report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
-            text = f"a device has no attribute {name!r}{device_attribute_advice(name)}"
-            raise AttributeError(text, name=name, obj=self)
+            advice = device_attribute_advice(name, type(self))
+            raise AttributeError(f"a device has no attribute {name!r}{advice}", name=name)
 
     def _use_runners(self, runners: RunnerStack) -> None:
         self.runners = runners

@@ -15,7 +15,13 @@ import numpy as np
 
 from burn_remote.arguments.arrays import Array
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError, shown
+from burn_remote_protocol.errors import (
+    DTypeMismatch,
+    IndexOutOfRange,
+    ShapeMismatch,
+    UsageError,
+    shown,
+)
 from burn_remote_protocol.tensors import Shape, Slice
 
 if TYPE_CHECKING:
@@ -72,9 +78,9 @@ def selection_of(index: Any, shape: Shape) -> Selection:
 def select(index: Any, shape: Shape) -> Selection:
     """Parse an index for a tensor of the given shape.
 
-    Raises ``ShapeMismatch`` for too many indices or one out of range, ``DTypeMismatch`` for indices
-    that are not integers, and ``UsageError`` for a mask tensor, because the shape of the result
-    would depend on its elements.
+    Raises ``IndexOutOfRange`` for too many indices or one out of range, ``DTypeMismatch`` for
+    indices that are not integers, and ``UsageError`` for a mask tensor, because the shape of the
+    result would depend on its elements.
     """
     items = _expanded(index, shape)
     ranges: list[Slice] = []
@@ -140,7 +146,7 @@ def _expanded(index: Any, shape: Shape) -> list[Any]:
     items = [_array_of(item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_used(item) for item in items)
     if used > len(shape):
-        raise ShapeMismatch(f"too many indices: {used} for a tensor of shape {list(shape)}")
+        raise IndexOutOfRange(f"too many indices: {used} for a tensor of shape {list(shape)}")
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise ShapeMismatch("an index has at most one ellipsis (...)")
@@ -191,8 +197,8 @@ def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
 def checked_positions(positions: Picker, size: int) -> Picker:
     """Validate indices along an axis; convert negative ones in an array to nonnegative ones.
 
-    Raises ``ShapeMismatch`` for an index in an array that is out of range, and ``DTypeMismatch``
-    unless the dtype is an integer.
+    Raises ``IndexOutOfRange`` for an index in an array, and ``DTypeMismatch`` unless the dtype is
+    an integer. The device checks the indices in a tensor.
     """
     if is_tensor(positions):
         if not positions.dtype.is_integer:
@@ -204,7 +210,7 @@ def checked_positions(positions: Picker, size: int) -> Picker:
         )
     outside = (positions < -size) | (positions >= size)
     if outside.any():
-        raise ShapeMismatch(
+        raise IndexOutOfRange(
             f"index {positions[outside][0]} is out of range for an axis of size {size}"
         )
     wide = positions.astype(np.int64)  # the array's dtype may be too small for the size of the axis
@@ -220,7 +226,7 @@ def _place(item: Any, size: int) -> int:
             f"not {type(item).__name__}"
         ) from None
     if not -size <= position < size:
-        raise ShapeMismatch(f"index {shown(position)} is out of range for an axis of size {size}")
+        raise IndexOutOfRange(f"index {shown(position)} is out of range for an axis of size {size}")
     return position % size
 
 

@@ -116,12 +116,21 @@ def bitwise_invert(x: Tensor, /) -> Tensor:
 
 
 def bitwise_left_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Shift the bits of ``x1`` left by ``x2`` positions."""
+    """Shift the bits of ``x1`` left by ``x2`` positions.
+
+    As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
+    shift by at least the width of a narrower dtype gives 0. NumPy gives 0 in all these cases.
+    """
     return LEFT_SHIFT.apply(x1, x2)
 
 
 def bitwise_right_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Shift the bits of ``x1`` right by ``x2`` positions, preserving the sign."""
+    """Shift the bits of ``x1`` right by ``x2`` positions, preserving the sign.
+
+    As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
+    shift by at least the width of a narrower dtype gives 0, or -1 for negative numbers. NumPy gives
+    0 or -1 in all these cases.
+    """
     return RIGHT_SHIFT.apply(x1, x2)
 
 

@@ -172,6 +172,8 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     ``axis=None`` flattens the tensors first. Raises ``ShapeMismatch``, ``DTypeMismatch`` or
     ``DeviceMismatch``.
     """
+    if is_tensor(axis):
+        raise ArgumentMismatch("the tensors must be one list; write concat([x, y])")
     listed = _tensors_in(tensors)
     if not listed:
         raise ShapeMismatch("at least one tensor is required")
@@ -188,6 +190,8 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
 @explained
 def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
     """Join tensors of equal shape along a new axis."""
+    if is_tensor(axis):
+        raise ArgumentMismatch("the tensors must be one list; write stack([x, y])")
     listed = _tensors_in(tensors)
     if len({x.shape for x in listed}) > 1:
         shapes = ", ".join(str(x.handle.spec) for x in listed)

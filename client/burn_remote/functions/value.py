@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
-from burn_remote.diagnostics.foreign_names import attribute_advice
+from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equivalent
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
@@ -38,8 +38,10 @@ class TensorValue:
     """Base class of ``Tensor``: an immutable array on a device, possibly not yet computed.
 
     Attributes and ``repr`` never wait for the server. These do: ``numpy``, ``item``, ``tolist``,
-    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index, and NumPy's
-    conversions (``numpy.asarray(x)``).
+    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index,
+    ``numpy.asarray(x)``, and NumPy functions without an equivalent here, such as
+    ``numpy.median(x)``. NumPy functions that burn_remote has too, and all elementwise ones
+    (``numpy.exp(x)``), raise ``TypeError``.
     """
 
     __slots__ = ("__weakref__", "handle")
@@ -86,9 +88,8 @@ class TensorValue:
         def __getattr__(self, name: str) -> Any:
             if not hasattr(type(self), name):
                 raise AttributeError(
-                    f"a tensor has no attribute {name!r}{attribute_advice(name)}",
+                    f"a tensor has no attribute {name!r}{attribute_advice(name, type(self))}",
                     name=name,
-                    obj=self,
                 )
             if name == "handle" or not isinstance(self.handle, TensorHandle):
                 raise AttributeError(
@@ -139,7 +140,10 @@ class TensorValue:
         Raises ``ShapeMismatch`` unless the tensor has exactly one element.
         """
         if self.size != 1:
-            raise ShapeMismatch(f"{self.handle.spec} has {self.size:,} elements, not one")
+            raise ShapeMismatch(
+                f"{self.handle.spec} has {self.size:,} elements, not one; "
+                "x.tolist() and x.numpy() return them all"
+            )
         return self.numpy().item()
 
     def tolist(self) -> Any:
@@ -193,12 +197,18 @@ class TensorValue:
         arguments: tuple[Any, ...],
         options: Mapping[str, Any],
     ) -> Any:
-        """Apply a NumPy function to the elements, unless the tensor has a method of that name."""
+        """Apply a NumPy function. Raises ``TypeError`` if burn_remote has an equivalent."""
         name = function.__name__
-        if hasattr(self, name):
+        instead: str | None
+        if hasattr(type(self), name):
+            instead = f"x.{name}(…)" if callable(getattr(type(self), name)) else f"x.{name}"
+        else:
+            instead = numpy_equivalent(name)
+        if instead is not None:
+            called = f"{function.__module__}.{name}"
             raise TypeError(
-                f"numpy.{name} would compute in this process, not on the device; "
-                f"write x.{name}(…), or numpy.{name}(x.numpy(), …)"
+                f"{called} would compute in this process, not on the device; write {instead}, or "
+                f"pass x.numpy() to {called}"
             )
         return function(*map(_read, arguments), **{key: _read(one) for key, one in options.items()})
 

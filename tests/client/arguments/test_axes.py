@@ -18,7 +18,7 @@ def test_a_negative_axis_counts_from_the_end(axis: Any, expected: int) -> None:
 
 @pytest.mark.parametrize("axis", [3, -4, 10**30])
 def test_an_axis_out_of_range_is_refused(axis: int) -> None:
-    with pytest.raises(br.ShapeMismatch, match="out of range for 3 axes"):
+    with pytest.raises(br.IndexOutOfRange, match="out of range for 3 axes"):
         normal_axis(axis, 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import traceback
 
 import pytest
 
@@ -26,3 +27,14 @@ def test_an_unreachable_default_device_gives_advice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BURN_REMOTE_ADDRESS", f"ws://127.0.0.1:{port}")
     with pytest.raises(br.ConnectionFailed, match=r"nothing listens.*device=burn_remote\.Local"):
         br.ones(2)
+
+
+def test_the_traceback_of_a_missing_server_has_no_frames_of_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(br.ConnectionFailed, match="nothing listens") as caught:
+        br.RemoteDevice(f"ws://127.0.0.1:{port}")
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("Traceback") == 1
+    assert "/sessions/" not in printed
+    assert "/links/" not in printed

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import burn_remote
-from burn_remote import functional, nn, random
+from burn_remote import functional, gradients, init, nn, random
 from burn_remote.diagnostics.foreign_names import DEVICE_ATTRIBUTES, FUNCTIONS, NAMESPACES
 from support.runners import RecordingDevice
 
@@ -29,6 +29,25 @@ def test_a_foreign_function_name_gives_our_equivalent(module: object) -> None:
         getattr(module, "optim")  # noqa: B009
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         getattr(module, "unheard_of")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "text"),
+    [
+        (burn_remote, "argmx", r"did you mean 'argmax'\?$"),
+        (burn_remote, "sofmax", r"'softmax'\? In burn_remote: burn_remote\.functional\.softmax"),
+        (random, "norml", r"did you mean 'normal'\?$"),
+        (functional, "rleu", r"did you mean 'relu'\?$"),
+        (init, "kaiming_normals", r"did you mean 'kaiming_normal'\?$"),
+        (gradients, "conv_x_bakward", r"did you mean 'conv_x_backward'\?$"),
+        (nn, "Linear", r"'linear'\? In burn_remote: burn_remote\.functional\.linear"),
+    ],
+)
+def test_a_misspelled_function_gives_the_similar_name(
+    module: object, typed: str, text: str
+) -> None:
+    with pytest.raises(AttributeError, match=text):
+        getattr(module, typed)
 
 
 @pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())
@@ -61,6 +80,8 @@ def test_a_foreign_attribute_of_a_device_gives_our_equivalent() -> None:
         AttributeError, match=r"'zeros'; in burn_remote: burn_remote\.zeros\(shape, device="
     ):
         getattr(device, "zeros")  # noqa: B009
+    with pytest.raises(AttributeError, match=r"did you mean 'seed'\?$"):
+        getattr(device, "sed")  # noqa: B009
     with pytest.raises(AttributeError, match=r"no attribute 'unheard_of'$"):
         getattr(device, "unheard_of")  # noqa: B009
 

@@ -57,7 +57,7 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
         f(2), f(2), size_average=1
     ),
     "dim=; in burn_remote: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
-    "requires_grad=; in burn_remote: gradients are computed by": lambda: br.tensor(
+    "requires_grad=; in burn_remote: there is no automatic differentiation": lambda: br.tensor(
         [1], requires_grad=True
     ),
     "inplace=; in burn_remote: tensors are immutable": lambda: F.relu(f(2), inplace=True),
@@ -68,6 +68,11 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("text", OTHER_NAMES)
 def test_a_foreign_keyword_gives_our_equivalent(text: str) -> None:
     refused(OTHER_NAMES[text], br.ArgumentMismatch, text)
+
+
+def test_a_misspelled_keyword_gives_the_similar_one() -> None:
+    text = r"sum: it has no argument keepdms=; did you mean keepdims=\?"
+    refused(lambda: f(2).sum(keepdms=True), br.ArgumentMismatch, text)
 
 
 def test_an_unknown_keyword_raises_pythons_own_error() -> None:

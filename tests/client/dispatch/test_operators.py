@@ -75,6 +75,13 @@ def test_a_list_of_tensors_on_two_devices_is_refused_before_anything_is_sent(
     assert issued(device, before) == []
 
 
+def test_different_devices_of_equal_names_are_distinguished() -> None:
+    with br.LocalDevice() as one, br.LocalDevice() as other:
+        text = r"on local:numpy, .* on local:numpy\); each LocalDevice\(\) is a device of its own"
+        with pytest.raises(br.DeviceMismatch, match=text):
+            one.tensor([1.0]) + other.tensor([2.0])
+
+
 def test_outputs_of_a_list_operation_have_the_declared_specs(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     specs = (br.TensorSpec((3,), br.int8), br.TensorSpec((), br.float64))

@@ -105,7 +105,7 @@ def test_close_is_sent_after_the_last_frames(connected: Connected) -> None:
     connected.connection.close([b"one", b"two"])
     expected = [b"one", b"two", encode_close(connected.session)]
     assert connected.end.requests.rest() == expected
-    with pytest.raises(ClosedDevice, match="was closed"):
+    with pytest.raises(ClosedDevice, match="closed its connection"):
         connected.connection.send([b"three"])
 
 

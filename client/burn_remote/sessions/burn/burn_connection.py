@@ -118,7 +118,7 @@ class BurnConnection:
         if self.error is None:
             with contextlib.suppress(ConnectionLost):
                 self._requests.send_together([*last_frames, encode_close(self._session)])
-        self.end(ClosedDevice(f"the device at {self.address} was closed"))
+        self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use. Send nothing on the sockets, which the parent still uses."""

@@ -372,7 +372,7 @@ class Connection:
         with self._sending:
             if self._is_attached:
                 _say_closing(self._link)
-        self.end(ClosedDevice(f"the device at {self.address} was closed"))
+        self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""

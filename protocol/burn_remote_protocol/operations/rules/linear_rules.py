@@ -56,7 +56,7 @@ def matmul(categories: Categories) -> Rule:
             if len(spec.shape) < 2:
                 refuse_shape(f"{argument} is {spec}, but a matrix has 2 dimensions or more")
         if lhs.shape[-1] != rhs.shape[-2]:
-            refuse_shape(f"{lhs} has {lhs.shape[-1]} columns, {rhs} has {rhs.shape[-2]} rows")
+            refuse_shape(f"{lhs} has {lhs.shape[-1]} columns, but {rhs} has {rhs.shape[-2]} rows")
         batch = broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
         return (result((*batch, lhs.shape[-2], rhs.shape[-1]), lhs.dtype),)
 

@@ -39,7 +39,7 @@ def reshape(call: Call) -> Outputs:
     target = declared(call, ANY).shape
     if math.prod(target) != spec.size:
         refuse_shape(
-            f"{spec} has {spec.size:,} elements, shape {list(target)} {math.prod(target):,}"
+            f"{spec} has {spec.size:,} elements, but shape {list(target)} has {math.prod(target):,}"
         )
     return (TensorSpec(target, spec.dtype),)
 
