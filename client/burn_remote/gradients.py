@@ -1,5 +1,7 @@
 """Gradients of layers: the backward operations of Burn's IR.
 
+There is no automatic differentiation yet: a program calls these functions itself.
+
 Names, arguments and shapes are Burn's: the weight of ``linear`` is ``[in, out]``. Each gradient has
 the shape of the argument it belongs to. Stride, padding and dilation are one integer for all
 spatial axes, or a sequence with one for each. All raise ``ShapeMismatch`` and ``DTypeMismatch``.

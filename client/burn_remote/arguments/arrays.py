@@ -50,7 +50,7 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.BOOL_U8: np.dtype(np.uint8),
     dtypes.BOOL_U32: np.dtype(np.uint32),
 }
-# Where several dtypes share a NumPy dtype, an array of it gets the plain one.
+# If several dtypes have the same NumPy dtype (bool stores, flex32), arrays get the plain dtype.
 _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     stored: dtype
     for dtype, stored in _NUMPY.items()

@@ -21,11 +21,11 @@ def checked_token(token: str | None) -> str | None:
     nothing is left.
     """
     if token is not None and not isinstance(token, str):
-        # Without its value: errors end up in logs.
+        # The message omits the value, because errors end up in logs.
         raise ArgumentMismatch(f"a token is text, not of type {type(token).__name__}")
     source, text = "token=…", token
     if text is None:
-        # An empty variable counts as not set, as in other programs.
+        # An empty variable counts as not set, as is usual.
         source, text = f"${TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE) or None
     if text is None:
         return None

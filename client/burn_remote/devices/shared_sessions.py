@@ -1,4 +1,4 @@
-"""Registry of this process's shared sessions: one thread opens each, the last use closes it."""
+"""Registry of the sessions that devices of this process share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Shared(Generic[S]):
     def __init__(self, key: Hashable) -> None:
         self.key: Final = key
         self.opening: Final[Future[S]] = Future()
-        # The use of a garbage-collected device no longer counts, and closes nothing.
+        # Weak: a garbage-collected device no longer counts as a use. Its end closes nothing.
         self.uses: Final[weakref.WeakSet[Use[S]]] = weakref.WeakSet()
 
     @property
@@ -69,7 +69,7 @@ class Use(Generic[S]):
 class SharedSessions(Generic[S]):
     """Sessions by key. Thread-safe; no lock is held while a session is opened or closed.
 
-    Threads that want the same session wait for the thread that opens it, and for no other.
+    One thread opens each session; only threads that want the same session wait for it.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class SharedSessions(Generic[S]):
                 return use
             if isinstance(error, BurnRemoteError):
                 raise fresh(error)
-            # The other thread was interrupted: the server may accept this one.
+            # The other thread was interrupted, so open the session in this thread.
 
     def give_back(self, use: Use[S]) -> bool:
         """End a use; return whether it was the last one."""

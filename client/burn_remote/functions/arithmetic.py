@@ -103,8 +103,8 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
         return _floor_divide_floats(x1, x2)
     if quotient.dtype.category is Category.UINT:
         return quotient
-    # Burn rounds integer quotients towards zero but gives remainders the divisor's sign. Where the
-    # two are inconsistent, the quotient is one too large.
+    # Burn rounds integer quotients towards zero, but its remainders have the divisor's sign. Where
+    # quotient, divisor and remainder do not add up to x1, the quotient is one too large.
     truncated_remainder = subtract(x1, multiply(quotient, x2))
     too_large = not_equal(truncated_remainder, remainder(x1, x2))
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
@@ -112,8 +112,8 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     # The algorithm of NumPy's npy_divmod: subtract the remainder before the division, because the
-    # plain quotient may be rounded up to an integer. Signed zeros and division by zero take the
-    # result of the plain division.
+    # plain quotient may be rounded up to an integer. For signed zeros and division by zero, use the
+    # plain quotient.
     if not is_tensor(x1):
         x1 = constant(cast("Tensor", x2), x1)
     size1 = ABS.unary(x1)
@@ -131,7 +131,7 @@ def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
 
 
 def _nearest(x: Tensor) -> Tensor:
-    """Return the nearest whole numbers, of two the lower one, as ``npy_divmod`` does."""
+    """Round to the nearest integer, ties downwards, as ``npy_divmod`` does."""
     lower = FLOOR.unary(x)
     return where(greater(SUB.apply(x, lower), 0.5), ADD.apply(lower, 1), lower)
 

@@ -221,8 +221,8 @@ def linspace(
     """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
 
     ``endpoint=False`` excludes ``stop``; otherwise the last number is exactly ``stop``. An integer
-    ``dtype`` truncates the numbers, which are exact before that if ``start`` and ``stop`` are
-    integers. Raises ``DTypeMismatch`` if ``dtype`` cannot hold them.
+    ``dtype`` truncates the numbers; if ``start`` and ``stop`` are integers, the numbers are
+    computed exactly before truncation. Raises ``DTypeMismatch`` if ``dtype`` cannot hold them.
     """
     wanted = F32 if dtype is None else as_dtype(dtype)
     num = whole_number("num", num, 0, MAX_ELEMENTS)
@@ -250,7 +250,7 @@ def linspace(
 def _whole_linspace(
     start: int, stop: int, num: int, steps: int, dtype: DType, device: Device | None
 ) -> Tensor:
-    """Return ``start + (stop - start) * k / steps`` for k from 0, each without its fraction."""
+    """Return ``start + (stop - start) * k / steps`` for k from 0, truncated to integers."""
     client = _client(device)
     first, gap = start * steps, stop - start
     if num <= MAX_UPLOADED_RANGE or max(abs(first), abs(stop * steps)) >= 2**63:

@@ -141,7 +141,7 @@ def exp2(x: Tensor, /) -> Tensor:
 def expm1(x: Tensor, /) -> Tensor:
     """Return ``exp(x) - 1`` without cancellation near zero.
 
-    It is computed as ``tanh(x / 2) * (exp(x) + 1)``, which equals it.
+    Computed as ``tanh(x / 2) * (exp(x) + 1)``, which is mathematically equal.
     """
     return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
 

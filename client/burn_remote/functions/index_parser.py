@@ -133,8 +133,8 @@ def _key(index: Any) -> Any:
     if kind is not tuple:
         return None
     keys = [item if item is None else _key(item) for item in index]
-    # A nested tuple is not a basic index, nor is an item without a key: its None would be taken
-    # for an inserted axis.
+    # A nested tuple is not a basic index. Neither is an item without a key: the None in place of
+    # its key would mean an inserted axis.
     for item, key in zip(index, keys, strict=True):
         if item is not None and (key is None or item.__class__ is tuple):
             return None

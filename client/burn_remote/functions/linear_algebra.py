@@ -86,7 +86,7 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
 
 @explained
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Return the dot product along an axis, which the result lacks; other axes broadcast."""
+    """Return the dot product along an axis; the result lacks this axis. Other axes broadcast."""
     return sum(multiply(x1, x2), axis=axis, dtype=x1.dtype)
 
 

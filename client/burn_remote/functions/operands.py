@@ -55,8 +55,8 @@ class Pair:
 def _wide(x: Tensor, number: Number) -> tuple[Tensor, DType]:
     """Return a tensor in the dtype in which it is computed with a number, and its own dtype.
 
-    Rows for a tensor and a number compute float16 and bfloat16 in float32 with the number as it is.
-    A constant would be rounded to the tensor's dtype first.
+    The rows for a tensor and a number compute float16 and bfloat16 in float32 with the unrounded
+    number. For the other rows, a constant in the tensor's dtype would be rounded first.
     """
     dtype = x.handle.spec.dtype
     if dtype in LOW_PRECISION and not _is_short(number_for(dtype, number)):

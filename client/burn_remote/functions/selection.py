@@ -94,8 +94,8 @@ def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
-    # A comparison with NaN is false, which selects x1: right if x1 is NaN, so only NaN in x2 needs
-    # a test.
+    # A comparison with NaN is false, which selects x1. That is right if x1 is NaN, so only x2 must
+    # be tested for NaN.
     if x2.dtype.is_floating:
         second = OR.apply(second, IS_NAN.unary(x2))
     return where(second, x2, x1)

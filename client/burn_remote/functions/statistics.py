@@ -1,9 +1,10 @@
 """Reductions and cumulative operations.
 
 ``axis`` of a reduction is one axis, a tuple of axes, or ``None`` for all. The result lacks these
-axes, or keeps them with size 1 if ``keepdims`` is true. A cumulative operation has one axis, which
-may be omitted for a tensor of one axis, and preserves the shape. Negative axes count from the end.
-All raise ``ShapeMismatch`` for an invalid axis and ``DTypeMismatch`` for an unsupported dtype.
+axes, or keeps them with size 1 if ``keepdims`` is true. A cumulative operation preserves the shape;
+its ``axis`` is one axis, which may be omitted for a tensor of one axis. Negative axes count from
+the end. All raise ``ShapeMismatch`` for an invalid axis and ``DTypeMismatch`` for an unsupported
+dtype.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ class Tensor(TensorValue):
     """An immutable array on a device.
 
     Operators and methods issue operations and return at once; shape and dtype of the result are
-    known without waiting. Only the conversions listed in ``TensorValue`` wait for the server.
+    known without waiting. Only ``numpy``, ``item``, ``tolist``, ``bool(x)``, ``int(x)``,
+    ``float(x)``, ``f"{x:.3f}"``, use as an index, and NumPy's conversions wait for the server.
+
+    There is no automatic differentiation yet; see ``burn_remote.gradients``.
 
     Shapes broadcast as in NumPy. Dtypes are never mixed implicitly: a number is converted to the
     tensor's dtype, tensors of different dtypes raise ``DTypeMismatch``, tensors of different
@@ -127,8 +130,8 @@ class Tensor(TensorValue):
     def to(self, device: Device) -> Tensor:
         """Move the tensor to another device; return ``self`` if it is already there.
 
-        Between servers the elements are transferred directly and this call does not wait. To or
-        from a local device they pass through this process, and the call waits for them.
+        Between servers, the elements are transferred directly, and this call does not wait. To or
+        from a local device, they pass through this process, and the call waits for them.
         """
         runners = checked_device(device).runners
         handle = self.handle

@@ -1,1 +1,1 @@
-"""Runners: what every operation, transfer, read and drop of a device passes through."""
+"""Runners, through which every operation, transfer, read and drop of a device passes."""

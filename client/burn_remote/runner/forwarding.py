@@ -1,4 +1,4 @@
-"""A runner that forwards everything: the base class of decorators of a device or of tensors."""
+"""A runner that forwards every call: the base class for runners that record or change calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ __all__ = ["ForwardingRunner"]
 
 
 class ForwardingRunner:
-    """Forwards everything to ``inner``; a subclass overrides what it records or changes.
+    """Forwards every call to ``inner``; subclasses override methods to record or change calls.
 
-    ``device.client = MyRunner(device.client)`` puts one around all operations of a device.
+    ``device.client = MyRunner(device.client)`` puts a runner around all operations of a device.
 
-    A runner around some tensors only also has that client as ``inner``, but is not assigned to the
-    device. The handles that it returns have the runner as their ``client``, so an operation on at
-    least one of them goes to it. It replaces its handles in ``inputs`` by the inner ones and calls
-    ``forward``, which finds the runner for those.
+    A runner can also be put around only some tensors, such as those whose gradients are tracked.
+    Such a runner is not assigned to the device; its ``inner`` is ``device.client``. It returns
+    handles whose ``client`` is the runner itself, and therefore receives every operation with at
+    least one of these handles as an input. It replaces them in ``inputs`` by the inner handles and
+    calls ``forward``, which passes the operation to the right runner.
     """
 
     def __init__(self, inner: RunnerClient) -> None:
@@ -34,24 +35,24 @@ class ForwardingRunner:
 
     @property
     def device(self) -> Any:
-        """The device of the runners inside."""
+        """The device of the inner runner."""
         return self.inner.device
 
     @property
     def session(self) -> Session:
-        """The session of the runners inside."""
+        """The session of the inner runner."""
         return self.inner.session
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return whether ``other`` is inside."""
+        """Return whether this runner forwards to ``other``, directly or not."""
         return self.inner is other or self.inner.is_around(other)
 
     def forward(
         self, signature: Signature, inputs: Sequence[TensorHandle]
     ) -> tuple[TensorHandle, ...]:
-        """Issue an operation on handles of the runners inside, by the outermost of those.
+        """Issue an operation on handles of inner runners, by the outermost of these runners.
 
-        Raises ``DeviceMismatch`` where they are of different devices.
+        Raises ``DeviceMismatch`` if the handles belong to different devices.
         """
         runner = outermost(inputs) if inputs else self.inner
         if runner is None:

@@ -1,9 +1,9 @@
-"""Interfaces of runners and sessions, and the handles by which runners know tensors.
+"""Interfaces of runners and sessions, and the handles of tensors that runners exchange.
 
-A device has a stack of runners. The innermost one (``stack.py``) turns handles into the ids that
-a ``Session`` deals in. Graph capture, automatic differentiation, fusion and recorders stand around
-it: each sees what the program does as calls of ``RunnerClient`` methods, and may record, change or
-forward them. The names of the methods are those of Burn's ``RunnerClient``.
+A device has a stack of runners. The innermost one (``stack.py``) converts handles to the tensor ids
+of a ``Session``. Recorders, and in future graph capture, automatic differentiation and fusion, are
+further runners around it. Each operation of the program calls a ``RunnerClient`` method of the
+outermost runner, which may record, change or forward the call. The method names are Burn's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["RunnerClient", "Session", "TensorHandle"]
 
 
 class TensorHandle:
-    """The program's reference to one tensor of a session; the server frees it with the last one.
+    """The program's reference to one tensor of a session.
 
-    ``client`` is the runner that sees what is done with the tensor: the device's whole stack, or
-    one that tracks this tensor. The latter may have handles of a class of their own, derived from
-    this one.
+    When the handle is garbage-collected, the server frees the tensor. ``client`` receives the
+    operations on the tensor: it is the device's ``RunnerStack``, or a runner that tracks this
+    tensor and may use a subclass of this class.
     """
 
     __slots__ = ("client", "id", "spec")
@@ -44,8 +44,8 @@ class TensorHandle:
 class RunnerClient(Protocol):
     """Runs operations on one device, in the order in which they are issued.
 
-    Only reads and syncs return something to wait for. Everything else returns at once, and a
-    failure is reported through the tensors that it concerns.
+    Only reads, syncs and dtype queries return a value to wait for. All other methods return at
+    once; the failure of an operation is raised when its outputs are read.
     """
 
     @property
@@ -126,7 +126,7 @@ class Session(Protocol):
 
     @property
     def transfer_domain(self) -> str | None:
-        """Sessions of the same domain fetch tensors from each other by transfer id."""
+        """The domain: sessions of one domain fetch tensors from each other by transfer id."""
         ...
 
     @property

@@ -58,10 +58,11 @@ class Pending(Generic[T]):
         self._finish(None, error)
 
     def on_done(self, callback: Callable[[Pending[T]], object]) -> None:
-        """Call ``callback(self)`` once: now if the value is here, else in the thread that delivers.
+        """Call ``callback(self)`` once: now if the value has arrived, else when it arrives.
 
-        An exception that the callback raises is logged and otherwise ignored, as
-        ``concurrent.futures`` does: that thread delivers the values of others too.
+        The thread that delivers the value makes the call. An exception that the callback raises is
+        logged and otherwise ignored, as in ``concurrent.futures``, because that thread also
+        delivers other values.
         """
         self._callbacks.append(callback)
         if self._outcomes:
@@ -83,7 +84,7 @@ class Pending(Generic[T]):
             else:
                 self.wait(timeout_seconds)
         if not self._outcomes:
-            raise TimeoutError(f"no answer within {timeout_seconds} seconds")
+            raise TimeoutError(f"no reply within {timeout_seconds} seconds")
         value, error = self._outcomes[0]
         if error is not None:
             raise error
@@ -104,7 +105,7 @@ class Pending(Generic[T]):
                 future.set_result(None)
 
         def deliver(_: Pending[T]) -> None:
-            # A program may have closed the loop before the answer arrived.
+            # The program may have closed the loop before the value arrived.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
@@ -121,8 +122,8 @@ class Pending(Generic[T]):
 
     def _call_back(self) -> None:
         """Call each callback that no other thread has taken."""
-        # ``on_done`` appends a callback before it looks for an outcome, and an outcome is appended
-        # before this looks for callbacks: whichever comes second calls.
+        # ``on_done`` appends a callback and then looks for an outcome. A delivery appends the
+        # outcome and then looks for callbacks. So whichever of the two comes second makes the call.
         while self._callbacks:
             try:
                 callback = self._callbacks.popleft()

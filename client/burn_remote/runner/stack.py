@@ -1,9 +1,9 @@
 """The stack of runners of one device: the innermost one and those around it.
 
-Every handle of a program belongs to the stack, whatever runners it has: a runner that is added
-later also sees what is done with earlier tensors. Handles of tensors that a runner creates for
-itself belong to the level that created them: the runners around it see neither their operations
-nor their drops.
+The handles of a program belong to the stack, not to one of its runners. So a runner that is added
+later also receives operations on tensors that existed before. A runner may create tensors for
+itself. Their handles belong to its level of the stack, and the runners around that level see
+neither operations on these tensors nor their drops.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RunnerStack", "outermost"]
 
-# When an exposed tensor that nobody fetched is freed. A longer time would hold tensors longer for a
-# target that died; with a shorter one, a target with a long queue would come too late.
+# An exposed tensor that nobody has fetched is freed after this time. A longer time would hold
+# tensors longer for a target that died; a shorter one would fail the fetches of a target with a
+# long queue.
 EXPIRES_SECONDS: Final = 300.0
 # How long closing a device waits for the tensors that others still fetch from it: as long as a
 # server waits for a tensor to be exposed.
@@ -37,11 +38,12 @@ MOVES_SECONDS: Final = 30.0
 class SessionRunner:
     """The innermost runner: it owns the handles of a session, its drops, moves and fetches.
 
-    Moves take no lock of their own, so a frozen server delays no move between others; and sessions
-    wait for each other's tensors cannot deadlock. A session waits only in an operation behind a
-    fetch, and the expose for that fetch was issued before the fetch. If that expose is itself
-    behind another fetch in its session, then that fetch was issued earlier still. Around a cycle
-    of waiting sessions, the issue times of the fetches would decrease forever.
+    Moves need no lock, so a server that does not respond delays no move between other servers.
+
+    Sessions that wait for each other's tensors cannot deadlock. A session waits only at an
+    operation that needs a fetched tensor, and the expose for a fetch is issued before the fetch. If
+    the source executes that expose only after a fetch of its own, this second fetch was issued even
+    earlier. In a cycle of waiting sessions, the issue times would decrease forever.
     """
 
     __slots__ = ("_execute", "_owner", "_targets", "session")
@@ -243,10 +245,10 @@ class Level:
 
 @final
 class RunnerStack:
-    """All runners of a device: the client of the handles that programs hold.
+    """All runners of a device. It is the ``client`` of the handles that programs hold.
 
-    Its operations are the bound methods of the outermost runner, so a call through a stack of one
-    runner costs nothing extra.
+    Its methods are the bound methods of the outermost runner, so a stack of a single runner adds no
+    cost to a call.
     """
 
     __slots__ = (
@@ -298,9 +300,9 @@ class RunnerStack:
     def put_around(self, runner: RunnerClient) -> None:
         """Make a runner the outermost one: it sees all later operations.
 
-        It forwards to the level that was the outermost before. If ``runner`` is a level of this
-        stack, the runners around that level are removed. No other thread may use the device
-        meanwhile.
+        The runner must forward to the level that was the outermost before. If ``runner`` is a level
+        of this stack, the runners around that level are removed. No other thread may use the device
+        during this call.
         """
         self.outermost = runner if isinstance(runner, Level) else Level(self, runner)
         self._bind()
@@ -329,10 +331,10 @@ class RunnerStack:
 
 
 def outermost(handles: Sequence[TensorHandle]) -> RunnerClient | None:
-    """Return the runner, among those of the handles, that is around all others.
+    """Return the runner that receives an operation on these handles.
 
-    It sees an operation on these tensors. ``None``: there is no such runner, for example because
-    the tensors are on different devices.
+    It is the one of the handles' clients that is around all others. Returns ``None`` if there is no
+    such client, for example because the tensors are on different devices.
     """
     found = handles[0].client
     for handle in handles:

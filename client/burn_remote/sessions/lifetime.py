@@ -24,8 +24,8 @@ __all__ = [
     "weakly",
 ]
 
-# How long an operation may be queued so that others are sent with it. A longer delay would leave
-# the server idle while the program does other work.
+# The time for which an operation may be queued, so that more are sent with it. A longer delay would
+# leave the server idle while the program does other work.
 FLUSH_SECONDS: Final = 0.001
 
 # A batch shares the cost of a frame, some 20 µs on both sides, among its operations. A larger batch
@@ -57,7 +57,7 @@ class Flushable(Protocol):
 
 
 class Flusher:
-    """A thread that flushes one session ``FLUSH_SECONDS`` after it asks, and ends its connection.
+    """The thread that flushes one session ``FLUSH_SECONDS`` after ``schedule``, and closes it.
 
     Each session has its own: a flush may block on a socket that nobody reads, and on a local device
     it executes the operations. Between flushes the thread does not keep the session alive.
@@ -74,7 +74,7 @@ class Flusher:
     def start(self, session: Flushable) -> None:
         """Start the thread; it ends with the session."""
         self._thread.start()
-        # Not at exit: sessions that are alive then are closed in order.
+        # Not at exit: ``_close_all`` closes the sessions that are alive then.
         weakref.finalize(session, self.stop).atexit = False
 
     def schedule(self, session: Flushable) -> None:

@@ -1,4 +1,4 @@
-"""Decides which thread reads a session's socket.
+"""Reception of a session's frames, by the waiting thread or an attendant thread.
 
 The thread that waits for a reply reads the socket itself: handing the reply over from a reader
 thread costs about 40 µs, a third of a round trip. While nobody waits, an attendant thread blocks on
@@ -80,7 +80,7 @@ class Receiver:
                     finally:
                         self._left_at = time.monotonic()
                 finally:
-                    # In a block of its own: Ctrl-C may come with the call above.
+                    # In a separate block, because Ctrl-C may interrupt the call above.
                     self._reading.release()
         finally:
             with self._counting:
@@ -89,7 +89,7 @@ class Receiver:
                 self._wanted.set()
 
     def attend(self) -> None:
-        """Have the attendant read now: no thread waits for the reply that is awaited."""
+        """Have the attendant read now, because no thread waits for a reply that is awaited."""
         self._wanted.set()
 
     def use(self, link: BlockingLink, handle: Callable[[Any], None]) -> None:
@@ -116,8 +116,8 @@ class Receiver:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._read_frame(remaining):
                 return
-        # The link may hold further frames that came with this one. The attendant, which may be
-        # blocked on the socket already, would never see them.
+        # The link's buffer may hold further frames. The attendant, which may already be blocked on
+        # the socket, would not notice them.
         while not self._closed and self._read_frame(0):
             pass
 

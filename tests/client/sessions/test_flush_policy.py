@@ -51,58 +51,56 @@ def outgoing() -> Outgoing:
 
 
 @pytest.fixture
-def departures(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> FlushPolicy:
+def policy(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> FlushPolicy:
     session: Any = "session"
     flusher: Any = NeverFlushing(scheduled)
     return FlushPolicy(session, outgoing, connection, flusher)
 
 
-def add(departures: FlushPolicy, outgoing: Outgoing, made_bytes: int = 0) -> None:
-    with departures.lock:
+def add(policy: FlushPolicy, outgoing: Outgoing, made_bytes: int = 0) -> None:
+    with policy.lock:
         outgoing.task(Seed(0))
-        departures.added(made_bytes)
+        policy.added(made_bytes)
 
 
 def test_a_few_tasks_are_queued_and_schedule_one_flush(
-    departures: FlushPolicy, outgoing: Outgoing, connection: Connection, scheduled: list[object]
+    policy: FlushPolicy, outgoing: Outgoing, connection: Connection, scheduled: list[object]
 ) -> None:
     for _ in range(3):
-        add(departures, outgoing)
+        add(policy, outgoing)
     assert (connection.sent, scheduled) == ([], ["session"])
-    departures.flush_waiting()
-    add(departures, outgoing)
+    policy.flush_waiting()
+    add(policy, outgoing)
     assert (connection.sent, scheduled) == ([3], ["session"] * 2)
 
 
 def test_many_tasks_are_sent_at_once(
-    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
+    policy: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(BATCH_TASKS):
-        add(departures, outgoing)
+        add(policy, outgoing)
     assert connection.sent == [BATCH_TASKS]
 
 
 def test_tasks_with_large_outputs_are_sent_at_once(
-    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
+    policy: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(4):
-        add(departures, outgoing, DROP_BYTES // 2)
+        add(policy, outgoing, DROP_BYTES // 2)
     assert connection.sent == [2, 2]
 
 
-def test_flushing_an_empty_queue_sends_nothing(
-    departures: FlushPolicy, connection: Connection
-) -> None:
-    departures.flush()
+def test_flushing_an_empty_queue_sends_nothing(policy: FlushPolicy, connection: Connection) -> None:
+    policy.flush()
     assert connection.sent == []
 
 
 def test_an_error_is_raised_by_a_flush_and_not_by_a_scheduled_flush(
-    departures: FlushPolicy, outgoing: Outgoing, connection: Connection
+    policy: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
-    add(departures, outgoing)
+    add(policy, outgoing)
     connection.error = ConnectionLost("gone")
-    departures.flush_waiting()
-    departures.flush()
-    with departures.lock, pytest.raises(ConnectionLost, match="gone"):
-        departures.leave()
+    policy.flush_waiting()
+    policy.flush()
+    with policy.lock, pytest.raises(ConnectionLost, match="gone"):
+        policy.send_now()

@@ -26,7 +26,7 @@ DATA = TensorData(bytes(8), (2,), F32)
 
 @pytest.fixture
 def outgoing() -> Outgoing:
-    """A queue in which tensors 1 and 2 exist on the server."""
+    """An empty queue of a session whose tensors 1 and 2 exist on the server."""
     made = Outgoing()
     for tensor in (1, 2):
         made.upload(tensor, DATA)
@@ -35,7 +35,7 @@ def outgoing() -> Outgoing:
 
 
 def taken(outgoing: Outgoing) -> list[Any]:
-    """Every task that leaves now, in order."""
+    """Return the tasks that the queue sends now, in order."""
     return [task for frame in outgoing.take() for task in decode_tasks(frame)]
 
 
@@ -87,7 +87,7 @@ def test_a_read_or_an_expose_may_be_the_last_use(ask: type[Any], outgoing: Outgo
         return Read(request, 1, SPEC) if ask is Read else Expose(1, SPEC, 1, 2**63, 5.0)
 
     outgoing.operation(ADD, [1, 2, 3])
-    outgoing.question(question)
+    outgoing.add_request(question)
     outgoing.drop(1)
     operation, asked, drop = taken(outgoing)
     assert statuses(operation) == ["ReadOnly", "ReadOnly"]
@@ -110,7 +110,7 @@ def test_everything_is_freed_at_the_end(outgoing: Outgoing) -> None:
 
 
 def test_positions_never_repeat(outgoing: Outgoing) -> None:
-    requests = [outgoing.question(lambda request: Read(request, 1, SPEC)) for _ in range(5)]
+    requests = [outgoing.add_request(lambda request: Read(request, 1, SPEC)) for _ in range(5)]
     assert len({*requests, outgoing.next_request()}) == 6
 
 

@@ -43,7 +43,7 @@ class BurnResponses:
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
-        # A failure sent to a request that reports none; the next request that does raises it.
+        # A failure in the reply to a request that reports no failures; the next sync raises it.
         self._unreported: OperationFailed | None = None
 
     def expect(

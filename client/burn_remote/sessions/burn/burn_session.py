@@ -74,7 +74,7 @@ class BurnSession:
             self._connection,
         )  # the thread must not keep the session alive
         self._flusher: Final = Flusher(lambda: connection.close(outgoing.take_drops()))
-        self._departures: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
+        self._policy: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
             store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
@@ -95,7 +95,7 @@ class BurnSession:
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue one operation; see ``Session.execute``."""
         outputs = signature.outputs
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             first = self._next_tensor
             self._next_tensor = end = first + len(outputs)
@@ -104,7 +104,7 @@ class BurnSession:
             self._last_operation = signature, first
             self._connection.traffic.operations += 1
             try:
-                self._departures.added(sum([spec.nbytes for spec in outputs]))
+                self._policy.added(sum([spec.nbytes for spec in outputs]))
             except BaseException:
                 # Ctrl-C during a send: nobody will hold the outputs.
                 for tensor in range(first, end):
@@ -114,7 +114,7 @@ class BurnSession:
 
     def reserve(self) -> int:
         """Return a new tensor id; see ``Session.reserve``."""
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             tensor = self._next_tensor
             self._next_tensor = tensor + 1
@@ -127,18 +127,18 @@ class BurnSession:
         Raises ``UsageError`` for a tensor above the size of a Burn server's largest message: this
         dialect sends a tensor in one message.
         """
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             self._outgoing.upload(tensor, data)
             if memoryview(data.bytes).nbytes > SMALL_UPLOAD_BYTES:
-                self._departures.leave()
+                self._policy.send_now()
             else:
-                self._departures.added()
+                self._policy.added()
 
     def drop(self, tensor: int) -> None:
         """Free a tensor with the next message. Lock-free, because ``__del__`` calls it."""
         self._outgoing.drop(tensor)
-        self._departures.leave_soon()
+        self._policy.send_soon()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -146,12 +146,12 @@ class BurnSession:
         """Request a tensor's elements; see ``Session.read``."""
         pending: Pending[TensorData] = Pending(self)
         stored = self._outgoing.stored(spec)
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             self._connection.traffic.requests += 1
-            request = self._outgoing.question(lambda request: Read(request, tensor, stored))
+            request = self._outgoing.add_request(lambda request: Read(request, tensor, stored))
             self._replies.expect(request, pending, read=(tensor, spec))
-            self._departures.added()
+            self._policy.added()
         self._fail_late()
         return pending
 
@@ -175,13 +175,13 @@ class BurnSession:
         self, question: Callable[[int], Sync | QueryDType], *, reports_failures: bool = True
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             request = self._outgoing.next_request()
             self._connection.traffic.requests += 1
             self._replies.expect(request, pending, reports_failures=reports_failures)
             self._outgoing.task(question(request), request)
-            self._departures.added()
+            self._policy.added()
         self._fail_late()
         return pending
 
@@ -194,10 +194,10 @@ class BurnSession:
 
     def seed(self, seed: int) -> None:
         """Set the seed of random numbers; a real server has one for all its sessions."""
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             self._outgoing.task(Seed(seed))
-            self._departures.added()
+            self._policy.added()
 
     def memory_cleanup(self) -> None:
         """Do nothing: Burn 0.21 has no message for it."""
@@ -217,29 +217,29 @@ class BurnSession:
         """
         assert isinstance(transfer, int)  # this dialect has no secret transfer ids
         stored = self._outgoing.stored(spec)
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
-            self._outgoing.question(lambda _: expose)
+            self._outgoing.add_request(lambda _: expose)
         # Its reply follows the expose. So does a sync's, but a sync would consume a failure.
         self.dtype_usage(F32).result()
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
-        with self._departures.lock:
+        with self._policy.lock:
             self._connection.raise_error()
             self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)
-            self._departures.added()
+            self._policy.added()
 
     # -- sending ------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Send queued tasks now."""
-        self._departures.flush()
+        self._policy.flush()
 
     def flush_waiting(self) -> None:
-        """Send queued tasks whose millisecond is over."""
-        self._departures.flush_waiting()
+        """Send queued tasks; the flusher calls this a millisecond after they were queued."""
+        self._policy.flush_waiting()
 
     # -- receiving ----------------------------------------------------------------------------
 
@@ -282,14 +282,14 @@ class BurnSession:
 
     def close(self) -> None:
         """Send queued tasks, free all tensors and end the session. A second call does nothing."""
-        with self._departures.lock, contextlib.suppress(BurnRemoteError):
-            self._departures.leave()
+        with self._policy.lock, contextlib.suppress(BurnRemoteError):
+            self._policy.send_now()
         self._connection.close(self._outgoing.take_drops())
         self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the sockets."""
-        self._departures.lock = threading.Lock()
+        self._policy.lock = threading.Lock()
         self._connection.abandon(
             ClosedDevice(
                 f"the connection to {self._connection.address} belongs to the parent process; "

@@ -1,7 +1,7 @@
 """Policy for sending the queued tasks of a Burn session.
 
-Tasks are sent in groups: when many are queued, when much memory is to be freed on the server, when
-a thread waits for a response, and otherwise after a millisecond.
+Tasks are sent in groups: when many are queued, when drops in the queue would free much memory on
+the server, when a thread waits for a response, and at the latest after a millisecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FlushPolicy"]
 
 
 class FlushPolicy:
-    """Sends a session's queue. ``lock`` guards both of them, and the order of tasks."""
+    """Sends a session's queue. ``lock`` guards this object, the queue, and the order of tasks."""
 
     def __init__(
         self,
@@ -37,21 +37,21 @@ class FlushPolicy:
         self._is_scheduled = False
 
     def added(self, made_bytes: int = 0) -> None:
-        """Note a queued task whose outputs take ``made_bytes``. The caller holds the lock."""
+        """Account for a queued task with outputs of ``made_bytes``. The caller holds the lock."""
         self._undropped_bytes += made_bytes
         if len(self._outgoing) >= BATCH_TASKS or self._undropped_bytes >= DROP_BYTES:
-            self.leave()
+            self.send_now()
         else:
-            self.leave_soon()
+            self.send_soon()
 
-    def leave(self) -> None:
+    def send_now(self) -> None:
         """Send the queue now; the caller holds the lock. Raises the session's final error."""
         self._undropped_bytes = 0
         frames = self._outgoing.take()
         if frames:
             self._connection.send(frames)
 
-    def leave_soon(self) -> None:
+    def send_soon(self) -> None:
         """Schedule a send within a millisecond. Lock-free, because ``__del__`` calls it."""
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -61,10 +61,10 @@ class FlushPolicy:
         """Send the queue now. Raises the error that ended the session."""
         with self.lock:
             if self._connection.error is None:
-                self.leave()
+                self.send_now()
 
     def flush_waiting(self) -> None:
-        """Send the queue when its millisecond is over."""
+        """Send the queue; the flusher calls this a millisecond after ``send_soon``."""
         self._is_scheduled = False
         # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):

@@ -54,7 +54,7 @@ class _Invocation:
         return self.template.write(self.tensors, self.last, tail, pack)
 
 
-class _Question:
+class _QueuedRequest:
     """A queued read or expose."""
 
     __slots__ = ("last", "request", "task")
@@ -75,7 +75,7 @@ class Outgoing:
     """The queue of frames. Any thread may call ``drop``; all other methods need the lock."""
 
     def __init__(self) -> None:
-        # The server's dtype for truth values; programs see only ``BOOL``.
+        # The server's dtype for bools; programs see only ``BOOL``.
         self.bool_store: DType = BOOL
         self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
         self._position = 0
@@ -101,10 +101,10 @@ class Outgoing:
             self._last_uses[tensors[index]] = (invocation, index)
         self._live.update(tensors[count:])
 
-    def question(self, ask: Callable[[int], Read | Expose]) -> int:
+    def add_request(self, ask: Callable[[int], Read | Expose]) -> int:
         """Add a task that uses a tensor and needs a request id; return the id."""
         request = self.next_request()
-        question = _Question(ask(request), request)
+        question = _QueuedRequest(ask(request), request)
         self._waiting.append(question)
         self._last_uses[question.task.tensor] = (question, 0)
         return request

@@ -1,8 +1,8 @@
 """The client's end of a session: sends frames, and resumes over a new link after a break.
 
 ``protocol/…/session_states.py`` decides what happens; this module performs it. When the link
-breaks, a thread dials again within the session's lease, tells the server which frames arrived, and
-sends the frames that the server lacks again. The program sees only a delay.
+breaks, a thread dials again within the session's lease and tells the server which frames arrived.
+Then it sends the frames that the server lacks once more. The program notices only a delay.
 
 Two locks: ``_sending`` keeps the order of what is sent and may be held while a send blocks.
 ``_changed`` guards the state and is never held across I/O, so receiving never waits for sending.
@@ -54,8 +54,8 @@ CLIENT_NAME: Final = "burn_remote (Python)"
 # clients of a restarted server do not all come at once.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# A port that refuses connections for this long no longer belongs to a server. Sessions live in the
-# server's process, so the session is lost.
+# If a port refuses connections for this long, its server has ended. Sessions live in the server's
+# process, so the session is lost.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
 # The pause doubles after each run of this many consecutive resumes without progress.
@@ -69,9 +69,9 @@ def _nothing() -> None:
 class Connection:
     """One session's connection.
 
-    ``handle(frame, link)`` receives each frame with the number of its link, and ``lost`` the error
-    that ended the session. A thread that must not send calls ``due`` when ``acknowledge`` should be
-    called soon.
+    ``handle(frame, link)`` is called with each frame and the number of its link, and ``lost`` with
+    the error that ended the session. A thread that must not send calls ``due``, so that another
+    thread calls ``acknowledge`` soon.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Connection:
             return self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
-        """Discard frames that the server has. Raises ``ProtocolViolation`` for more than sent."""
+        """Discard frames that the server has. Raises ``ProtocolViolation`` beyond those sent."""
         if self._is_resumable:
             with self._changed:
                 self._end.acknowledge(received)
@@ -151,13 +151,14 @@ class Connection:
     ) -> None:
         """Send a session frame, or keep it until the connection is back.
 
-        Blocks while the replay window is full: that is the backpressure. After an interrupt,
-        ``handover`` says whether the frame counts as sent; it arrives once if it does, else never.
+        Blocks while the replay window is full, which gives the program backpressure. After an
+        interrupt, ``handover`` tells whether the frame counts as sent. If it does, it arrives once,
+        otherwise never.
         Raises the session's error once it has ended.
         """
         handover = handover or Handover()
         while not self._send_if_room(frame, payload, handover):
-            # Without the sending lock: resuming, which makes room, needs it.
+            # Not under the sending lock, because resuming, which makes room, needs it.
             with self._changed:
                 self._changed.wait_for(self._has_room)
 
@@ -225,8 +226,10 @@ class Connection:
         return True
 
     def _beat(self) -> None:
-        """Have a frame sent after each keepalive interval: its checksum reveals frames that were
-        lost before it. Called by receiving threads, which must not send."""
+        """Have another thread send a frame, because the receiving threads that call this must not.
+
+        Called after each keepalive interval. The frame's checksum reveals frames lost before it.
+        """
         self._beat_due = True
         self._due()
 
@@ -327,7 +330,8 @@ class Connection:
                 _say_closing(link)
                 link.close()
                 return
-            # Receiving starts first: the server may have to send before it can read all of this.
+            # Receiving starts before sending, because the server may have to send before it can
+            # read all frames that are sent again.
             self.receiver.use(link, self._handler())
             for frame, payload in again:
                 if not self._pass_on(link, frame, None if payload is None else memoryview(payload)):

@@ -1,7 +1,8 @@
 """Sessions in the native dialect.
 
-The calling thread encodes tasks directly into a batch and sends the batch when it is full. A send
-that blocks is the backpressure. One lock keeps the sending order; replies are received without it.
+The calling thread encodes tasks directly into a batch and sends the batch when it is full. Sending
+blocks if the server is slow, which gives the program backpressure. One lock keeps the order of
+sending; replies are received without it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class NativeSession:
         self._undropped_bytes = 0
         self._signature_table: Final = SignatureTable()
         self._numbered: Final = self._signature_table.known  # cached: each operation looks there
-        # The last batch that was handed over, and how many of the tasks it has.
+        # The last batch that the connection took, and the number of queued tasks in it.
         self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
@@ -295,7 +296,7 @@ class NativeSession:
         dropped, dropping = self._dropped, self._dropping
         while dropped or dropping:
             while dropped and len(dropping) < BATCH_TASKS:
-                # Handed over, then removed: after an interrupt in between a tensor is dropped
+                # Append first, then remove: an interrupt in between makes the session drop a tensor
                 # twice, which servers ignore.
                 dropping.append(dropped[0])
                 dropped.popleft()
@@ -319,11 +320,11 @@ class NativeSession:
             self._forget_sent()
 
     def _forget_sent(self) -> None:
-        """Remove the tasks that the connection has. Repeated if an interrupt came before."""
+        """Remove the tasks that the connection took. Repeated after an interrupt."""
         handover, count = self._leaving
         if handover.is_done and count:
             self._task_bytes = 0
-            # One statement without a call: no interrupt comes in between.
+            # A single statement without a call: an interrupt cannot come in the middle.
             self._tasks, self._leaving = self._tasks[count:], (handover, 0)
 
     def flush(self) -> None:
@@ -333,7 +334,7 @@ class NativeSession:
                 self._flush()
 
     def flush_waiting(self) -> None:
-        """Send queued tasks whose millisecond is over."""
+        """Send queued tasks; the flusher calls this a millisecond after they were queued."""
         self._flush_scheduled = False
         # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):
