@@ -80,9 +80,9 @@ class Outgoing:
         self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
         self._position = 0
         self._dropped: Final[deque[int]] = deque()
-        self._waiting: list[_Invocation | _Question | bytes] = []
+        self._waiting: list[_Invocation | _QueuedRequest | bytes] = []
         # For each tensor that a queued task uses: its last use.
-        self._last_uses: dict[int, tuple[_Invocation | _Question, int]] = {}
+        self._last_uses: dict[int, tuple[_Invocation | _QueuedRequest, int]] = {}
         # By identity: the program's cache of signatures returns the same object for the same call.
         self._templates: dict[int, tuple[OperationTemplate, Signature]] = {}
         # Tensors on the server. A real Burn server keeps those of a client that has disconnected.
