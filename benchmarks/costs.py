@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from burn_remote_protocol.operations.work import estimated
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import TASK_COST
 from support.workloads import DRAWN, Workload, draw
@@ -59,7 +59,7 @@ def calibration() -> float:
 
 def measure(workload: Workload, run: Callable[..., Any], unit: float) -> Measured:
     """Run a call a few times."""
-    cost, workspace = estimated(workload.signature.row.work, workload.signature.call)
+    cost, workspace = estimated(workload.signature.row.estimates, workload.signature.call)
     cost += TASK_COST
     arrays = workload.arrays
     run(*arrays)

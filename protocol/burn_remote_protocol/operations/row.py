@@ -16,16 +16,16 @@ from burn_remote_protocol.operations.fields import Field, Role
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["Call", "Estimate", "Operation", "Row", "Rule", "Signature", "TensorUse", "Work"]
+__all__ = ["Call", "Estimate", "Estimates", "Operation", "Row", "Rule", "Signature", "TensorUse"]
 
 
 class Call(NamedTuple):
-    """The part of an operation that rules see.
+    """The arguments of an operation as its rule and its estimates receive them: shapes, no tensors.
 
     ``inputs`` has one entry per input field in wire order: a spec, ``None`` for an absent optional
     tensor, or a tuple of specs for a list. ``parameters`` maps every other field to its value, the
-    fields of an options struct by their own names. ``requested`` has the outputs that the caller
-    declared, or nothing where it leaves them to the rule.
+    fields of an options struct by their own names. ``requested`` holds the outputs that the caller
+    declared; it is empty if the rule determines them.
     """
 
     inputs: tuple[Any, ...]
@@ -33,20 +33,23 @@ class Call(NamedTuple):
     requested: tuple[TensorSpec, ...] = ()
 
 
-# Returns the outputs in wire order. Where the caller may choose (a target shape, the integer type
-# of indices, the store of a bool), the rule takes it from ``requested`` after checking it.
-# Raises ShapeMismatch or DTypeMismatch.
+# Returns the outputs in wire order. If the caller may choose a property (a target shape, the
+# integer type of indices, the storage of a bool), the rule takes it from ``requested`` and checks
+# it. Raises ShapeMismatch or DTypeMismatch.
 Rule = Callable[[Call], tuple[TensorSpec, ...]]
 
 
-# Computes an estimate for a call whose ``requested`` are its outputs.
+# Computes an estimate from a call whose ``requested`` holds its outputs.
 Estimate = Callable[[Call], int]
 
 
-class Work(NamedTuple):
-    """What an operation takes: ``cost`` in nanoseconds of one core, ``workspace`` in bytes of
-    scratch memory beyond inputs and outputs. ``converts``: tensors of 16-bit floats are computed
-    with as copies of 32 bits, for which both estimates get an addition."""
+class Estimates(NamedTuple):
+    """Estimates of an operation's duration and memory.
+
+    ``cost`` is in nanoseconds of one core, ``workspace`` in bytes of scratch memory in addition to
+    inputs and outputs. ``converts``: the kernel computes with ``float32`` copies of 16-bit floats,
+    which ``estimates.estimated`` adds.
+    """
 
     cost: Estimate
     workspace: Estimate
@@ -56,13 +59,13 @@ class Work(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Row:
     """One variant of the IR: ``family`` and ``name`` as on the wire, its fields in wire order, the
-    rule for the shape and dtype of its outputs, and estimates of what it takes."""
+    rule for the shape and dtype of its outputs, and the estimates of its cost."""
 
     family: str
     name: str
     fields: tuple[Field, ...]
     rule: Rule
-    work: Work
+    estimates: Estimates
 
     def __str__(self) -> str:
         return f"{self.family}.{self.name}" if self.name != self.family else self.name
@@ -72,10 +75,10 @@ class Row:
 class Signature:
     """An operation without the ids of its tensors.
 
-    ``kind`` is the outer name on the wire (``"NumericFloat"``), ``dtype`` the one that some kinds
-    carry beside the variant. ``arguments`` has one entry per field of the row: a ``TensorUse``, a
-    tuple of them for a list, ``None`` for an absent option, or the parameter's value.
-    """
+    ``kind`` is the outer name on the wire (``"NumericFloat"``); ``dtype`` is the dtype that some
+    kinds carry in addition to the variant. ``arguments`` has one entry per field of the row: a
+    ``TensorUse``, a tuple of them for a list, ``None`` for an absent option, or the parameter's
+    value."""
 
     kind: str
     row: Row
@@ -83,7 +86,8 @@ class Signature:
     arguments: tuple[Any, ...]
     call: Call = field(init=False, compare=False, repr=False)
     outputs: tuple[TensorSpec, ...] = field(init=False, compare=False, repr=False)
-    # Present tensors, lists counted one by one: how many ids of an Operation are inputs, outputs.
+    # The input tensors that are present, with the members of lists; an Operation has an id for
+    # each.
     input_uses: tuple[TensorUse, ...] = field(init=False, compare=False, repr=False)
     output_count: int = field(init=False, compare=False, repr=False)
 

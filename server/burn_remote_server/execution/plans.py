@@ -16,10 +16,10 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import check_declared
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, array_shape
@@ -92,7 +92,7 @@ class Plan:
                 (array_shape(use.spec), session.array_dtype(use.spec.dtype))
                 for use in signature.input_uses
             )
-            self.cost, self.workspace_bytes = estimated(signature.row.work, signature.call)
+            self.cost, self.workspace_bytes = estimated(signature.row.estimates, signature.call)
             self.run = _bind(signature, session)
             if self.gives_one and self.output_bytes >= REUSED_BYTES:
                 self._bind_into(signature, session)

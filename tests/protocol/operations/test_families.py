@@ -77,7 +77,7 @@ class TestEveryFamily:
             outputs = [field for field in row.fields if field.role is Role.OUTPUT]
             assert outputs or row is session.DROP
             assert callable(row.rule)
-            assert callable(row.work.cost)
+            assert callable(row.estimates.cost)
 
     def test_the_family_is_the_one_on_the_wire(self, module: ModuleType) -> None:
         for row in module.ROWS:

@@ -10,12 +10,12 @@ import pytest
 from burn_remote_protocol.dtypes import F16, F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families import base, floats, numeric, session
 from burn_remote_protocol.operations.inference import check_declared, infer
 from burn_remote_protocol.operations.row import Call, Row, Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import recorded_operations, recordings
 from support.specs import f32, flags, i32, i64
@@ -57,7 +57,7 @@ def test_the_costs_of_recorded_operations_are_counted() -> None:
     for recording in ("extra.msgpack.xz", "autodiff.msgpack.xz", "tensor.msgpack.xz"):
         for _, wire in recorded_operations(recording):
             signature = decode_operation(wire).signature
-            cost, workspace = estimated(signature.row.work, signature.call)
+            cost, workspace = estimated(signature.row.estimates, signature.call)
             assert cost >= 0, signature
             assert workspace >= 0, signature
             costly += cost > 0

@@ -19,7 +19,7 @@ from burn_remote_protocol.operations.fields import (
     tensors_out,
     usize,
 )
-from burn_remote_protocol.operations.row import Call, Operation, Row, Signature, Work
+from burn_remote_protocol.operations.row import Call, Estimates, Operation, Row, Signature
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.specs import f32, i64
@@ -50,7 +50,7 @@ ROW = Row(
         tensors_out("more"),
     ),
     lambda call: call.requested,
-    Work(nothing, nothing),
+    Estimates(nothing, nothing),
 )
 
 

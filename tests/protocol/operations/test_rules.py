@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from burn_remote_protocol.dtypes import BOOL, F16, F32, I32, I64, U8, DType, QuantScheme
 from burn_remote_protocol.errors import LimitExceeded, UsageError
 from burn_remote_protocol.operations import field_codecs, parameter_codecs
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_protocol.operations.work import estimated
 from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice, TensorSpec, checked_shape
 
 SCHEMES = (
@@ -100,6 +100,6 @@ def test_a_rule_gives_outputs_or_refuses_and_stands_by_its_answer(
     assert all(checked_shape(spec.shape) == spec.shape for spec in outputs)
     # What a rule gives is what may be declared.
     assert row.rule(call._replace(requested=outputs)) == outputs
-    cost, workspace = estimated(row.work, call._replace(requested=outputs))
+    cost, workspace = estimated(row.estimates, call._replace(requested=outputs))
     assert cost >= 0
     assert workspace >= 0

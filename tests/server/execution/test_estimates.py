@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.table import TABLE
-from burn_remote_protocol.operations.work import estimated
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import TASK_COST
 from support.kernels import on_host
@@ -49,7 +49,7 @@ def time_ratio(workload: Workload, run: Callable[..., Any]) -> float:
     """Return the time of a call in units of its estimate."""
     numbers = np.ones(100_000)  # dependent additions, about a nanosecond each
     unit = processor_seconds(lambda: np.cumsum(numbers)) / numbers.size
-    cost, _ = estimated(workload.signature.row.work, workload.signature.call)
+    cost, _ = estimated(workload.signature.row.estimates, workload.signature.call)
     return processor_seconds(lambda: run(*workload.arrays)) / unit / (cost + TASK_COST)
 
 
@@ -88,5 +88,5 @@ def test_no_estimate_is_less_than_a_tenth_of_what_a_call_takes(name: str) -> Non
             ratios.append(context.run(time_ratio, workload, run))
         described = f"{workload.signature.describe()} {workload.signature.call.parameters}"
         assert min(ratios) <= ALLOWED_RATIO, described
-        _, workspace = estimated(workload.signature.row.work, workload.signature.call)
+        _, workspace = estimated(workload.signature.row.estimates, workload.signature.call)
         assert context.run(scratch_bytes, workload, run) <= workspace + MEBIBYTE, described

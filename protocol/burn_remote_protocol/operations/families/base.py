@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     name_of,
     scalar,
@@ -47,52 +47,56 @@ from burn_remote_protocol.operations.rules.movement_rules import (
 )
 from burn_remote_protocol.operations.shared_fields import BINARY, CREATION, SCALAR, UNARY, UPDATES
 
-RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape, work.per_element(2, converts=False))
+RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape, estimates.per_element(2, converts=False))
 SWAP_DIMS: Final = Row(
     "Base",
     "SwapDims",
     (tensor_in("input"), tensor_out("out"), usize("dim1"), usize("dim2")),
     swap_dims,
-    work.VIEW,
+    estimates.VIEW,
 )
 PERMUTE: Final = Row(
     "Base",
     "Permute",
     (tensor_in("input"), tensor_out("out"), usize_list("axes")),
     permute,
-    work.VIEW,
+    estimates.VIEW,
 )
 FLIP: Final = Row(
-    "Base", "Flip", (tensor_in("input"), tensor_out("out"), usize_list("axes")), flip, work.VIEW
+    "Base",
+    "Flip",
+    (tensor_in("input"), tensor_out("out"), usize_list("axes")),
+    flip,
+    estimates.VIEW,
 )
-EXPAND: Final = Row("Base", "Expand", UNARY, expand, work.VIEW)
+EXPAND: Final = Row("Base", "Expand", UNARY, expand, estimates.VIEW)
 UNFOLD: Final = Row(
     "Base",
     "Unfold",
     (tensor_in("input"), tensor_out("out"), usize("dim"), usize("size"), usize("step")),
     unfold,
-    work.per_element(2, converts=False),
+    estimates.per_element(2, converts=False),
 )
 SLICE: Final = Row(
     "Base",
     "Slice",
     (tensor_in("tensor"), slices("ranges"), tensor_out("out")),
     slice_tensor,
-    work.per_element(2, converts=False),
+    estimates.per_element(2, converts=False),
 )
 SLICE_ASSIGN: Final = Row(
     "Base",
     "SliceAssign",
     (tensor_in("tensor"), slices("ranges"), tensor_in("value"), tensor_out("out")),
     slice_assign,
-    work.per_element(3, converts=False),
+    estimates.per_element(3, converts=False),
 )
 SELECT: Final = Row(
     "Base",
     "Select",
     (tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out")),
     select,
-    work.indexed(4),
+    estimates.indexed(4),
 )
 SELECT_ASSIGN: Final = Row(
     "Base",
@@ -106,28 +110,28 @@ SELECT_ASSIGN: Final = Row(
         tensor_out("out"),
     ),
     select_assign,
-    work.updated(30),
+    estimates.updated(30),
 )
 MASK_WHERE: Final = Row(
     "Base",
     "MaskWhere",
     (tensor_in("tensor"), tensor_in("mask"), tensor_in("value"), tensor_out("out")),
     mask_where,
-    work.elementwise(3),
+    estimates.elementwise(3),
 )
 MASK_FILL: Final = Row(
     "Base",
     "MaskFill",
     (tensor_in("tensor"), tensor_in("mask"), scalar("value"), tensor_out("out")),
     mask_fill,
-    work.elementwise(3, converts=True),
+    estimates.elementwise(3, converts=True),
 )
 GATHER: Final = Row(
     "Base",
     "Gather",
     (tensor_in("tensor"), usize("dim"), tensor_in("indices"), tensor_out("out")),
     gather,
-    work.indexed(15, 16),
+    estimates.indexed(15, 16),
 )
 SCATTER: Final = Row(
     "Base",
@@ -141,7 +145,7 @@ SCATTER: Final = Row(
         tensor_out("out"),
     ),
     scatter,
-    work.updated(30),
+    estimates.updated(30),
 )
 SCATTER_ND: Final = Row(
     "Base",
@@ -154,31 +158,31 @@ SCATTER_ND: Final = Row(
         tensor_out("out"),
     ),
     scatter_nd,
-    work.SCATTER_ND,
+    estimates.SCATTER_ND,
 )
 GATHER_ND: Final = Row(
     "Base",
     "GatherNd",
     (tensor_in("data"), tensor_in("indices"), tensor_out("out")),
     gather_nd,
-    work.GATHER_ND,
+    estimates.GATHER_ND,
 )
-EQUAL: Final = Row("Base", "Equal", BINARY, compare(ANY), work.elementwise(2))
-EQUAL_ELEM: Final = Row("Base", "EqualElem", SCALAR, compare_scalar(ANY), work.elementwise(2))
+EQUAL: Final = Row("Base", "Equal", BINARY, compare(ANY), estimates.elementwise(2))
+EQUAL_ELEM: Final = Row("Base", "EqualElem", SCALAR, compare_scalar(ANY), estimates.elementwise(2))
 REPEAT_DIM: Final = Row(
     "Base",
     "RepeatDim",
     (tensor_in("tensor"), usize("dim"), usize("times"), tensor_out("out")),
     repeat_dim,
-    work.per_element(3, converts=False),
+    estimates.per_element(3, converts=False),
 )
 CAT: Final = Row(
-    "Base", "Cat", (tensors_in("tensors"), usize("dim"), tensor_out("out")), cat, work.CAT
+    "Base", "Cat", (tensors_in("tensors"), usize("dim"), tensor_out("out")), cat, estimates.CAT
 )
-CAST: Final = Row("Base", "Cast", UNARY, cast, work.elementwise(6))
-EMPTY: Final = Row("Base", "Empty", CREATION, created(ANY), work.elementwise(1))
-ONES: Final = Row("Base", "Ones", CREATION, created(ANY), work.elementwise(1))
-ZEROS: Final = Row("Base", "Zeros", CREATION, created(ANY), work.elementwise(1))
+CAST: Final = Row("Base", "Cast", UNARY, cast, estimates.elementwise(6))
+EMPTY: Final = Row("Base", "Empty", CREATION, created(ANY), estimates.elementwise(1))
+ONES: Final = Row("Base", "Ones", CREATION, created(ANY), estimates.elementwise(1))
+ZEROS: Final = Row("Base", "Zeros", CREATION, created(ANY), estimates.elementwise(1))
 
 ROWS: Final = (
     RESHAPE, SWAP_DIMS, PERMUTE, FLIP, EXPAND, UNFOLD, SLICE, SLICE_ASSIGN, SELECT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import BOOLS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
@@ -15,10 +15,10 @@ from burn_remote_protocol.operations.rules.elementwise_rules import (
 )
 from burn_remote_protocol.operations.shared_fields import BINARY, UNARY
 
-INTO_FLOAT: Final = Row("Bool", "IntoFloat", UNARY, into_float(BOOLS), work.elementwise(2))
-INTO_INT: Final = Row("Bool", "IntoInt", UNARY, into_int(BOOLS), work.elementwise(2))
-NOT: Final = Row("Bool", "Not", UNARY, same(BOOLS), work.elementwise(1))
-AND: Final = Row("Bool", "And", BINARY, broadcast(BOOLS), work.elementwise(1))
-OR: Final = Row("Bool", "Or", BINARY, broadcast(BOOLS), work.elementwise(1))
+INTO_FLOAT: Final = Row("Bool", "IntoFloat", UNARY, into_float(BOOLS), estimates.elementwise(2))
+INTO_INT: Final = Row("Bool", "IntoInt", UNARY, into_int(BOOLS), estimates.elementwise(2))
+NOT: Final = Row("Bool", "Not", UNARY, same(BOOLS), estimates.elementwise(1))
+AND: Final = Row("Bool", "And", BINARY, broadcast(BOOLS), estimates.elementwise(1))
+OR: Final = Row("Bool", "Or", BINARY, broadcast(BOOLS), estimates.elementwise(1))
 
 ROWS: Final = (INTO_FLOAT, INTO_INT, NOT, AND, OR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     Field,
     optional_tensor_in,
@@ -100,82 +100,94 @@ DEFORMABLE_GRADIENTS: Final = (
     optional_tensor_out("bias_grad"),
 )
 
-CONV1D: Final = Row("Module", "Conv1d", _layer(_options(1)), convolution(1), work.CONVOLUTION)
+CONV1D: Final = Row("Module", "Conv1d", _layer(_options(1)), convolution(1), estimates.CONVOLUTION)
 CONV1D_X_BACKWARD: Final = Row(
-    "Module", "Conv1dXBackward", _gradient(_options(1)), x_backward(1), work.CONVOLUTION_BACKWARD
+    "Module",
+    "Conv1dXBackward",
+    _gradient(_options(1)),
+    x_backward(1),
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV1D_WEIGHT_BACKWARD: Final = Row(
     "Module",
     "Conv1dWeightBackward",
     _gradient(_options(1)),
     weight_backward(1),
-    work.CONVOLUTION_BACKWARD,
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV1D_BIAS_BACKWARD: Final = Row(
-    "Module", "Conv1dBiasBackward", BIAS_GRADIENT, bias_backward(1), work.per_element(3)
+    "Module", "Conv1dBiasBackward", BIAS_GRADIENT, bias_backward(1), estimates.per_element(3)
 )
-CONV2D: Final = Row("Module", "Conv2d", _layer(_options(2)), convolution(2), work.CONVOLUTION)
+CONV2D: Final = Row("Module", "Conv2d", _layer(_options(2)), convolution(2), estimates.CONVOLUTION)
 CONV2D_X_BACKWARD: Final = Row(
-    "Module", "Conv2dXBackward", _gradient(_options(2)), x_backward(2), work.CONVOLUTION_BACKWARD
+    "Module",
+    "Conv2dXBackward",
+    _gradient(_options(2)),
+    x_backward(2),
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV2D_WEIGHT_BACKWARD: Final = Row(
     "Module",
     "Conv2dWeightBackward",
     _gradient(_options(2)),
     weight_backward(2),
-    work.CONVOLUTION_BACKWARD,
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV2D_BIAS_BACKWARD: Final = Row(
-    "Module", "Conv2dBiasBackward", BIAS_GRADIENT, bias_backward(2), work.per_element(3)
+    "Module", "Conv2dBiasBackward", BIAS_GRADIENT, bias_backward(2), estimates.per_element(3)
 )
-CONV3D: Final = Row("Module", "Conv3d", _layer(_options(3)), convolution(3), work.CONVOLUTION)
+CONV3D: Final = Row("Module", "Conv3d", _layer(_options(3)), convolution(3), estimates.CONVOLUTION)
 CONV3D_X_BACKWARD: Final = Row(
-    "Module", "Conv3dXBackward", _gradient(_options(3)), x_backward(3), work.CONVOLUTION_BACKWARD
+    "Module",
+    "Conv3dXBackward",
+    _gradient(_options(3)),
+    x_backward(3),
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV3D_WEIGHT_BACKWARD: Final = Row(
     "Module",
     "Conv3dWeightBackward",
     _gradient(_options(3)),
     weight_backward(3),
-    work.CONVOLUTION_BACKWARD,
+    estimates.CONVOLUTION_BACKWARD,
 )
 CONV3D_BIAS_BACKWARD: Final = Row(
-    "Module", "Conv3dBiasBackward", BIAS_GRADIENT, bias_backward(3), work.per_element(3)
+    "Module", "Conv3dBiasBackward", BIAS_GRADIENT, bias_backward(3), estimates.per_element(3)
 )
 DEFORMABLE_CONV2D: Final = Row(
     "Module",
     "DeformableConv2d",
     (*DEFORMABLE_INPUTS, DEFORMABLE_OPTIONS, tensor_out("out")),
     deformable,
-    work.DEFORMABLE,
+    estimates.DEFORMABLE,
 )
 DEFORMABLE_CONV2D_BACKWARD: Final = Row(
     "Module",
     "DeformableConv2dBackward",
     (*DEFORMABLE_INPUTS, tensor_in("out_grad"), DEFORMABLE_OPTIONS, *DEFORMABLE_GRADIENTS),
     deformable_backward,
-    work.DEFORMABLE_BACKWARD,
+    estimates.DEFORMABLE_BACKWARD,
 )
 CONV_TRANSPOSE1D: Final = Row(
     "Module",
     "ConvTranspose1d",
     _layer(_transpose_options(1)),
     transposed(1),
-    work.TRANSPOSED_CONVOLUTION,
+    estimates.TRANSPOSED_CONVOLUTION,
 )
 CONV_TRANSPOSE2D: Final = Row(
     "Module",
     "ConvTranspose2d",
     _layer(_transpose_options(2)),
     transposed(2),
-    work.TRANSPOSED_CONVOLUTION,
+    estimates.TRANSPOSED_CONVOLUTION,
 )
 CONV_TRANSPOSE3D: Final = Row(
     "Module",
     "ConvTranspose3d",
     _layer(_transpose_options(3)),
     transposed(3),
-    work.TRANSPOSED_CONVOLUTION,
+    estimates.TRANSPOSED_CONVOLUTION,
 )
 
 ROWS: Final = (

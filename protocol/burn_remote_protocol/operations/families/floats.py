@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     boolean,
     name_of,
@@ -35,50 +35,58 @@ from burn_remote_protocol.operations.shared_fields import (
     UNARY,
 )
 
-EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS), work.elementwise(10))
-LOG: Final = Row("Float", "Log", UNARY, same(FLOATS), work.elementwise(10))
-LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS), work.elementwise(15))
+EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS), estimates.elementwise(10))
+LOG: Final = Row("Float", "Log", UNARY, same(FLOATS), estimates.elementwise(10))
+LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS), estimates.elementwise(15))
 ERF: Final = Row(
-    "Float", "Erf", UNARY, same(FLOATS), work.elementwise(60, 16, call_cost=20_000, converts=True)
+    "Float",
+    "Erf",
+    UNARY,
+    same(FLOATS),
+    estimates.elementwise(60, 16, call_cost=20_000, converts=True),
 )
 POWF_SCALAR: Final = Row(
-    "Float", "PowfScalar", SCALAR, same(FLOATS), work.elementwise(40, converts=True)
+    "Float", "PowfScalar", SCALAR, same(FLOATS), estimates.elementwise(40, converts=True)
 )
-SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS), work.elementwise(4))
-COS: Final = Row("Float", "Cos", UNARY, same(FLOATS), work.elementwise(25))
-COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS), work.elementwise(25))
-SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS), work.elementwise(25))
-SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS), work.elementwise(25))
-TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS), work.elementwise(25))
-TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS), work.elementwise(25))
-ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS), work.elementwise(25))
-ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS), work.elementwise(25))
-ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS), work.elementwise(25))
-ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS), work.elementwise(25))
-ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS), work.elementwise(25))
-ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS), work.elementwise(25))
-ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS), work.elementwise(40))
-ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS), work.elementwise(4))
-FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS), work.elementwise(2))
-CEIL: Final = Row("Float", "Ceil", UNARY, same(FLOATS), work.elementwise(2))
-TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS), work.elementwise(2))
+SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS), estimates.elementwise(4))
+COS: Final = Row("Float", "Cos", UNARY, same(FLOATS), estimates.elementwise(25))
+COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS), estimates.elementwise(25))
+SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS), estimates.elementwise(25))
+SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS), estimates.elementwise(25))
+TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS), estimates.elementwise(25))
+TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS), estimates.elementwise(25))
+ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS), estimates.elementwise(40))
+ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS), estimates.elementwise(4))
+FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS), estimates.elementwise(2))
+CEIL: Final = Row("Float", "Ceil", UNARY, same(FLOATS), estimates.elementwise(2))
+TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS), estimates.elementwise(2))
 INTO_INT: Final = Row(
-    "Float", "IntoInt", UNARY, into_int(FLOATS), work.elementwise(10, 12, call_cost=4_000)
+    "Float", "IntoInt", UNARY, into_int(FLOATS), estimates.elementwise(10, 12, call_cost=4_000)
 )
-MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), work.MATMUL)
+MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), estimates.MATMUL)
 CROSS: Final = Row(
     "Float",
     "Cross",
     (tensor_in("lhs"), tensor_in("rhs"), tensor_out("out"), usize("dim")),
     cross,
-    work.elementwise(15, 16, call_cost=5_000),
+    estimates.elementwise(15, 16, call_cost=5_000),
 )
 RANDOM: Final = Row(
-    "Float", "Random", RANDOM_NUMBERS, created(FLOATS), work.elementwise(20, 16, call_cost=5_000)
+    "Float",
+    "Random",
+    RANDOM_NUMBERS,
+    created(FLOATS),
+    estimates.elementwise(20, 16, call_cost=5_000),
 )
-RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS), work.elementwise(3))
-IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS), work.elementwise(2))
-IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS), work.elementwise(2))
+RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS), estimates.elementwise(3))
+IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS), estimates.elementwise(2))
+IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS), estimates.elementwise(2))
 QUANTIZE: Final = Row(
     "Float",
     "Quantize",
@@ -89,9 +97,9 @@ QUANTIZE: Final = Row(
         tensor_out("out"),
     ),
     quantize,
-    work.per_element(20, 16),
+    estimates.per_element(20, 16),
 )
-DEQUANTIZE: Final = Row("Float", "Dequantize", UNARY, dequantize, work.per_element(8, 1))
+DEQUANTIZE: Final = Row("Float", "Dequantize", UNARY, dequantize, estimates.per_element(8, 1))
 GRID_SAMPLE2D: Final = Row(
     "Float",
     "GridSample2d",
@@ -107,9 +115,9 @@ GRID_SAMPLE2D: Final = Row(
         tensor_out("out"),
     ),
     grid_sample,
-    work.GRID_SAMPLE,
+    estimates.GRID_SAMPLE,
 )
-POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS), work.elementwise(40))
+POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS), estimates.elementwise(40))
 
 ROWS: Final = (
     EXP, LOG, LOG1P, ERF, POWF_SCALAR, SQRT, COS, COSH, SIN, SINH, TAN, TANH, ARC_COS, ARC_COSH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     boolean,
     optional_scalar,
@@ -31,42 +31,42 @@ EMBEDDING: Final = Row(
     "Embedding",
     (tensor_in("weights"), tensor_in("indices"), tensor_out("out")),
     embedding,
-    work.indexed(4),
+    estimates.indexed(4),
 )
 EMBEDDING_BACKWARD: Final = Row(
     "Module",
     "EmbeddingBackward",
     (tensor_in("weights"), tensor_in("out_grad"), tensor_in("indices"), tensor_out("out")),
     embedding_backward,
-    work.EMBEDDING_BACKWARD,
+    estimates.EMBEDDING_BACKWARD,
 )
 LINEAR: Final = Row(
     "Module",
     "Linear",
     (tensor_in("x"), tensor_in("weight"), optional_tensor_in("bias"), tensor_out("out")),
     linear,
-    work.LINEAR,
+    estimates.LINEAR,
 )
 LINEAR_X_BACKWARD: Final = Row(
     "Module",
     "LinearXBackward",
     (tensor_in("weight"), tensor_in("output_grad"), tensor_out("out")),
     linear_x_backward,
-    work.LINEAR_X_BACKWARD,
+    estimates.LINEAR_X_BACKWARD,
 )
 LINEAR_WEIGHT_BACKWARD: Final = Row(
     "Module",
     "LinearWeightBackward",
     (tensor_in("x"), tensor_in("output_grad"), tensor_out("out")),
     linear_weight_backward,
-    work.LINEAR_WEIGHT_BACKWARD,
+    estimates.LINEAR_WEIGHT_BACKWARD,
 )
 LINEAR_BIAS_BACKWARD: Final = Row(
     "Module",
     "LinearBiasBackward",
     (tensor_in("output_grad"), tensor_out("out")),
     linear_bias_backward,
-    work.per_element(4, 4),
+    estimates.per_element(4, 4),
 )
 ATTENTION: Final = Row(
     "Module",
@@ -83,7 +83,7 @@ ATTENTION: Final = Row(
         tensor_out("out"),
     ),
     attention,
-    work.ATTENTION,
+    estimates.ATTENTION,
 )
 CTC_LOSS: Final = Row(
     "Module",
@@ -97,7 +97,7 @@ CTC_LOSS: Final = Row(
         tensor_out("out"),
     ),
     ctc_loss,
-    work.CTC,
+    estimates.CTC,
 )
 CTC_LOSS_BACKWARD: Final = Row(
     "Module",
@@ -112,7 +112,7 @@ CTC_LOSS_BACKWARD: Final = Row(
         tensor_out("out"),
     ),
     ctc_loss_backward,
-    work.CTC_BACKWARD,
+    estimates.CTC_BACKWARD,
 )
 
 ROWS: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import scalar, tensor_in, tensor_out
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import INTEGERS, NUMBERS
@@ -35,110 +35,136 @@ from burn_remote_protocol.operations.shared_fields import (
     UNARY,
 )
 
-ADD: Final = Row("Numeric", "Add", BINARY, broadcast(NUMBERS), work.elementwise(2))
+ADD: Final = Row("Numeric", "Add", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
 ADD_SCALAR: Final = Row(
-    "Numeric", "AddScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+    "Numeric", "AddScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
 )
-SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(NUMBERS), work.elementwise(2))
+SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
 SUB_SCALAR: Final = Row(
-    "Numeric", "SubScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+    "Numeric", "SubScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
 )
-DIV: Final = Row("Numeric", "Div", BINARY, broadcast(NUMBERS), work.elementwise(8, integers=9))
+DIV: Final = Row("Numeric", "Div", BINARY, broadcast(NUMBERS), estimates.elementwise(8, integers=9))
 DIV_SCALAR: Final = Row(
-    "Numeric", "DivScalar", SCALAR, same(NUMBERS), work.elementwise(8, integers=9, converts=True)
+    "Numeric",
+    "DivScalar",
+    SCALAR,
+    same(NUMBERS),
+    estimates.elementwise(8, integers=9, converts=True),
 )
-REM: Final = Row("Numeric", "Rem", BINARY, broadcast(NUMBERS), work.elementwise(40))
+REM: Final = Row("Numeric", "Rem", BINARY, broadcast(NUMBERS), estimates.elementwise(40))
 REM_SCALAR: Final = Row(
-    "Numeric", "RemScalar", SCALAR, same(NUMBERS), work.elementwise(40, converts=True)
+    "Numeric", "RemScalar", SCALAR, same(NUMBERS), estimates.elementwise(40, converts=True)
 )
-MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(NUMBERS), work.elementwise(2))
+MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
 MUL_SCALAR: Final = Row(
-    "Numeric", "MulScalar", SCALAR, same(NUMBERS), work.elementwise(2, converts=True)
+    "Numeric", "MulScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
 )
-ABS: Final = Row("Numeric", "Abs", UNARY, same(NUMBERS), work.elementwise(2))
+ABS: Final = Row("Numeric", "Abs", UNARY, same(NUMBERS), estimates.elementwise(2))
 FULL: Final = Row(
-    "Numeric", "Full", (tensor_out("out"), scalar("value")), created(NUMBERS), work.elementwise(1)
+    "Numeric",
+    "Full",
+    (tensor_out("out"), scalar("value")),
+    created(NUMBERS),
+    estimates.elementwise(1),
 )
 MEAN_DIM: Final = Row(
-    "Numeric", "MeanDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40, 24)
+    "Numeric", "MeanDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40, 24)
 )
-MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(NUMBERS), work.per_element(2))
-SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(NUMBERS), work.per_element(2))
-SUM_DIM: Final = Row("Numeric", "SumDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
-PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(NUMBERS), work.per_element(2))
+MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
+SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
+SUM_DIM: Final = Row(
+    "Numeric", "SumDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+)
+PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
 PROD_DIM: Final = Row(
-    "Numeric", "ProdDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40)
+    "Numeric", "ProdDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
 )
-GREATER: Final = Row("Numeric", "Greater", BINARY, compare(NUMBERS), work.elementwise(2))
+GREATER: Final = Row("Numeric", "Greater", BINARY, compare(NUMBERS), estimates.elementwise(2))
 GREATER_ELEM: Final = Row(
-    "Numeric", "GreaterElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+    "Numeric", "GreaterElem", SCALAR, compare_scalar(NUMBERS), estimates.elementwise(2)
 )
-GREATER_EQUAL: Final = Row("Numeric", "GreaterEqual", BINARY, compare(NUMBERS), work.elementwise(2))
+GREATER_EQUAL: Final = Row(
+    "Numeric", "GreaterEqual", BINARY, compare(NUMBERS), estimates.elementwise(2)
+)
 GREATER_EQUAL_ELEM: Final = Row(
-    "Numeric", "GreaterEqualElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+    "Numeric", "GreaterEqualElem", SCALAR, compare_scalar(NUMBERS), estimates.elementwise(2)
 )
-LOWER: Final = Row("Numeric", "Lower", BINARY, compare(NUMBERS), work.elementwise(2))
+LOWER: Final = Row("Numeric", "Lower", BINARY, compare(NUMBERS), estimates.elementwise(2))
 LOWER_ELEM: Final = Row(
-    "Numeric", "LowerElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+    "Numeric", "LowerElem", SCALAR, compare_scalar(NUMBERS), estimates.elementwise(2)
 )
-LOWER_EQUAL: Final = Row("Numeric", "LowerEqual", BINARY, compare(NUMBERS), work.elementwise(2))
+LOWER_EQUAL: Final = Row(
+    "Numeric", "LowerEqual", BINARY, compare(NUMBERS), estimates.elementwise(2)
+)
 LOWER_EQUAL_ELEM: Final = Row(
-    "Numeric", "LowerEqualElem", SCALAR, compare_scalar(NUMBERS), work.elementwise(2)
+    "Numeric", "LowerEqualElem", SCALAR, compare_scalar(NUMBERS), estimates.elementwise(2)
 )
-ARG_MAX: Final = Row("Numeric", "ArgMax", REDUCE_DIM, arg_reduce_axis, work.positions(4, 100, 16))
-ARG_TOP_K: Final = Row("Numeric", "ArgTopK", REDUCE_DIM, arg_top, work.ranked(8, 24))
-TOP_K: Final = Row("Numeric", "TopK", REDUCE_DIM, top, work.ranked(8, 18))
-ARG_MIN: Final = Row("Numeric", "ArgMin", REDUCE_DIM, arg_reduce_axis, work.positions(4, 100, 16))
-MAX: Final = Row("Numeric", "Max", UNARY, reduce_all(NUMBERS), work.per_element(2))
+ARG_MAX: Final = Row(
+    "Numeric", "ArgMax", REDUCE_DIM, arg_reduce_axis, estimates.positions(4, 100, 16)
+)
+ARG_TOP_K: Final = Row("Numeric", "ArgTopK", REDUCE_DIM, arg_top, estimates.ranked(8, 24))
+TOP_K: Final = Row("Numeric", "TopK", REDUCE_DIM, top, estimates.ranked(8, 18))
+ARG_MIN: Final = Row(
+    "Numeric", "ArgMin", REDUCE_DIM, arg_reduce_axis, estimates.positions(4, 100, 16)
+)
+MAX: Final = Row("Numeric", "Max", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
 MAX_DIM_WITH_INDICES: Final = Row(
     "Numeric",
     "MaxDimWithIndices",
     REDUCE_DIM_WITH_INDICES,
     reduce_axis_with_indices,
-    work.positions(4, 150, 32),
+    estimates.positions(4, 150, 32),
 )
 MIN_DIM_WITH_INDICES: Final = Row(
     "Numeric",
     "MinDimWithIndices",
     REDUCE_DIM_WITH_INDICES,
     reduce_axis_with_indices,
-    work.positions(4, 150, 32),
+    estimates.positions(4, 150, 32),
 )
-MIN: Final = Row("Numeric", "Min", UNARY, reduce_all(NUMBERS), work.per_element(2))
-MAX_DIM: Final = Row("Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
-MIN_DIM: Final = Row("Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS), work.along_rows(3, 40))
-MAX_ABS: Final = Row("Numeric", "MaxAbs", UNARY, reduce_all(NUMBERS), work.per_element(3, 8))
+MIN: Final = Row("Numeric", "Min", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
+MAX_DIM: Final = Row(
+    "Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+)
+MIN_DIM: Final = Row(
+    "Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+)
+MAX_ABS: Final = Row("Numeric", "MaxAbs", UNARY, reduce_all(NUMBERS), estimates.per_element(3, 8))
 MAX_ABS_DIM: Final = Row(
-    "Numeric", "MaxAbsDim", REDUCE_DIM, reduce_axis(NUMBERS), work.per_element(4, 8)
+    "Numeric", "MaxAbsDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.per_element(4, 8)
 )
 CLAMP: Final = Row(
     "Numeric",
     "Clamp",
     (tensor_in("tensor"), scalar("min"), scalar("max"), tensor_out("out")),
     same(NUMBERS),
-    work.elementwise(4, 8, converts=True),
+    estimates.elementwise(4, 8, converts=True),
 )
 INT_RANDOM: Final = Row(
     "Numeric",
     "IntRandom",
     RANDOM_NUMBERS,
     created(INTEGERS),
-    work.elementwise(10, 20, call_cost=5_000),
+    estimates.elementwise(10, 20, call_cost=5_000),
 )
 POWI: Final = Row(
-    "Numeric", "Powi", BINARY, power(NUMBERS), work.elementwise(50, 9, integers=24, converts=True)
+    "Numeric",
+    "Powi",
+    BINARY,
+    power(NUMBERS),
+    estimates.elementwise(50, 9, integers=24, converts=True),
 )
 POWI_SCALAR: Final = Row(
     "Numeric",
     "PowiScalar",
     SCALAR,
     same(NUMBERS),
-    work.elementwise(50, 0, integers=16, converts=True),
+    estimates.elementwise(50, 0, integers=16, converts=True),
 )
-CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
-CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
-CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
-CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), work.along_rows(8, 80))
+CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
+CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
+CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
+CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 
 ROWS: Final = (
     ADD, ADD_SCALAR, SUB, SUB_SCALAR, DIV, DIV_SCALAR, REM, REM_SCALAR, MUL, MUL_SCALAR, ABS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     boolean,
     tensor_in,
@@ -41,79 +41,87 @@ AVERAGE: Final = (boolean("count_include_pad"), boolean("ceil_mode"))
 MAX_1D: Final = (usize("dilation"), boolean("ceil_mode"))
 MAX_2D: Final = (usize_array("dilation", 2), boolean("ceil_mode"))
 
-AVG_POOL1D: Final = Row("Module", "AvgPool1d", (X, *WINDOW_1D, *AVERAGE, OUT), pool(1), work.POOL)
-AVG_POOL2D: Final = Row("Module", "AvgPool2d", (X, *WINDOW_2D, *AVERAGE, OUT), pool(2), work.POOL)
+AVG_POOL1D: Final = Row(
+    "Module", "AvgPool1d", (X, *WINDOW_1D, *AVERAGE, OUT), pool(1), estimates.POOL
+)
+AVG_POOL2D: Final = Row(
+    "Module", "AvgPool2d", (X, *WINDOW_2D, *AVERAGE, OUT), pool(2), estimates.POOL
+)
 AVG_POOL1D_BACKWARD: Final = Row(
     "Module",
     "AvgPool1dBackward",
     (X, GRAD, *WINDOW_1D, *AVERAGE, OUT),
     pool_backward(1),
-    work.POOL_BACKWARD,
+    estimates.POOL_BACKWARD,
 )
 AVG_POOL2D_BACKWARD: Final = Row(
     "Module",
     "AvgPool2dBackward",
     (X, GRAD, *WINDOW_2D, *AVERAGE, OUT),
     pool_backward(2),
-    work.POOL_BACKWARD,
+    estimates.POOL_BACKWARD,
 )
 ADAPTIVE_AVG_POOL1D: Final = Row(
     "Module",
     "AdaptiveAvgPool1d",
     (X, usize("output_size"), OUT),
     adaptive(1),
-    work.ADAPTIVE_POOLING,
+    estimates.ADAPTIVE_POOLING,
 )
 ADAPTIVE_AVG_POOL2D: Final = Row(
     "Module",
     "AdaptiveAvgPool2d",
     (X, usize_array("output_size", 2), OUT),
     adaptive(2),
-    work.ADAPTIVE_POOLING,
+    estimates.ADAPTIVE_POOLING,
 )
 ADAPTIVE_AVG_POOL1D_BACKWARD: Final = Row(
     "Module",
     "AdaptiveAvgPool1dBackward",
     (X, GRAD, OUT),
     adaptive_backward(1),
-    work.ADAPTIVE_POOLING_BACKWARD,
+    estimates.ADAPTIVE_POOLING_BACKWARD,
 )
 ADAPTIVE_AVG_POOL2D_BACKWARD: Final = Row(
     "Module",
     "AdaptiveAvgPool2dBackward",
     (X, GRAD, OUT),
     adaptive_backward(2),
-    work.ADAPTIVE_POOLING_BACKWARD,
+    estimates.ADAPTIVE_POOLING_BACKWARD,
 )
-MAX_POOL1D: Final = Row("Module", "MaxPool1d", (X, *WINDOW_1D, *MAX_1D, OUT), pool(1), work.POOL)
+MAX_POOL1D: Final = Row(
+    "Module", "MaxPool1d", (X, *WINDOW_1D, *MAX_1D, OUT), pool(1), estimates.POOL
+)
 MAX_POOL1D_WITH_INDICES: Final = Row(
     "Module",
     "MaxPool1dWithIndices",
     (X, *WINDOW_1D, *MAX_1D, OUT, OUT_INDICES),
     pool_with_indices(1),
-    work.POOL_WITH_INDICES,
+    estimates.POOL_WITH_INDICES,
 )
 MAX_POOL1D_WITH_INDICES_BACKWARD: Final = Row(
     "Module",
     "MaxPool1dWithIndicesBackward",
     (X, GRAD, INDICES, *WINDOW_1D, *MAX_1D, OUT),
     pool_with_indices_backward(1),
-    work.POOL_INDICES_BACKWARD,
+    estimates.POOL_INDICES_BACKWARD,
 )
-MAX_POOL2D: Final = Row("Module", "MaxPool2d", (X, *WINDOW_2D, *MAX_2D, OUT), pool(2), work.POOL)
+MAX_POOL2D: Final = Row(
+    "Module", "MaxPool2d", (X, *WINDOW_2D, *MAX_2D, OUT), pool(2), estimates.POOL
+)
 MAX_POOL2D_WITH_INDICES: Final = Row(
     "Module",
     "MaxPool2dWithIndices",
     (X, *WINDOW_2D, *MAX_2D, OUT, OUT_INDICES),
     pool_with_indices(2),
-    work.POOL_WITH_INDICES,
+    estimates.POOL_WITH_INDICES,
 )
 MAX_POOL2D_WITH_INDICES_BACKWARD: Final = Row(
     "Module",
     "MaxPool2dWithIndicesBackward",
     (X, GRAD, INDICES, *WINDOW_2D, *MAX_2D, OUT),
     pool_with_indices_backward(2),
-    work.POOL_INDICES_BACKWARD,
+    estimates.POOL_INDICES_BACKWARD,
 )
 
 ROWS: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     optional_usize,
     tensor_in,
@@ -22,7 +22,7 @@ INTERPOLATE: Final = Row(
     "Interpolate",
     (tensor_in("x"), usize_array("output_size", 2), INTERPOLATE_OPTIONS, tensor_out("out")),
     interpolate,
-    work.INTERPOLATE,
+    estimates.INTERPOLATE,
 )
 INTERPOLATE_BACKWARD: Final = Row(
     "Module",
@@ -35,7 +35,7 @@ INTERPOLATE_BACKWARD: Final = Row(
         tensor_out("out"),
     ),
     interpolate_backward,
-    work.INTERPOLATE_BACKWARD,
+    estimates.INTERPOLATE_BACKWARD,
 )
 RFFT: Final = Row(
     "Module",
@@ -48,7 +48,7 @@ RFFT: Final = Row(
         tensor_out("out_im"),
     ),
     rfft,
-    work.FOURIER,
+    estimates.FOURIER,
 )
 IRFFT: Final = Row(
     "Module",
@@ -61,7 +61,7 @@ IRFFT: Final = Row(
         tensor_out("out_signal"),
     ),
     irfft,
-    work.FOURIER,
+    estimates.FOURIER,
 )
 
 ROWS: Final = (INTERPOLATE, INTERPOLATE_BACKWARD, RFFT, IRFFT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from burn_remote_protocol.operations import work
+from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
     string,
     tensor_in,
@@ -21,21 +21,21 @@ from burn_remote_protocol.operations.rules.elementwise_rules import (
     same,
 )
 
-INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY), work.NOTHING)
-DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, work.NOTHING)
+INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY), estimates.NOTHING)
+DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, estimates.NOTHING)
 CUSTOM: Final = Row(
     "Custom",
     "Custom",
     (string("id"), tensors_in("inputs"), tensors_out("outputs")),
     as_declared,
-    work.UNKNOWN,
+    estimates.UNKNOWN,
 )
 ALL_REDUCE: Final = Row(
     "Distributed",
     "AllReduce",
     (tensor_in("tensor"), tensor_out("out")),
     same(NUMBERS),
-    work.elementwise(1),
+    estimates.elementwise(1),
 )
 
 # Operations that no server can carry out, and why.

@@ -21,7 +21,7 @@ DEFORMED: dict[str, Any] = {
 def cost_of(row: Row, inputs: tuple[Any, ...], parameters: Any) -> int:
     """Return the estimated cost of a call with the outputs that the rule gives."""
     call = Call(inputs, parameters)
-    return row.work.cost(call._replace(requested=row.rule(call)))
+    return row.estimates.cost(call._replace(requested=row.rule(call)))
 
 
 @pytest.mark.parametrize(

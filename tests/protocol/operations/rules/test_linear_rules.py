@@ -42,7 +42,7 @@ def test_a_product_has_its_shape_and_costs_its_multiplications(
     row: Row, inputs: Any, expected: TensorSpec, cost: int | None
 ) -> None:
     assert made(row, *inputs) == (expected,)
-    assert row.work.cost(Call(inputs, {}, (expected,))) >= (cost or 0)
+    assert row.estimates.cost(Call(inputs, {}, (expected,))) >= (cost or 0)
 
 
 def test_a_cross_product_broadcasts() -> None:

@@ -115,7 +115,7 @@ def test_a_pooling_costs_what_lies_under_its_windows_and_nothing_for_padding() -
         options = {"kernel_size": kernel, "padding": padding, "stride": 1, "ceil_mode": False}
         call = Call((f32(1, 1, 600),), options | {"dilation": 1})
         outputs = pooling_rows.MAX_POOL1D.rule(call)
-        return pooling_rows.MAX_POOL1D.work.cost(call._replace(requested=outputs))
+        return pooling_rows.MAX_POOL1D.estimates.cost(call._replace(requested=outputs))
 
     assert cost(300, 0) > cost(3, 0) + 297 * 300
     assert cost(2**40, 2**39) < 10 * cost(600, 300)

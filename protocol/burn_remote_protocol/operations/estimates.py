@@ -1,12 +1,13 @@
-"""Estimates of what one operation takes: time (``cost``) and scratch memory (``workspace``).
+"""Estimates of one operation's duration (``cost``) and scratch memory (``workspace``).
 
-A cost is in nanoseconds of one core of a current server; it decides whether an operation may run on
-the server's event loop, and `max_operation_cost` refuses operations by it. It is an upper estimate
-in most cases and must never be less than a tenth of the time taken: `benchmarks/costs.py` measures
-every row. A workspace is in bytes beyond inputs and outputs, of the NumPy kernels.
+A cost is in nanoseconds of one core of a current server. The server decides by it whether an
+operation may run on the event loop, and refuses operations above ``max_operation_cost``. A cost is
+an upper estimate in most cases, and must never be less than a tenth of the real duration:
+``benchmarks/costs.py`` measures every row. A workspace is in bytes, in addition to inputs and
+outputs, for the NumPy kernels.
 
-Estimates are functions of a call whose ``requested`` are its outputs. Rows that work alike share a
-factory; their parameters stand in the row, so that the table shows them.
+Estimates are functions of a ``Call`` whose ``requested`` holds the outputs. Similar rows share a
+factory function; each row passes its own constants, so the table shows them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from burn_remote_protocol.dtypes import BF16, F16
-from burn_remote_protocol.operations.row import Call, Work
+from burn_remote_protocol.operations.row import Call, Estimates
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
@@ -59,14 +60,14 @@ __all__ = [
     "updated",
 ]
 
-# Scratch that a kernel over windows allows itself per block of its work.
+# Scratch memory of a windowed kernel (convolution, pooling) per block of its output.
 BLOCK_BYTES: Final = 8 * 2**20
-# A pass of a kernel's own loop: some calls of the array library on views.
+# One iteration of a kernel's Python loop: a few calls of the array library on views.
 PASS_COST: Final = 10_000
 # One call of a kernel that checks its arguments and calls the array library a few times.
 KERNEL_COST: Final = 20_000
-# Two arithmetic operations for each multiplication and addition of a matrix product. NumPy needs
-# a fortieth of that where BLAS can be used, and all of it for integers and odd strides.
+# One multiplication and addition of a matrix product. NumPy takes a fortieth of it with BLAS, and
+# all of it for integers and for strides that BLAS does not support.
 PRODUCT_COST: Final = 2
 # Converting an element from or to 16 bits.
 CONVERSION_COST: Final = 4
@@ -96,15 +97,15 @@ def _output_elements(call: Call) -> int:
     return sum(spec.size for spec in call.requested)
 
 
-def estimated(work: Work, call: Call) -> tuple[int, int]:
-    """Return the cost and the workspace of a call, with those of converting its tensors."""
-    cost, workspace = work.cost(call), work.workspace(call)
-    if work is UNKNOWN:
+def estimated(estimates: Estimates, call: Call) -> tuple[int, int]:
+    """Return the cost and the workspace of a call, including the conversion of its tensors."""
+    cost, workspace = estimates.cost(call), estimates.workspace(call)
+    if estimates is UNKNOWN:
         return cost, workspace
     first = call.inputs[0] if call.inputs else None
-    # Integers of one scale can be moved as they are; all else is computed with numbers.
+    # Only tensors with a single scale can be moved without dequantizing them.
     moves = (
-        not work.converts
+        not estimates.converts
         and type(first) is TensorSpec
         and first.dtype.scheme is not None
         and first.dtype.scheme.level is None
@@ -115,12 +116,12 @@ def estimated(work: Work, call: Call) -> tuple[int, int]:
             workspace += spec.size if moves else FLOAT32_BYTES * spec.size
         elif spec.dtype in (F16, BF16):
             cost += CONVERSION_COST * spec.size
-            workspace += FLOAT32_BYTES * spec.size if work.converts else 0
+            workspace += FLOAT32_BYTES * spec.size if estimates.converts else 0
     return cost, workspace
 
 
 def _width(spec: TensorSpec) -> int:
-    """Return the bytes of an element as a kernel computes with it."""
+    """Return the bytes of an element in the dtype that a kernel computes in."""
     return max(FLOAT32_BYTES, spec.dtype.itemsize)
 
 
@@ -142,10 +143,10 @@ def elementwise(
     integers: int | None = None,
     call_cost: int = 0,
     converts: bool = False,
-) -> Work:
-    """Work of an operation on broadcast elements: per element of the output, and per call.
+) -> Estimates:
+    """Return estimates for broadcasting operations: ``cost`` per output element plus ``call_cost``.
 
-    ``workspace`` is in bytes per element, ``integers`` the same for integer tensors.
+    ``workspace`` is in bytes per output element; ``integers`` replaces it for integer tensors.
     """
 
     def scratch(call: Call) -> int:
@@ -154,36 +155,37 @@ def elementwise(
             each = integers
         return each * _output_elements(call)
 
-    return Work(
+    return Estimates(
         lambda call: call_cost + cost * _output_elements(call) + _input_elements(call),
         scratch,
         converts,
     )
 
 
-def per_element(cost: int, workspace: int = 0, *, converts: bool = True) -> Work:
-    """Work per element of inputs and outputs, where the output may be the smaller."""
-    return Work(
+def per_element(cost: int, workspace: int = 0, *, converts: bool = True) -> Estimates:
+    """Return estimates proportional to the number of all elements, inputs and outputs."""
+    return Estimates(
         lambda call: cost * _elements(call),
         lambda call: workspace * _input_elements(call),
         converts,
     )
 
 
-def along_rows(cost: int, row_cost: int, workspace: int = 0) -> Work:
-    """Work per element of the inputs, and per line along the axis of the operation.
+def along_rows(cost: int, row_cost: int, workspace: int = 0) -> Estimates:
+    """Return estimates for operations along one axis.
 
-    ``workspace`` is in bytes per line.
+    ``cost`` is per element of inputs and outputs, ``row_cost`` per line along the axis, and
+    ``workspace`` in bytes per line.
     """
 
     def total(call: Call) -> int:
         return cost * _elements(call) + row_cost * _lines(call)
 
-    return Work(total, lambda call: workspace * _lines(call))
+    return Estimates(total, lambda call: workspace * _lines(call))
 
 
-def positions(cost: int, row_cost: int, workspace: int) -> Work:
-    """The same for positions along an axis: any but the last is moved to the end by a copy."""
+def positions(cost: int, row_cost: int, workspace: int) -> Estimates:
+    """Return estimates for arg-reductions, which copy the tensor to move the axis to the end."""
     rows = along_rows(cost, row_cost, workspace)
 
     def scratch(call: Call) -> int:
@@ -191,7 +193,7 @@ def positions(cost: int, row_cost: int, workspace: int) -> Work:
         is_last = axis is None or axis == len(spec.shape) - 1
         return rows.workspace(call) + (0 if is_last else _width(spec) * spec.size)
 
-    return Work(rows.cost, scratch)
+    return Estimates(rows.cost, scratch)
 
 
 def _axis(call: Call) -> int | None:
@@ -206,49 +208,49 @@ def _lines(call: Call) -> int:
     return int(spec.size // spec.shape[axis])
 
 
-def ranked(cost: int, workspace: int) -> Work:
-    """Work of sorting along an axis."""
+def ranked(cost: int, workspace: int) -> Estimates:
+    """Return estimates for sorting along an axis."""
 
     def total(call: Call) -> int:
         spec, axis = call.inputs[0], _axis(call)
         length = spec.shape[axis] if axis is not None else spec.size
         return int(cost * spec.size * max(1, length.bit_length()) + 300 * _lines(call))
 
-    return Work(total, lambda call: workspace * call.inputs[0].size)
+    return Estimates(total, lambda call: workspace * call.inputs[0].size)
 
 
-VIEW: Final = Work(_none, _none, converts=False)
+VIEW: Final = Estimates(_none, _none, converts=False)
 NOTHING: Final = VIEW
-# Operations of an operator: so costly that one runs on its session's worker and is timed.
-UNKNOWN: Final = Work(_constant(1_000_000), _none)
+# Custom operations: this cost is high enough that each runs on its session's worker and is timed.
+UNKNOWN: Final = Estimates(_constant(1_000_000), _none)
 
 
 # -- movement and indices -------------------------------------------------------------------------
 
-CAT: Final = Work(
+CAT: Final = Estimates(
     lambda call: 2 * _elements(call) + 1_000 * len(call.inputs[0]),
     _none,
     converts=False,
 )
 
 
-def indexed(cost: int, workspace: int = 0) -> Work:
-    """Work of picking elements: per element of the output and per index, checked before use."""
+def indexed(cost: int, workspace: int = 0) -> Estimates:
+    """Return estimates for gathering: per output element and per index, which is checked first."""
 
     def indices(call: Call) -> int:
         return int(call.inputs[1].size)
 
-    return Work(
+    return Estimates(
         lambda call: KERNEL_COST // 4 + cost * _output_elements(call) + 10 * indices(call),
         lambda call: workspace * _output_elements(call) + INDEX_BYTES * indices(call),
         converts=False,
     )
 
 
-def updated(cost: int) -> Work:
-    """Work of replacing or updating elements by index: a copy, then one step per new element.
+def updated(cost: int) -> Estimates:
+    """Return estimates for scattering: a copy of the tensor, then one step per new element.
 
-    ``inputs`` are the tensor, indices and values.
+    The inputs of the call are the tensor, the indices and the values.
     """
 
     def total(call: Call) -> int:
@@ -259,7 +261,7 @@ def updated(cost: int) -> Work:
         _, indices, values = call.inputs
         return int(INDEX_BYTES * (2 * values.size + indices.size))
 
-    return Work(total, workspace)
+    return Estimates(total, workspace)
 
 
 def _embedding_backward_cost(call: Call) -> int:
@@ -267,14 +269,14 @@ def _embedding_backward_cost(call: Call) -> int:
     return int(KERNEL_COST + 2 * weights.size + 30 * grad.size + 10 * indices.size)
 
 
-EMBEDDING_BACKWARD: Final = Work(
+EMBEDDING_BACKWARD: Final = Estimates(
     _embedding_backward_cost,
     lambda call: (
         min(2 * BLOCK_BYTES, 3 * INDEX_BYTES * call.inputs[1].size)
         + 3 * INDEX_BYTES * max(call.inputs[0].shape[-1], call.inputs[2].size)
     ),
 )
-GATHER_ND: Final = Work(
+GATHER_ND: Final = Estimates(
     lambda call: (
         KERNEL_COST
         + 4 * _output_elements(call)
@@ -284,7 +286,7 @@ GATHER_ND: Final = Work(
     lambda call: 3 * INDEX_BYTES * call.inputs[1].size,
     converts=False,
 )
-SCATTER_ND: Final = Work(
+SCATTER_ND: Final = Estimates(
     lambda call: (
         KERNEL_COST
         + 2 * call.inputs[0].size
@@ -302,20 +304,20 @@ SCATTER_ND: Final = Work(
 def _matmul_cost(call: Call) -> int:
     (out,), lhs = call.requested, call.inputs[0]
     products = math.prod(out.shape[:-2])
-    # Of small matrices, the calls count more than the multiplications.
+    # For small matrices, the overhead of each call exceeds the multiplications.
     return int(max(PRODUCT_COST * out.size * lhs.shape[-1], out.size + 500 * products))
 
 
 def _matmul_workspace(call: Call) -> int:
-    # Integers are multiplied as float64 where that is exact.
+    # Integers are multiplied as float64 where the result is exact.
     (out,) = call.requested
     if not out.dtype.is_integer:
         return 0
     return 8 * (_input_elements(call) + 2 * out.size)
 
 
-MATMUL: Final = Work(_matmul_cost, _matmul_workspace)
-LINEAR: Final = Work(
+MATMUL: Final = Estimates(_matmul_cost, _matmul_workspace)
+LINEAR: Final = Estimates(
     lambda call: (
         KERNEL_COST
         + PRODUCT_COST * call.requested[0].size * call.inputs[1].shape[0]
@@ -323,7 +325,7 @@ LINEAR: Final = Work(
     ),
     lambda call: call.inputs[0].nbytes,
 )
-LINEAR_X_BACKWARD: Final = Work(
+LINEAR_X_BACKWARD: Final = Estimates(
     lambda call: (
         KERNEL_COST
         + PRODUCT_COST * call.inputs[1].size * call.inputs[0].shape[0]
@@ -331,7 +333,7 @@ LINEAR_X_BACKWARD: Final = Work(
     ),
     lambda call: call.inputs[1].nbytes,
 )
-LINEAR_WEIGHT_BACKWARD: Final = Work(
+LINEAR_WEIGHT_BACKWARD: Final = Estimates(
     lambda call: (
         KERNEL_COST
         + PRODUCT_COST * call.inputs[0].size * call.inputs[1].shape[-1]
@@ -354,7 +356,7 @@ def _attention_cost(call: Call) -> int:
     passes = batch * -(-heads // heads_at_once) * -(-queries // queries_at_once)
     passes *= max(1, -(-keys // KEYS_AT_ONCE))
     products = PRODUCT_COST * scores * (query.shape[3] + value.shape[3])
-    # A product of one head is a call of BLAS of its own.
+    # Each head's product is a separate call of BLAS.
     return int(
         KERNEL_COST + products + 30 * scores + 10 * PASS_COST * passes + 1_000 * batch * heads
     )
@@ -367,14 +369,14 @@ def _attention_workspace(call: Call) -> int:
     return int(min(scores, max(2 * BLOCK_BYTES, row)) + 3 * query.nbytes + 3 * value.nbytes)
 
 
-ATTENTION: Final = Work(_attention_cost, _attention_workspace)
+ATTENTION: Final = Estimates(_attention_cost, _attention_workspace)
 
 
 # -- windows --------------------------------------------------------------------------------------
 
 
 def _reaching(sizes: tuple[int, ...], taps: tuple[int, ...], outputs: tuple[int, ...]) -> int:
-    """Count the taps that lie inside the input for any window: each is a pass over an image."""
+    """Count the taps that lie inside the input for at least one window; each costs one pass."""
     return math.prod(
         min(tap, max(1, count) * max(1, size))
         for size, tap, count in zip(sizes, taps, outputs, strict=True)
@@ -397,7 +399,7 @@ def _windows_cost(call: Call, x: TensorSpec, weight: TensorSpec, out: TensorSpec
         else batch * -(-height // max(1, rows_at_once))
     )
     if call.parameters["groups"] > 1 or channels == 1:
-        # A depthwise layer passes over its taps once for each image and block of channels.
+        # A depthwise layer iterates over its taps once per image and block of channels.
         plane = 4 * (positions * max(1, out.shape[1] // max(1, channels)) + math.prod(x.shape[2:]))
         at_once = max(1, BLOCK_BYTES // max(1, plane * _width(x)))
         blocks = max(blocks, batch * -(-channels // at_once))
@@ -416,7 +418,7 @@ def _windows_workspace(call: Call, x: TensorSpec, weight: TensorSpec, out: Tenso
     taps = math.prod(weight.shape[2:])
     row = x.shape[1] * taps * math.prod(out.shape[3:]) * _width(x)
     columns = x.shape[0] * out.shape[2] * row
-    # Weights that are not contiguous are copied, and so is a block's part of the output.
+    # The kernel copies weights that are not contiguous, and a block's part of the output.
     return int(min(columns, max(BLOCK_BYTES, row)) * 2 + weight.nbytes + 2 * BLOCK_BYTES)
 
 
@@ -431,12 +433,12 @@ def _convolution_backward(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpe
 
 
 def _transposed(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    """Return the same of the convolution whose gradient a transposed convolution is."""
+    """Return image, filters and output of the convolution that this one is the gradient of."""
     return call.requested[0], call.inputs[1], call.inputs[0]
 
 
-def _windows(parts: Callable[[Call], tuple[TensorSpec, TensorSpec, TensorSpec]]) -> Work:
-    return Work(
+def _windows(parts: Callable[[Call], tuple[TensorSpec, TensorSpec, TensorSpec]]) -> Estimates:
+    return Estimates(
         lambda call: _windows_cost(call, *parts(call)),
         lambda call: _windows_workspace(call, *parts(call)),
     )
@@ -448,8 +450,11 @@ TRANSPOSED_CONVOLUTION: Final = _windows(_transposed)
 
 
 def _columns(call: Call, out: TensorSpec) -> tuple[int, int, int, int]:
-    """Return sizes of a deformable convolution: the columns of all images, those of one row of
-    windows, the places read per row (each by every channel), and the blocks of rows."""
+    """Return sizes of a deformable convolution.
+
+    They are the elements of all columns, those of the columns of one row of windows, the sampling
+    positions per row (each read for every channel), and the number of blocks of rows.
+    """
     x, weight = call.inputs[0], call.inputs[2]
     taps = math.prod(weight.shape[2:])
     height, width = out.shape[2:]
@@ -488,11 +493,11 @@ def _deformable_workspace(call: Call, out: TensorSpec, factor: int) -> int:
     )
 
 
-DEFORMABLE: Final = Work(
+DEFORMABLE: Final = Estimates(
     lambda call: _deformable_cost(call, call.requested[0], 1),
     lambda call: _deformable_workspace(call, call.requested[0], 1),
 )
-DEFORMABLE_BACKWARD: Final = Work(
+DEFORMABLE_BACKWARD: Final = Estimates(
     lambda call: _deformable_cost(call, call.inputs[5], 3),
     lambda call: _deformable_workspace(call, call.inputs[5], 2),
 )
@@ -506,7 +511,8 @@ def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
 
 
 def _folded(call: Call, x: TensorSpec, out: TensorSpec, cost: int) -> int:
-    """Estimate folding windows axis by axis: as many passes as taps or windows, the fewer."""
+    """Estimate pooling one axis after the other; each takes one pass per tap or per window,
+    whichever are fewer."""
     axes = len(x.shape) - 2
     kernel = _per_axis(call.parameters["kernel_size"], axes)
     dilation = _per_axis(call.parameters.get("dilation", 1), axes)
@@ -527,38 +533,38 @@ def _folded_workspace(x: TensorSpec, out: TensorSpec, element: int) -> int:
     largest = math.prod(x.shape[:2]) * math.prod(
         max(pair) for pair in zip(x.shape[2:], out.shape[2:], strict=True)
     )
-    # Tables of how many elements each window has.
+    # The second term is for tables with the number of elements of each window.
     return element * largest + 8 * INDEX_BYTES * sum(out.shape[2:])
 
 
-POOL: Final = Work(
+POOL: Final = Estimates(
     lambda call: _folded(call, call.inputs[0], call.requested[0], 2),
     lambda call: _folded_workspace(call.inputs[0], call.requested[0], 2 * _width(call.inputs[0])),
 )
-POOL_BACKWARD: Final = Work(
+POOL_BACKWARD: Final = Estimates(
     lambda call: _folded(call, call.inputs[0], call.inputs[1], 3),
     lambda call: _folded_workspace(call.inputs[0], call.inputs[1], 3 * _width(call.inputs[0])),
 )
-POOL_WITH_INDICES: Final = Work(
+POOL_WITH_INDICES: Final = Estimates(
     lambda call: _folded(call, call.inputs[0], call.requested[0], 15),
     lambda call: _folded_workspace(call.inputs[0], call.requested[0], 8 * INDEX_BYTES),
 )
-POOL_INDICES_BACKWARD: Final = Work(
+POOL_INDICES_BACKWARD: Final = Estimates(
     lambda call: 5 * KERNEL_COST + 3 * call.inputs[0].size + 20 * call.inputs[1].size,
     lambda call: (
         (_width(call.inputs[0])) * call.inputs[0].size + 4 * INDEX_BYTES * call.inputs[1].size
     ),
 )
 
-# Entries of the table of one block of an axis, and the bytes of all arrays made of an entry.
+# Entries in the table of one block of an axis, and the bytes of all arrays per entry.
 TABLE_ENTRIES: Final = 65_536
 TABLE_ENTRY_BYTES: Final = 160
 
 
 def _resampled(x: TensorSpec, out: TensorSpec, taps: int, *, covers: bool = False) -> int:
-    """Estimate mapping the axes of an image one after the other, ``taps`` inputs per output.
+    """Estimate resampling the axes of an image one by one, with ``taps`` inputs per output.
 
-    ``covers``: the outputs take all inputs together, however few they are.
+    ``covers``: each input contributes to some output, even if there are few outputs.
     """
     planes = math.prod(x.shape[:2])
     total = 5 * KERNEL_COST
@@ -579,7 +585,7 @@ def _resampled_workspace(x: TensorSpec, out: TensorSpec, taps: int) -> int:
     largest = planes * math.prod(max(pair) for pair in zip(x.shape[2:], out.shape[2:], strict=True))
     longest = max(max(x.shape[2:]), max(out.shape[2:]))
     table = TABLE_ENTRY_BYTES * min(taps * longest, TABLE_ENTRIES)
-    # Of adaptive pooling, where each window starts and stops and how many elements it has.
+    # The last term is for adaptive pooling: the start, end and size of each window.
     return 3 * _width(x) * largest + table + 5 * INDEX_BYTES * sum(out.shape[2:])
 
 
@@ -590,19 +596,19 @@ def _taps(call: Call) -> int:
     return INTERPOLATION_TAPS.get(call.parameters["mode"], 6)
 
 
-INTERPOLATE: Final = Work(
+INTERPOLATE: Final = Estimates(
     lambda call: _resampled(call.inputs[0], call.requested[0], _taps(call)),
     lambda call: _resampled_workspace(call.inputs[0], call.requested[0], _taps(call)),
 )
-INTERPOLATE_BACKWARD: Final = Work(
+INTERPOLATE_BACKWARD: Final = Estimates(
     lambda call: 2 * _resampled(call.inputs[0], call.inputs[1], _taps(call)),
     lambda call: _resampled_workspace(call.inputs[0], call.inputs[1], _taps(call)),
 )
-ADAPTIVE_POOLING: Final = Work(
+ADAPTIVE_POOLING: Final = Estimates(
     lambda call: _resampled(call.inputs[0], call.requested[0], 2, covers=True),
     lambda call: _resampled_workspace(call.inputs[0], call.requested[0], 2),
 )
-ADAPTIVE_POOLING_BACKWARD: Final = Work(
+ADAPTIVE_POOLING_BACKWARD: Final = Estimates(
     lambda call: 2 * _resampled(call.inputs[0], call.inputs[1], 2, covers=True),
     lambda call: _resampled_workspace(call.inputs[0], call.inputs[1], 2),
 )
@@ -619,7 +625,7 @@ def _grid_sample_cost(call: Call) -> int:
     )
 
 
-GRID_SAMPLE: Final = Work(
+GRID_SAMPLE: Final = Estimates(
     _grid_sample_cost,
     lambda call: 8 * call.inputs[0].size + 64 * call.inputs[1].size + 40 * call.requested[0].size,
 )
@@ -633,9 +639,9 @@ def _fourier_cost(call: Call) -> int:
     spec, dim = call.inputs[0], call.parameters["dim"]
     length = max(samples or 0, spec.shape[dim], call.requested[0].shape[dim])
     lines = spec.size // max(1, spec.shape[dim])
-    # A prime length takes three transforms of twice the length or more.
-    work = 15 * length * max(1, length.bit_length())
-    return int(KERNEL_COST + lines * (work + 1_000) + 5 * _elements(call))
+    # A prime length takes three transforms of at least twice the length.
+    transform = 15 * length * max(1, length.bit_length())
+    return int(KERNEL_COST + lines * (transform + 1_000) + 5 * _elements(call))
 
 
 def _fourier_workspace(call: Call) -> int:
@@ -645,7 +651,7 @@ def _fourier_workspace(call: Call) -> int:
     return int(40 * largest + 128 * length)
 
 
-FOURIER: Final = Work(_fourier_cost, _fourier_workspace)
+FOURIER: Final = Estimates(_fourier_cost, _fourier_workspace)
 
 
 def _ctc_states(call: Call) -> tuple[int, int]:
@@ -671,9 +677,9 @@ def _ctc_workspace(call: Call) -> int:
     return min(32 * steps * states, BLOCK_BYTES + 32 * states) + 128 * states
 
 
-CTC: Final = Work(_ctc_cost, _ctc_workspace)
-# All forward variables are kept, in float64.
-CTC_BACKWARD: Final = Work(
+CTC: Final = Estimates(_ctc_cost, _ctc_workspace)
+# The kernel keeps all forward variables, in float64.
+CTC_BACKWARD: Final = Estimates(
     _ctc_backward_cost,
     lambda call: (
         _ctc_workspace(call)
