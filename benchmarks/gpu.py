@@ -142,7 +142,7 @@ def between_gpus() -> None:
         first.sync()
         second.sync()
 
-    seconds = measure(lambda: second.brought(shared, spec, first), sync, 10)
+    seconds = measure(lambda: second.import_shared(shared, spec, first), sync, 10)
     print(f"{'GPU to GPU, 1 GiB':<34}{2**30 / seconds / 1e9:.0f} GB/s")
 
 

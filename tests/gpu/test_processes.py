@@ -14,7 +14,7 @@ import pytest
 import burn_remote as br
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed
 from burn_remote_server.backends import Backend
-from burn_remote_server.transfers.sending import MAX_LOANS
+from burn_remote_server.transfers.outgoing_transfers import MAX_LOANS
 from support.servers import RunningServer, server
 
 pytestmark = pytest.mark.gpu

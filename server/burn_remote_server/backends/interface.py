@@ -187,7 +187,7 @@ class Backend(ABC):
         No copy is made if the memory layout is already that of the wire.
         """
 
-    def brought(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
+    def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         """Copy a shared array from another device and return it as a shared array of this one."""
         data = source.to_bytes(shared, spec.dtype)
         return self.to_device(TensorData(data, spec.shape, spec.dtype))

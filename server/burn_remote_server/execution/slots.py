@@ -61,8 +61,8 @@ class InFlight:
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
         # Usually without a bound: a large tensor may take any time while it makes progress.
-        # ``transfers.throughput_watchdog`` ends fetches that make none, and ``transfers.arrivals``
-        # completes every slot.
+        # ``transfers.throughput_watchdog`` ends fetches that make none, and
+        # ``transfers.download_scheduler`` completes every slot.
         if not self._arrived.wait(self._timeout_seconds):
             seconds = self._timeout_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))

@@ -32,14 +32,14 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.telemetry.counters import Counters, Tally
+from burn_remote_server.telemetry.counters import CounterRegistry, Counters
 from burn_remote_server.telemetry.logs import get_logger
-from burn_remote_server.transfers.arrivals import Arrivals
 from burn_remote_server.transfers.burn_peers import is_expected
-from burn_remote_server.transfers.handovers import Handovers
+from burn_remote_server.transfers.download_scheduler import DownloadScheduler
+from burn_remote_server.transfers.local_fetches import LocalFetches
 from burn_remote_server.transfers.loop_scheduling import Deadlines
+from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peers import Peers
-from burn_remote_server.transfers.sending import Sending
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 
@@ -100,7 +100,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         if exposed.backend is backend:
             slot.complete(exposed.array)
         else:
-            slot.complete(backend.brought(exposed.array, exposed.spec, exposed.backend))
+            slot.complete(backend.import_shared(exposed.array, exposed.spec, exposed.backend))
     except OperationFailed as error:
         slot.fail(error)
     except MemoryError:
@@ -160,7 +160,7 @@ class Device:
             identifier,
             engine,
             interpreter,
-            self.host.tally.open(),
+            self.host.counter_registry.open(),
             inline_cost=settings.inline_cost_limit,
             stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
@@ -183,11 +183,11 @@ class Host:
     ) -> None:
         self.settings: Final = settings
         self.custom: Final = custom
-        self.tally: Final = Tally()
-        self.counters: Final = self.tally.open()
+        self.counter_registry: Final = CounterRegistry()
+        self.counters: Final = self.counter_registry.open()
         self.transfers: Final = Transfers()
-        self.sendings: Final[set[Sending]] = set()
-        self.arrivals: Final = Arrivals(tasks)
+        self.outgoing_transfers: Final[set[OutgoingTransfers]] = set()
+        self.downloads: Final = DownloadScheduler(tasks)
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)
@@ -213,7 +213,7 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         seconds = settings.fetch_timeout_seconds
-        self._handovers: Final = Handovers(self.transfers, seconds, self._not_exposed)
+        self._local_fetches: Final = LocalFetches(self.transfers, seconds, self._not_exposed)
         self._waiting: Final = Deadlines(seconds, self._give_up)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
@@ -227,7 +227,7 @@ class Host:
         Cached memory expires when it is not reused.
         """
         self._expire_transfers()
-        for sending in self.sendings:
+        for sending in self.outgoing_transfers:
             sending.expire()
         for device in self.devices:
             device.backend.expire_memory()
@@ -281,7 +281,7 @@ class Host:
         session.count()
         # Its worker is still freeing tensors; report them as freed already.
         session.counters.tensors = session.counters.tensor_bytes = 0
-        self.tally.close(session.counters)
+        self.counter_registry.close(session.counters)
         self.counters.sessions_closed += 1
 
     def total(self) -> Counters:
@@ -292,7 +292,7 @@ class Host:
         self.counters.transfers_exposed = self.transfers.exposed
         self.counters.transfers_served = self.transfers.served
         self.counters.transfers_expired = self.transfers.expired
-        return self.tally.total()
+        return self.counter_registry.total()
 
     def peer_address(self, index: int) -> str:
         """Return the address at which other servers reach a device of this process."""
@@ -304,18 +304,18 @@ class Host:
 
     def open_fetches(self, owner: object) -> None:
         """Let a session begin fetches; ``owner`` is its outbox."""
-        self._handovers.open(owner)
-        self.arrivals.open(owner)
+        self._local_fetches.open(owner)
+        self.downloads.open(owner)
 
     def end_fetches(self, owner: object) -> None:
         """Fail all fetches of a session that has ended."""
-        self._handovers.end(owner)
-        self.arrivals.end(owner)
+        self._local_fetches.end(owner)
+        self.downloads.end(owner)
 
     def close_fetches(self) -> None:
         """Fail the fetches of all sessions: the server stops."""
-        self._handovers.close()
-        self.arrivals.close()
+        self._local_fetches.close()
+        self.downloads.close()
 
     def start_fetch(self, owner: object, backend: Backend, task: Fetch, slot: InFlight) -> None:
         """Start a fetch, from another session of this process or from a peer. Thread-safe.
@@ -324,7 +324,7 @@ class Host:
         """
         if not self.is_own(task.address):
             fetch = partial(self._fetch_from_peer, owner, backend, task, slot)
-            self.arrivals.begin(owner, slot, fetch)
+            self.downloads.begin(owner, slot, fetch)
             return
 
         def deliver(exposed: Exposed) -> None:
@@ -333,11 +333,11 @@ class Host:
                 return
             # A copy between devices would delay the session that exposed the tensor.
             copy = partial(asyncio.to_thread, hand_over, exposed, task, slot, backend)
-            self.arrivals.begin(owner, slot, copy)
+            self.downloads.begin(owner, slot, copy)
 
         is_number = isinstance(task.transfer, int)
         domain = burn_domain(task.address) if is_number else NATIVE_TRANSFERS
-        self._handovers.begin(owner, slot, transfer_key(domain, task.transfer), deliver)
+        self._local_fetches.begin(owner, slot, transfer_key(domain, task.transfer), deliver)
 
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-__all__ = ["Counters", "Tally"]
+__all__ = ["CounterRegistry", "Counters"]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Counters:
 _NUMBERS: Final = tuple(item.name for item in fields(Counters) if item.name != "failures")
 
 
-class Tally:
+class CounterRegistry:
     """All counters of a process: the open ones and the sum of the closed ones. Thread-safe."""
 
     def __init__(self) -> None:

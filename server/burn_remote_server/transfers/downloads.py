@@ -27,14 +27,14 @@ class Download:
         self.received = 0
         self._backend = backend
         self._upload: Any = None
-        self.owes_answer = True
+        self.awaits_reply = True
         self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
 
     def try_again(self) -> None:
         """Prepare to fetch the missing bytes over another connection."""
         self.done = asyncio.get_running_loop().create_future()
-        self.owes_answer = True
+        self.awaits_reply = True
         self.exposed_bytes = None
         self._may_borrow = True
 
@@ -45,7 +45,7 @@ class Download:
 
     def begin(self, value: Any) -> None:
         """Process the peer's reply: the tensor's spec, whose elements follow, or an error."""
-        self.owes_answer = False
+        self.awaits_reply = False
         if isinstance(value, BurnRemoteError):
             raise transfer_failure(value)
         if not isinstance(value, TensorSpec):

@@ -90,7 +90,7 @@ class PeerConnection:
             if self.error is None and download.exposed_bytes is not None:
                 with contextlib.suppress(ConnectionLost):
                     await self._confirm(request, transfer, download.exposed_bytes)
-            elif self.error is None and download.owes_answer:
+            elif self.error is None and download.awaits_reply:
                 self._abandon(request, transfer)
 
     async def _check_alive(self) -> None:

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from burn_remote_server.telemetry.counters import Counters, Tally
+from burn_remote_server.telemetry.counters import CounterRegistry, Counters
 
 
 def test_the_total_is_the_sum_of_all_writers() -> None:
-    tally = Tally()
-    first, second = tally.open(), tally.open()
+    counter_registry = CounterRegistry()
+    first, second = counter_registry.open(), counter_registry.open()
     first.operations += 2
     second.operations += 3
     first.failures["unsupported"] += 1
     second.failures["unsupported"] += 1
-    assert tally.total().operations == 5
-    assert tally.total().failures == {"unsupported": 2}
+    assert counter_registry.total().operations == 5
+    assert counter_registry.total().failures == {"unsupported": 2}
 
 
 def test_what_a_closed_writer_counted_stays() -> None:
-    tally = Tally()
-    counters = tally.open()
+    counter_registry = CounterRegistry()
+    counters = counter_registry.open()
     counters.batches += 7
     counters.failures["unsupported"] += 1
-    tally.close(counters)
-    tally.close(counters)
-    assert tally.total().batches == 7
-    assert tally.total().failures == {"unsupported": 1}
+    counter_registry.close(counters)
+    counter_registry.close(counters)
+    assert counter_registry.total().batches == 7
+    assert counter_registry.total().failures == {"unsupported": 1}
 
 
 def test_a_total_is_a_copy() -> None:
-    tally = Tally()
-    tally.total().operations += 1
-    assert tally.total().operations == 0
+    counter_registry = CounterRegistry()
+    counter_registry.total().operations += 1
+    assert counter_registry.total().operations == 0
 
 
 def test_every_number_is_added() -> None:

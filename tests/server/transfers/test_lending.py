@@ -21,7 +21,7 @@ from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.transfers import sending
+from burn_remote_server.transfers import outgoing_transfers
 from support.lending import SharingBackend
 from support.link_servers import direct_options, link_over
 
@@ -289,7 +289,7 @@ async def test_a_loan_of_which_nothing_is_heard_ends_without_another_fetch(
         moving = asyncio.create_task(both.moved())
         await asyncio.to_thread(is_copying.wait, 5)
         assert len(SharingBackend.open_loans) == 1
-        monkeypatch.setattr(sending, "LOAN_SECONDS", 0.0)
+        monkeypatch.setattr(outgoing_transfers, "LOAN_SECONDS", 0.0)
         await until(lambda: not SharingBackend.open_loans)
         moving.cancel()
         may_go_on.set()

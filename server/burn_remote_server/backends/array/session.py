@@ -14,12 +14,12 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.core.kernel_forms import (
+    ArraySpec,
     Kernel,
     KernelFamily,
     Parameters,
     PreparedKernel,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.core.precision import in_float32, widened
 from burn_remote_server.backends.array.kernels.custom_kernels import bind_custom
@@ -86,7 +86,7 @@ class ArraySession(BackendSession):
         kernel, low_precision = self._found(signature)
         out = _declared_outputs(signature)
         specs = [use.spec for use in signature.input_uses]
-        seen = [Seen(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
+        seen = [ArraySpec(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
         results = _array_dtypes(out)
         parameters = signature.call.parameters
         widens = not low_precision and any(item.dtype in LOW_PRECISION for item in seen)
@@ -110,7 +110,7 @@ class ArraySession(BackendSession):
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or signature.output_count != 1:
             return None
-        first = Seen(specs[0].shape, self.array_dtype(specs[0].dtype))
+        first = ArraySpec(specs[0].shape, self.array_dtype(specs[0].dtype))
         parameters = signature.call.parameters
         if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and not (
             low_precision or self._keeps_precision(kernel, first, parameters)
@@ -118,7 +118,9 @@ class ArraySession(BackendSession):
             return None  # the kernel computes on float32 copies
         return kernel.prepare_into(first, _declared_outputs(signature), parameters)
 
-    def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
+    def _keeps_precision(
+        self, kernel: PreparedKernel, first: ArraySpec, parameters: Parameters
+    ) -> bool:
         return kernel.keeps_precision(first, parameters)
 
     def _found(self, signature: Signature) -> tuple[Kernel, bool]:

@@ -16,10 +16,10 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.array.core.kernel_forms import (
+    ArraySpec,
     Parameters,
     PreparedKernel,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.kernels.kernel_families import random_families
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
@@ -63,7 +63,7 @@ class CupySession(ArraySession):
             # The current device and stream are per thread; several sessions may share a thread.
             self._gpu.device.use()
             self._stream.use()
-            self._gpu.tidy()
+            self._gpu.release_finished()
 
     def seed(self, seed: int) -> None:
         with contextlib.suppress(DeviceLost), self._faults:
@@ -97,7 +97,9 @@ class CupySession(ArraySession):
     def close(self) -> None:
         self._gpu.give_back_stream(self._stream)
 
-    def _keeps_precision(self, kernel: PreparedKernel, first: Seen, parameters: Parameters) -> bool:
+    def _keeps_precision(
+        self, kernel: PreparedKernel, first: ArraySpec, parameters: Parameters
+    ) -> bool:
         # Few of CuPy's functions accept bfloat16.
         return first.dtype != BFLOAT16 and kernel.keeps_precision(first, parameters)
 
@@ -185,9 +187,9 @@ class CupyBackend(ArrayBackend):
                 stream.wait_event(array.ready)
                 return _copied(array.array, dtype, stream)
 
-    def brought(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
+    def import_shared(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
         if not isinstance(source, CupyBackend):
-            return super().brought(shared, spec, source)
+            return super().import_shared(shared, spec, source)
         with self._faults, source._faults, source._gpu.device, source._gpu.transfers as there:
             there.wait_event(shared.ready)
             whole = source._gpu.shared(cupy.ascontiguousarray(shared.array), there)
@@ -199,7 +201,7 @@ class CupyBackend(ArrayBackend):
             arrived = self._gpu.shared(array, here)
         with source._faults, source._gpu.device:
             there.wait_event(arrived.ready)
-            source._gpu.keep_until_passed(whole.array, there)
+            source._gpu.keep_until_finished(whole.array, there)
         return arrived
 
     # -- memory lent between processes of a host ----------------------------------------------

@@ -74,7 +74,7 @@ class Task:
     result: Shape
 
 
-class _Outline(NamedTuple):
+class _ShapeOnly(NamedTuple):
     """The shape of an array, which is all that the layer checks read."""
 
     shape: Shape
@@ -97,7 +97,7 @@ def task_of(signature: Signature) -> Task | None:
     dtype, options = array_dtype(x.dtype), signature.call.parameters
     if dtype not in FLOATS:
         return None
-    layer = checked_layer(row.name, _Outline(x.shape), _Outline(weight.shape), options)  # type: ignore[arg-type]
+    layer = checked_layer(row.name, _ShapeOnly(x.shape), _ShapeOnly(weight.shape), options)  # type: ignore[arg-type]
     output = (x.shape[0], layer.filters, *layer.windows.outputs)
     if _is_ours(layer, dtype) or not _is_countable(x.shape, weight.shape, output):
         return None

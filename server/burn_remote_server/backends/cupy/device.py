@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import cupy
 
+from burn_remote_server.backends.cupy.event_poller import EventPoller
 from burn_remote_server.backends.cupy.faults import Faults
-from burn_remote_server.backends.cupy.watch import Watch
 from burn_remote_server.backends.interface import Memory
 
 __all__ = ["Gpu", "Shared", "new_event"]
@@ -52,7 +52,7 @@ class _Loan:
         self._stream = stream
 
     def __del__(self) -> None:
-        self._gpu.keep_until_passed(self._what, self._stream)
+        self._gpu.keep_until_finished(self._what, self._stream)
 
 
 class Gpu:
@@ -71,15 +71,15 @@ class Gpu:
             total = int(self.device.mem_info[1])
         self.name: Final = str(properties["name"], "utf-8")
         self.faults: Final = Faults(f"GPU {index} ({self.name})", self._status)
-        self.watch: Final = Watch(self.device, self._event_status)
+        self.event_poller: Final = EventPoller(self.device, self._event_status)
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
         # Any thread appends to this, destructors too, where calling CUDA or taking a lock could
         # deadlock.
-        self._passed_on: Final[deque[tuple[Any, Any]]] = deque()
+        self._to_keep: Final[deque[tuple[Any, Any]]] = deque()
         self._kept: Final[deque[tuple[Any, Any]]] = deque()
-        self._tidying: Final = threading.Lock()
+        self._releasing: Final = threading.Lock()
 
     def _status(self) -> int:
         """Return the GPU's CUDA status, without waiting for queued work."""
@@ -123,24 +123,24 @@ class Gpu:
         pointer = cupy.cuda.MemoryPointer(memory, 0)
         return cupy.ndarray(array.shape, array.dtype, pointer, strides=array.strides)
 
-    def keep_until_passed(self, what: Any, stream: Any) -> None:
+    def keep_until_finished(self, what: Any, stream: Any) -> None:
         """Keep an object alive until a stream has finished the work queued so far."""
-        self._passed_on.append((what, stream))
+        self._to_keep.append((what, stream))
 
-    def tidy(self) -> None:
+    def release_finished(self) -> None:
         """Free everything that no stream uses any more. Almost free if there is nothing."""
-        while self._passed_on:
+        while self._to_keep:
             try:
-                what, stream = self._passed_on.popleft()
+                what, stream = self._to_keep.popleft()
             except IndexError:
                 break
             self._kept.append((stream.record(new_event()), what))
-        if self._kept and self._tidying.acquire(blocking=False):
+        if self._kept and self._releasing.acquire(blocking=False):
             try:
                 while self._kept and self._kept[0][0].done:
                     self._kept.popleft()
             finally:
-                self._tidying.release()
+                self._releasing.release()
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Gpu:
         """Return all unused memory to the driver. Waits for the GPU."""
         with self.device:
             self.device.synchronize()
-            self.tidy()
+            self.release_finished()
             self.pool.free_all_blocks()
             self._persistent.free_all_blocks()
             cupy.get_default_pinned_memory_pool().free_all_blocks()

@@ -10,7 +10,12 @@ from cupyx.scipy.special import erf
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
-from burn_remote_server.backends.array.core.kernel_forms import KernelFamily, Parameters, Run, Seen
+from burn_remote_server.backends.array.core.kernel_forms import (
+    ArraySpec,
+    KernelFamily,
+    Parameters,
+    Run,
+)
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
@@ -34,12 +39,14 @@ class CudaIndexing(BaseIndexing):
 class CudaFunctions(FloatFunctions):
     """Float functions with CUDA's error function."""
 
-    def prepare_erf(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_erf(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the kernel of the error function."""
         run: Run = erf
         return run
 
-    def prepare_erf_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run | None:
+    def prepare_erf_into(
+        self, first: ArraySpec, out: TensorSpec, parameters: Parameters
+    ) -> Run | None:
         """Return ``None``: sessions on a GPU do not reuse input memory."""
         return None
 
@@ -51,7 +58,7 @@ class CudaMasking(BaseMasking):
         """Return the value's elements where the mask is true, else the tensor's."""
         return _chosen(mask, value, tensor)
 
-    def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_mask_fill(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the kernel that puts a scalar where the mask is true."""
         number = scalar_array(CUPY, parameters["value"], first.dtype)
         return lambda tensor, mask: _chosen(mask, number, tensor)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from burn_remote_protocol.errors import BurnRemoteError, DeviceLost
-from burn_remote_server.backends.cupy.watch import NOT_READY
+from burn_remote_server.backends.cupy.event_poller import NOT_READY
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["LOST", "Faults"]

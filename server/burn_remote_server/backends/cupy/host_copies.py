@@ -78,8 +78,8 @@ class Upload:
             target.copy_from_host_async(_address(block), block.size, self._gpu.transfers)
         self._sent += block.size
         self._filled = 0
-        self._gpu.keep_until_passed(block, self._gpu.transfers)
-        self._gpu.tidy()
+        self._gpu.keep_until_finished(block, self._gpu.transfers)
+        self._gpu.release_finished()
 
 
 class Reads:
@@ -165,7 +165,7 @@ class Reads:
             kept.clear()
             deliver(value if status == 0 else self._failed(status))
 
-        self._gpu.watch.call(event, passed)
+        self._gpu.event_poller.call(event, passed)
         return False
 
     def _failed(self, status: int) -> OperationFailed:

@@ -6,7 +6,7 @@ import cupy
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
-from burn_remote_server.backends.array.core.kernel_forms import Parameters, Run, Seen
+from burn_remote_server.backends.array.core.kernel_forms import ArraySpec, Parameters, Run
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
 from burn_remote_server.backends.cupy.products import matmul
 
@@ -18,7 +18,7 @@ class CudaLinearAlgebra(FloatLinearAlgebra):
 
     low_precision = frozenset({"Matmul"})
 
-    def prepare_matmul(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_matmul(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the kernel of matrix products over the last two axes."""
         function: Run = matmul if first.dtype in LOW_PRECISION else cupy.matmul
         return function

@@ -19,7 +19,7 @@ from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 __all__ = ["matmul"]
 
 
-class _Kind(NamedTuple):
+class _GemmTypes(NamedTuple):
     """cuBLAS's names for a dtype and its accumulator, and one and zero in the accumulator."""
 
     elements: int
@@ -28,15 +28,15 @@ class _Kind(NamedTuple):
     zero: Any
 
 
-def _kind(elements: int, sums: int, dtype: Any) -> _Kind:
-    return _Kind(elements, sums, np.ones(1, dtype), np.zeros(1, dtype))
+def _gemm_types(elements: int, sums: int, dtype: Any) -> _GemmTypes:
+    return _GemmTypes(elements, sums, np.ones(1, dtype), np.zeros(1, dtype))
 
 
-_KINDS: Final = {
-    np.dtype(np.float16): _kind(2, 68, np.float32),
-    BFLOAT16: _kind(14, 68, np.float32),
-    np.dtype(np.float32): _kind(0, 68, np.float32),
-    np.dtype(np.float64): _kind(1, 70, np.float64),
+_GEMM_TYPES: Final = {
+    np.dtype(np.float16): _gemm_types(2, 68, np.float32),
+    BFLOAT16: _gemm_types(14, 68, np.float32),
+    np.dtype(np.float32): _gemm_types(0, 68, np.float32),
+    np.dtype(np.float64): _gemm_types(1, 70, np.float64),
 }
 _DEFAULT_ALGORITHM: Final = -1
 
@@ -56,7 +56,12 @@ class _Matrix(NamedTuple):
 def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
     """Return the matrix products over the last two axes; the axes before them broadcast."""
     is_plain = lhs.ndim <= 2 and rhs.ndim <= 2 and out is None
-    if is_plain or lhs.dtype not in _KINDS or lhs.dtype != rhs.dtype or min(lhs.ndim, rhs.ndim) < 2:
+    if (
+        is_plain
+        or lhs.dtype not in _GEMM_TYPES
+        or lhs.dtype != rhs.dtype
+        or min(lhs.ndim, rhs.ndim) < 2
+    ):
         return cupy.matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
     batch = np.broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
     shape = (*batch, lhs.shape[-2], rhs.shape[-1])
@@ -100,18 +105,18 @@ def _call(
 ) -> None:
     rows, inner = lhs.array.shape[-2:]
     columns = rhs.array.shape[-1]
-    kind = _KINDS[out.dtype]
+    types = _GEMM_TYPES[out.dtype]
     width = out.dtype.itemsize
     count, lhs_step, rhs_step, out_step = axis
     # cuBLAS is column-major: it sees all arrays transposed, and the product is transposed too.
     cublas.gemmStridedBatchedEx(
         cupy.cuda.device.get_cublas_handle(), int(rhs.is_transposed), int(lhs.is_transposed),
-        columns, rows, inner, kind.one.ctypes.data,
-        rhs.array.data.ptr + offsets[1] * width, kind.elements, rhs.step, rhs_step,
-        lhs.array.data.ptr + offsets[0] * width, kind.elements, lhs.step, lhs_step,
-        kind.zero.ctypes.data,
-        out.data.ptr + offsets[2] * width, kind.elements, _row_step(out), out_step,
-        count, kind.sums, _DEFAULT_ALGORITHM,
+        columns, rows, inner, types.one.ctypes.data,
+        rhs.array.data.ptr + offsets[1] * width, types.elements, rhs.step, rhs_step,
+        lhs.array.data.ptr + offsets[0] * width, types.elements, lhs.step, lhs_step,
+        types.zero.ctypes.data,
+        out.data.ptr + offsets[2] * width, types.elements, _row_step(out), out_step,
+        count, types.sums, _DEFAULT_ALGORITHM,
     )  # fmt: skip
 
 

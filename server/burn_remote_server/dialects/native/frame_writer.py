@@ -74,7 +74,7 @@ class FrameWriter:
         while not self._stopped and (self._control or len(self._outbox)):
             sent += 1
             if sent % SENT_AT_ONCE == 0:
-                # Sending does not wait while the peer reads as fast.
+                # OutgoingTransfers does not wait while the peer reads as fast.
                 await asyncio.sleep(0)
                 continue  # another connection may serve the session now
             if self._control:

@@ -28,7 +28,7 @@ from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import Host
-from burn_remote_server.transfers.sending import Sending
+from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]
 
@@ -61,13 +61,13 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
 
     writer = FrameWriter(link, outbox, sent)
     await link.send(encode_frame(_peer_welcome(host, version)))
-    sending = Sending(
+    sending = OutgoingTransfers(
         host.transfers,
         "native",
         host.settings.fetch_timeout_seconds,
         borrower=hello.settings.get(MEMORY_SETTING) if host.settings.cuda_ipc else None,
     )
-    host.sendings.add(sending)
+    host.outgoing_transfers.add(sending)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
@@ -92,11 +92,11 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
         await send_closing(link, reason)
     finally:
-        host.sendings.discard(sending)
+        host.outgoing_transfers.discard(sending)
         sending.expose_again()
 
 
-async def _close_when_draining(host: Host, sending: Sending) -> None:
+async def _close_when_draining(host: Host, sending: OutgoingTransfers) -> None:
     """End the connection when the server shuts down and the peer has received its tensors."""
     await host.sessions_ended.wait()
     await sending.finished()
@@ -104,7 +104,11 @@ async def _close_when_draining(host: Host, sending: Sending) -> None:
 
 
 async def _serve_fetch(
-    request: FetchRequest, host: Host, sending: Sending, outbox: NativeOutbox, writer: FrameWriter
+    request: FetchRequest,
+    host: Host,
+    sending: OutgoingTransfers,
+    outbox: NativeOutbox,
+    writer: FrameWriter,
 ) -> None:
     try:
         exposed = sending.declined(request)
@@ -116,7 +120,7 @@ async def _serve_fetch(
         backend, array, spec = exposed.backend, exposed.array, exposed.spec
         loan = None
         if sending.may_lend(request, exposed):
-            with sending.making_loan(exposed):
+            with sending.counting_loan(exposed):
                 loan = await asyncio.to_thread(backend.lend, array, spec.dtype)
         if loan is not None:
             if sending.lend(request, exposed, loan):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import DeviceLost, UnknownTensor
+from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
 from burn_remote_server.backends.cupy.faults import LOST, Faults
-from burn_remote_server.backends.cupy.watch import NOT_READY, Watch
 
 ILLEGAL_ADDRESS = 700
 NO_MEMORY = 2
@@ -114,7 +114,7 @@ def test_the_loss_is_logged_once(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> 
 
 def test_waiters_for_events_of_a_lost_gpu_are_notified(gpu: Gpu) -> None:
     told: queue.Queue[int] = queue.Queue()
-    watch = Watch(gpu, gpu.event_status)
+    watch = EventPoller(gpu, gpu.event_status)
     watch.call(object(), told.put)
     assert gpu.was_asked.wait(PATIENCE_SECONDS)
     assert told.empty()
@@ -141,7 +141,7 @@ def test_waiters_that_start_after_the_loss_are_notified_too(gpu: Gpu) -> None:
         gpu.fail()
     told: queue.Queue[int] = queue.Queue()
     # The thread starts only now and cannot select the lost device.
-    Watch(gpu, gpu.event_status).call(object(), told.put)
+    EventPoller(gpu, gpu.event_status).call(object(), told.put)
     assert told.get(timeout=PATIENCE_SECONDS) == ILLEGAL_ADDRESS
 
 

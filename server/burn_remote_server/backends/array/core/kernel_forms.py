@@ -14,15 +14,15 @@ from burn_remote_server.backends.interface import Kernel, Run
 
 __all__ = [
     "Array",
-    "ByKind",
+    "ArraySpec",
     "Elementwise",
+    "FloatOrInteger",
     "Kernel",
     "KernelFamily",
     "Parameters",
     "Prepared",
     "PreparedKernel",
     "Run",
-    "Seen",
     "WithScalar",
 ]
 
@@ -33,14 +33,14 @@ Array = Any
 Parameters = Mapping[str, Any]
 
 
-class Seen(NamedTuple):
+class ArraySpec(NamedTuple):
     """The shape and the array dtype of a kernel's input."""
 
     shape: Shape
     dtype: Any
 
 
-def _takes_out(function: Run) -> bool:
+def _accepts_out_argument(function: Run) -> bool:
     # Functions of this package that are composed of ufuncs have no ``out`` argument.
     return isinstance(function, np.ufunc)
 
@@ -68,10 +68,10 @@ class PreparedKernel(ABC):
     """A kernel that is prepared once per signature."""
 
     @abstractmethod
-    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         """Return ``run(*tensors)`` for a first tensor of the shape and dtype ``first``."""
 
-    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+    def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.
 
         ``out`` may be one of the tensors, if it has the result's shape and dtype. The kernel must
@@ -79,7 +79,9 @@ class PreparedKernel(ABC):
         """
         return None
 
-    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare_widened(
+        self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters
+    ) -> Run:
         """Return ``run(*tensors)`` for widened tensors.
 
         ``first`` is the first tensor of the session, of low precision; ``wide`` its ``float32``
@@ -87,12 +89,14 @@ class PreparedKernel(ABC):
         """
         return self.prepare(wide, out, parameters)
 
-    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         """Whether the kernel takes low-precision tensors directly and rounds only once."""
         return False
 
     def __call__(self, *tensors: Any, out: Any, **parameters: Any) -> Any:
-        return self.prepare(Seen(tensors[0].shape, tensors[0].dtype), out, parameters)(*tensors)
+        return self.prepare(ArraySpec(tensors[0].shape, tensors[0].dtype), out, parameters)(
+            *tensors
+        )
 
 
 class Prepared(PreparedKernel):
@@ -104,16 +108,16 @@ class Prepared(PreparedKernel):
 
     def __init__(
         self,
-        prepare: Callable[[Seen, Any, Parameters], Run],
-        into: Callable[[Seen, Any, Parameters], Run | None] | None = None,
+        prepare: Callable[[ArraySpec, Any, Parameters], Run],
+        into: Callable[[ArraySpec, Any, Parameters], Run | None] | None = None,
     ) -> None:
         self._prepare = prepare
         self._into = into
 
-    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+    def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return None if self._into is None else self._into(first, out, parameters)
 
-    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         return self._prepare(first, out, parameters)
 
 
@@ -127,33 +131,33 @@ class Elementwise(PreparedKernel):
     def __init__(self, function: Run) -> None:
         self._function = function
 
-    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         return self._function
 
-    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
-        return self._function if _takes_out(self._function) else None
+    def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
+        return self._function if _accepts_out_argument(self._function) else None
 
-    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return True
 
 
-class ByKind(PreparedKernel):
+class FloatOrInteger(PreparedKernel):
     """Two kernels under one name: one for floating-point tensors, one for integers."""
 
     def __init__(self, floats: PreparedKernel, integers: PreparedKernel) -> None:
         self._floats = floats
         self._integers = integers
 
-    def _chosen(self, first: Seen) -> PreparedKernel:
+    def _chosen(self, first: ArraySpec) -> PreparedKernel:
         return self._integers if first.dtype.kind in "iu" else self._floats
 
-    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         return self._chosen(first).prepare(first, out, parameters)
 
-    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+    def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return self._chosen(first).prepare_into(first, out, parameters)
 
-    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return self._chosen(first).keeps_precision(first, parameters)
 
 
@@ -169,7 +173,7 @@ class WithScalar(PreparedKernel):
         self._function = function
         self._rounds_scalar = rounds_scalar
 
-    def prepare(self, first: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         function = self._function
         number = scalar_array(self._xp, parameters["rhs"], first.dtype)
 
@@ -178,9 +182,9 @@ class WithScalar(PreparedKernel):
 
         return run
 
-    def prepare_into(self, first: Seen, out: Any, parameters: Parameters) -> Run | None:
+    def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         function = self._function
-        if not _takes_out(function):
+        if not _accepts_out_argument(function):
             return None
         number = scalar_array(self._xp, parameters["rhs"], first.dtype)
 
@@ -189,10 +193,12 @@ class WithScalar(PreparedKernel):
 
         return run
 
-    def prepare_widened(self, first: Seen, wide: Seen, out: Any, parameters: Parameters) -> Run:
+    def prepare_widened(
+        self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters
+    ) -> Run:
         if self._rounds_scalar:
             parameters = {**parameters, "rhs": rounded(parameters["rhs"], first.dtype)}
         return self.prepare(wide, out, parameters)
 
-    def keeps_precision(self, first: Seen, parameters: Parameters) -> bool:
+    def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return self._rounds_scalar or is_exact(parameters["rhs"], first.dtype)

@@ -12,16 +12,16 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
-from burn_remote_server.backends.array.core.kernel_forms import Run, Seen
+from burn_remote_server.backends.array.core.kernel_forms import ArraySpec, Run
 
 __all__ = ["in_float32", "widened"]
 
 FLOAT32: Final = np.dtype(np.float32)
 
 
-def widened(seen: Seen) -> Seen:
+def widened(seen: ArraySpec) -> ArraySpec:
     """Return the shape and dtype that a wrapped kernel receives for this input."""
-    return Seen(seen.shape, FLOAT32) if seen.dtype in LOW_PRECISION else seen
+    return ArraySpec(seen.shape, FLOAT32) if seen.dtype in LOW_PRECISION else seen
 
 
 def _widened(tensor: Any) -> Any:

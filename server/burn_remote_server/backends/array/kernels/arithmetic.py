@@ -16,14 +16,14 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
-    ByKind,
+    ArraySpec,
     Elementwise,
+    FloatOrInteger,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
     WithScalar,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
@@ -45,13 +45,13 @@ class NumericArithmetic(KernelFamily):
             "SubScalar": WithScalar(xp, xp.subtract, rounds_scalar=False),
             "Mul": Elementwise(xp.multiply),
             "MulScalar": WithScalar(xp, xp.multiply, rounds_scalar=False),
-            "Div": ByKind(Elementwise(xp.true_divide), Elementwise(self.integer_quotient)),
-            "DivScalar": ByKind(
+            "Div": FloatOrInteger(Elementwise(xp.true_divide), Elementwise(self.integer_quotient)),
+            "DivScalar": FloatOrInteger(
                 WithScalar(xp, xp.true_divide, rounds_scalar=False),
                 WithScalar(xp, self.integer_quotient, rounds_scalar=False),
             ),
-            "Rem": ByKind(Elementwise(xp.remainder), Elementwise(self.integer_remainder)),
-            "RemScalar": ByKind(
+            "Rem": FloatOrInteger(Elementwise(xp.remainder), Elementwise(self.integer_remainder)),
+            "RemScalar": FloatOrInteger(
                 WithScalar(xp, xp.remainder, rounds_scalar=False),
                 WithScalar(xp, self.integer_remainder, rounds_scalar=False),
             ),
@@ -73,7 +73,7 @@ class NumericArithmetic(KernelFamily):
         if not bool(self.xp.all(divisor)):
             raise UsageError("integer division by 0")
 
-    def prepare_clamp(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_clamp(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that limits each element; NaN is kept. It also takes ``out``."""
         minimum, maximum = parameters["min"], parameters["max"]
         limits = []

@@ -17,12 +17,12 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
+    ArraySpec,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.core.rounding import astype, needs_odd_rounding
 
@@ -71,7 +71,7 @@ def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
 
 
 class _Casting(KernelFamily):
-    def prepare(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that converts elements to the output's dtype."""
         return conversion(self.xp, first.dtype, array_dtype(out.dtype))
 

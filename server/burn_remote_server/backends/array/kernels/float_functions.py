@@ -7,13 +7,13 @@ from functools import partial
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
+    ArraySpec,
     Elementwise,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.kernels.error_function import erf
 
@@ -53,10 +53,12 @@ class FloatFunctions(KernelFamily):
             "Trunc": Elementwise(xp.trunc),
         }
 
-    def prepare_erf(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_erf(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel for the error function."""
         return partial(erf, self.xp)
 
-    def prepare_erf_into(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run | None:
+    def prepare_erf_into(
+        self, first: ArraySpec, out: TensorSpec, parameters: Parameters
+    ) -> Run | None:
         """Return a kernel for the error function that takes ``out``."""
         return partial(erf, self.xp)

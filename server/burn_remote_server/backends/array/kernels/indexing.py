@@ -16,12 +16,12 @@ from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
+    ArraySpec,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
 
@@ -194,7 +194,7 @@ class BaseMasking(KernelFamily):
         """Return the elements of ``value`` where the mask is true, of ``tensor`` elsewhere."""
         return self.xp.where(mask, value, tensor)
 
-    def prepare_mask_fill(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_mask_fill(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return ``run(tensor, mask)``: the value where the mask is true, else the tensor."""
         where = self.xp.where
         number = scalar_array(self.xp, parameters["value"], first.dtype)
@@ -205,7 +205,7 @@ class BaseMasking(KernelFamily):
         return run
 
     def prepare_mask_fill_into(
-        self, first: Seen, out: TensorSpec, parameters: Parameters
+        self, first: ArraySpec, out: TensorSpec, parameters: Parameters
     ) -> Run | None:
         """Return ``run(tensor, mask, out=…)``; ``out`` may be the tensor or the mask."""
         if first.dtype.kind == "b":

@@ -11,12 +11,12 @@ import numpy as np
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
+    ArraySpec,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
 )
 from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread, pays_for_threads
 
@@ -38,7 +38,7 @@ class FloatLinearAlgebra(KernelFamily):
     def table(self) -> Mapping[str, Kernel]:
         return {"Matmul": Prepared(self.prepare_matmul), "Cross": self.cross}
 
-    def prepare_matmul(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_matmul(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel for matrix products over the last two axes."""
         # ``matmul`` multiplies transposed views without copying them.
         function: Run = self.xp.matmul

@@ -12,15 +12,15 @@ from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,
+    ArraySpec,
     Kernel,
     KernelFamily,
     Parameters,
     Prepared,
     Run,
-    Seen,
 )
 
-__all__ = ["BaseMovement", "BaseSlicing", "without_much_more"]
+__all__ = ["BaseMovement", "BaseSlicing", "compacted"]
 
 
 class BaseMovement(KernelFamily):
@@ -43,7 +43,7 @@ class BaseMovement(KernelFamily):
             "Cat": self.cat,
         }
 
-    def prepare_reshape(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_reshape(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that gives the elements the output's shape."""
         shape = out.shape
 
@@ -78,7 +78,7 @@ class BaseMovement(KernelFamily):
         strides.append(strides[dim])
         strides[dim] *= step
         windows = self.xp.lib.stride_tricks.as_strided(input, out.shape, strides)
-        return without_much_more(windows)
+        return compacted(windows)
 
     def repeat_dim(self, tensor: Array, *, dim: int, times: int, out: TensorSpec) -> Array:
         """Repeat the tensor ``times`` times along an axis."""
@@ -104,16 +104,18 @@ class BaseSlicing(KernelFamily):
             "SliceAssign": Prepared(self.prepare_slice_assign),
         }
 
-    def prepare_slice(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_slice(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel for the elements in the ranges; steps may be negative."""
         index = _index(first.shape, parameters["ranges"])
 
         def run(tensor: Array) -> Array:
-            return without_much_more(tensor[index])
+            return compacted(tensor[index])
 
         return run
 
-    def prepare_slice_assign(self, first: Seen, out: TensorSpec, parameters: Parameters) -> Run:
+    def prepare_slice_assign(
+        self, first: ArraySpec, out: TensorSpec, parameters: Parameters
+    ) -> Run:
         """Return a kernel for the tensor with the elements in the ranges replaced by ``value``."""
         index = _index(first.shape, parameters["ranges"])
         copied = self.xp.array
@@ -142,7 +144,7 @@ def _as_slice(taken: range) -> slice:
 MAX_MEMORY_PER_VIEW: Final = 4
 
 
-def without_much_more(part: Array) -> Array:
+def compacted(part: Array) -> Array:
     """Return a slice of a tensor, copied if as a view it would keep too much memory alive."""
     shown = kept = part.nbytes
     base = part.base

@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.core.kernel_forms import Seen
+from burn_remote_server.backends.array.core.kernel_forms import ArraySpec
 from burn_remote_server.backends.array.kernels import blas_threads
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
 
@@ -47,7 +47,7 @@ def test_the_size_of_a_product_decides_its_number_of_threads(
     lhs = np.ones((3, rows, inner), np.float32)
     rhs = np.ones((inner, columns), np.float32)
     out = TensorSpec((3, rows, columns), F32)
-    run = FloatLinearAlgebra(library).prepare_matmul(Seen(lhs.shape, lhs.dtype), out, {})
+    run = FloatLinearAlgebra(library).prepare_matmul(ArraySpec(lhs.shape, lhs.dtype), out, {})
     assert np.array_equal(run(lhs, rhs), np.full(out.shape, inner))
     assert library.seen == [threads]
     assert library.num_threads == 8

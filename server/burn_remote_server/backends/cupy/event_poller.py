@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["NOT_READY", "Watch"]
+__all__ = ["NOT_READY", "EventPoller"]
 
 logger = get_logger(__name__)
 
@@ -28,7 +28,7 @@ INTERVAL_SECONDS: Final = 50e-6
 NOT_READY: Final = 600
 
 
-class Watch:
+class EventPoller:
     """One thread that polls events and calls back in the order in which they pass.
 
     ``status(event)`` returns 0 for a passed event, ``NOT_READY`` for a pending one, and otherwise a
@@ -73,7 +73,7 @@ class Watch:
                 if status == NOT_READY:
                     ahead.append((event, passed))
                 else:
-                    _tell(passed, status)
+                    _invoke(passed, status)
                 del event, passed
             waiting = ahead
             del ahead
@@ -81,8 +81,8 @@ class Watch:
                 time.sleep(INTERVAL_SECONDS)
 
 
-def _tell(passed: Callable[[int], None], status: int) -> None:
+def _invoke(passed: Callable[[int], None], status: int) -> None:
     try:
         passed(status)
     except Exception:  # a defect in one callback must not stop the others
-        logger.exception("event_not_told")
+        logger.exception("event_callback_failed")

@@ -17,7 +17,7 @@ from burn_remote_server.execution.exposed import Exposed, Key, Transfers
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 
-__all__ = ["Handovers"]
+__all__ = ["LocalFetches"]
 
 # Waiting fetches that fail in one iteration of the event loop, about 1 ms.
 FAILED_AT_ONCE: Final = 128
@@ -33,7 +33,7 @@ class _Wait:
     ticket: int | None = None
 
 
-class Handovers:
+class LocalFetches:
     """The waiting fetches of all sessions of a process. Thread-safe, except for ``end``."""
 
     def __init__(

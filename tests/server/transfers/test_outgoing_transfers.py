@@ -15,7 +15,7 @@ from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import FetchRequest
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.execution.exposed import Exposed, Transfers
-from burn_remote_server.transfers.sending import Sending
+from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 ID = b"t" * 32
 EXPOSED = Exposed("array", TensorSpec((10,), U8), backend=None)  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def fetched(transfers: Transfers) -> list[Exposed]:
 
 def test_what_did_not_arrive_is_exposed_once_more() -> None:
     transfers = Transfers()
-    sending = Sending(transfers, "native", 9.0)
+    sending = OutgoingTransfers(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     sending.expose_again()
     assert [one.array for one in fetched(transfers)] == [EXPOSED.array]
@@ -42,7 +42,7 @@ def test_what_did_not_arrive_is_exposed_once_more() -> None:
 
 def test_what_arrived_is_not() -> None:
     transfers = Transfers()
-    sending = Sending(transfers, "native", 9.0)
+    sending = OutgoingTransfers(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     assert sending.arrived(FetchRequest(1, ID, 10))
     sending.expose_again()
@@ -52,7 +52,7 @@ def test_what_arrived_is_not() -> None:
 def test_what_was_lent_when_the_connection_broke_is_kept_as_long_as_the_tensor() -> None:
     transfers, loan = Transfers(), Loan()
     is_lent = weakref.ref(loan)
-    sending = Sending(transfers, "native", 9.0)
+    sending = OutgoingTransfers(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     sending.lend(FetchRequest(1, ID), EXPOSED, loan)
     del loan
@@ -68,7 +68,7 @@ def test_what_was_lent_when_the_connection_broke_is_kept_as_long_as_the_tensor()
 
 
 def test_a_loan_ends_when_the_peer_has_copied_it_or_asks_for_the_elements() -> None:
-    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    sending = OutgoingTransfers(Transfers(), "native", 9.0, borrower="somebody")
     for asked in (FetchRequest(1, ID, 10), FetchRequest(1, ID)):
         loan = Loan()
         is_lent = weakref.ref(loan)
@@ -83,7 +83,7 @@ def test_a_loan_ends_when_the_peer_has_copied_it_or_asks_for_the_elements() -> N
 
 def test_failures_and_unsent_tensors_are_not_exposed_again() -> None:
     transfers = Transfers()
-    sending = Sending(transfers, "native", 9.0)
+    sending = OutgoingTransfers(transfers, "native", 9.0)
     failure = OperationFailed("it failed")
     sending.begin(FetchRequest(1, ID), Exposed(None, EXPOSED.spec, EXPOSED.backend, failure))
     sending.begin(FetchRequest(2, ID), EXPOSED)
@@ -93,13 +93,13 @@ def test_failures_and_unsent_tensors_are_not_exposed_again() -> None:
 
 
 def test_a_new_fetch_is_not_a_confirmation() -> None:
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     assert not sending.arrived(FetchRequest(1, ID, 10))
 
 
 @pytest.mark.parametrize("request_", [FetchRequest(1, ID, 5), FetchRequest(1, b"o" * 32, 10)])
 def test_a_confirmation_that_matches_no_fetch_is_refused(request_: FetchRequest) -> None:
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     with pytest.raises(ProtocolViolation, match="already begun"):
         sending.arrived(request_)
@@ -107,7 +107,7 @@ def test_a_confirmation_that_matches_no_fetch_is_refused(request_: FetchRequest)
 
 def test_a_fetch_from_beyond_the_end_is_refused() -> None:
     with pytest.raises(ProtocolViolation, match="from byte 11"):
-        Sending(Transfers(), "native", 9.0).begin(FetchRequest(1, ID, 11), EXPOSED)
+        OutgoingTransfers(Transfers(), "native", 9.0).begin(FetchRequest(1, ID, 11), EXPOSED)
 
 
 def test_peers_that_give_up_in_silence_hold_nothing_for_long(
@@ -115,7 +115,7 @@ def test_peers_that_give_up_in_silence_hold_nothing_for_long(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     for request in range(1000):
         sending.begin(FetchRequest(request, ID), EXPOSED)
         now += 1.0
@@ -127,7 +127,7 @@ def test_unconfirmed_loans_expire_but_outlast_a_silent_connection(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     loans = weakref.WeakSet[Loan]()
     for request in range(50):
         sending.begin(FetchRequest(request, ID), EXPOSED)
@@ -148,7 +148,7 @@ async def test_a_connection_may_end_once_its_loans_have_expired(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     sending.lend(FetchRequest(1, ID), EXPOSED, Loan())
     now = 601.0
@@ -157,7 +157,7 @@ async def test_a_connection_may_end_once_its_loans_have_expired(
 
 
 async def test_a_loan_of_what_has_arrived_meanwhile_is_not_kept() -> None:
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     assert sending.arrived(FetchRequest(1, ID, 10))
     assert not sending.lend(FetchRequest(1, ID), EXPOSED, Loan())
@@ -176,7 +176,7 @@ def exposed_of(size: int) -> Exposed:
     ("size", "fit"), [(2**20, 64), (2**30, 4), (2**40, 1)], ids=["small", "large", "huge"]
 )
 def test_a_connection_is_lent_so_many_tensors_and_bytes_at_once(size: int, fit: int) -> None:
-    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    sending = OutgoingTransfers(Transfers(), "native", 9.0, borrower="somebody")
     exposed = exposed_of(size)
     for number in range(fit):
         request = FetchRequest(number, ID)
@@ -191,25 +191,25 @@ def test_a_connection_is_lent_so_many_tensors_and_bytes_at_once(size: int, fit: 
 
 
 def test_loans_that_are_being_made_count() -> None:
-    sending = Sending(Transfers(), "native", 9.0, borrower="somebody")
+    sending = OutgoingTransfers(Transfers(), "native", 9.0, borrower="somebody")
     exposed = exposed_of(2**40)
     for number in (1, 2):
         sending.begin(FetchRequest(number, ID), exposed)
-    with sending.making_loan(exposed):
+    with sending.counting_loan(exposed):
         assert not sending.may_lend(FetchRequest(2, ID), exposed)
     assert sending.may_lend(FetchRequest(2, ID), exposed)
 
 
 def test_loans_of_arrays_of_different_shapes_are_made_side_by_side() -> None:
-    sending = Sending(Transfers(), "native", 9.0)
+    sending = OutgoingTransfers(Transfers(), "native", 9.0)
     backend: Any = None
     first, second = (
         Exposed(np.ones((size,), np.uint8), TensorSpec((size,), U8), backend) for size in (2, 3)
     )
-    with sending.making_loan(first), sending.making_loan(second):
+    with sending.counting_loan(first), sending.counting_loan(second):
         pass
-    with sending.making_loan(first), contextlib.ExitStack() as others:
-        others.enter_context(sending.making_loan(second))
+    with sending.counting_loan(first), contextlib.ExitStack() as others:
+        others.enter_context(sending.counting_loan(second))
 
 
 def test_exposed_tensors_are_compared_by_identity_and_never_by_their_elements() -> None:

@@ -27,7 +27,11 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.transfers.arrivals import FAILED_AT_ONCE, RUNNING_AT_ONCE, Arrivals
+from burn_remote_server.transfers.download_scheduler import (
+    FAILED_AT_ONCE,
+    RUNNING_AT_ONCE,
+    DownloadScheduler,
+)
 from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((1000,), U8)
@@ -324,7 +328,7 @@ async def test_a_defect_in_a_fetch_fails_the_tensor() -> None:
         raise ZeroDivisionError("of ours")
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
+        arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, break_down)
         with pytest.raises(TransferFailed, match="the server failed: ZeroDivisionError: of ours"):
@@ -341,7 +345,7 @@ async def test_a_fetch_whose_task_is_cancelled_settles_its_slot() -> None:
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         before = asyncio.all_tasks()
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
+        arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, wait)
         await is_running.wait()
@@ -356,7 +360,7 @@ async def test_a_fetch_that_begins_when_the_server_has_stopped_fails() -> None:
         raise AssertionError("nothing is begun")
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals, slot = Arrivals(tasks), InFlight(SPEC)
+        arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
     arrivals.begin("session", slot, never)
     with pytest.raises(TransferFailed):
@@ -364,9 +368,9 @@ async def test_a_fetch_that_begins_when_the_server_has_stopped_fails() -> None:
 
 
 def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails() -> None:
-    async def opened() -> Arrivals:
+    async def opened() -> DownloadScheduler:
         async with asyncio.TaskGroup() as tasks:
-            arrivals = Arrivals(tasks)
+            arrivals = DownloadScheduler(tasks)
             arrivals.open("session")
             return arrivals
 
@@ -425,7 +429,7 @@ async def test_a_session_runs_a_bounded_number_of_downloads_at_once_and_all_in_t
         slot.complete(number)
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals = Arrivals(tasks)
+        arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         slots = [InFlight(SPEC) for _ in range(5 * RUNNING_AT_ONCE)]
         for number, slot in enumerate(slots):
@@ -438,7 +442,7 @@ async def test_a_session_runs_a_bounded_number_of_downloads_at_once_and_all_in_t
 
 async def test_downloads_that_wait_for_others_fail_with_their_session_in_slices() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        arrivals = Arrivals(tasks)
+        arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         slots = [InFlight(SPEC) for _ in range(RUNNING_AT_ONCE + 5 * FAILED_AT_ONCE)]
         for slot in slots:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from burn_remote_server.backends.cupy.watch import NOT_READY, Watch
+from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
 
 PATIENCE_SECONDS = 5
 
@@ -31,18 +31,18 @@ def status_of(event: FakeEvent) -> int:
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch(FakeDevice(), status_of)
+def watch() -> EventPoller:
+    return EventPoller(FakeDevice(), status_of)
 
 
-def test_a_completed_event_calls_back_with_its_status(watch: Watch) -> None:
+def test_a_completed_event_calls_back_with_its_status(watch: EventPoller) -> None:
     told: queue.Queue[int] = queue.Queue()
     for status in (0, 719):
         watch.call(FakeEvent(status), told.put)
         assert told.get(timeout=PATIENCE_SECONDS) == status
 
 
-def test_a_pending_event_calls_back_after_it_completes(watch: Watch) -> None:
+def test_a_pending_event_calls_back_after_it_completes(watch: EventPoller) -> None:
     told: queue.Queue[int] = queue.Queue()
     event = FakeEvent()
     watch.call(event, told.put)
@@ -53,7 +53,7 @@ def test_a_pending_event_calls_back_after_it_completes(watch: Watch) -> None:
 
 
 def test_a_callback_that_raises_is_logged_and_the_others_are_called(
-    watch: Watch, caplog: pytest.LogCaptureFixture
+    watch: EventPoller, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: queue.Queue[str] = queue.Queue()
     event = FakeEvent()
@@ -71,4 +71,4 @@ def test_a_callback_that_raises_is_logged_and_the_others_are_called(
     assert told.get(timeout=PATIENCE_SECONDS) == "later"
     (record,) = caplog.records
     assert record.exc_info is not None
-    assert "event_not_told" in record.getMessage()
+    assert "event_callback_failed" in record.getMessage()

@@ -15,14 +15,14 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.execution.exposed import Exposed, Transfers
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.transfers.handovers import FAILED_AT_ONCE, Handovers
+from burn_remote_server.transfers.local_fetches import FAILED_AT_ONCE, LocalFetches
 
 SPEC = TensorSpec((3,), U8)
 KEY = ("native", b"t" * 32)
 
 
-def _handovers(transfers: Transfers, seconds: float = 60.0) -> Handovers:
-    made = Handovers(transfers, seconds, lambda: TransferFailed("too late"))
+def _local_fetches(transfers: Transfers, seconds: float = 60.0) -> LocalFetches:
+    made = LocalFetches(transfers, seconds, lambda: TransferFailed("too late"))
     made.open("session")
     return made
 
@@ -53,34 +53,34 @@ async def test_a_tensor_is_delivered_whether_it_was_exposed_before_or_after(
     is_early: bool,
 ) -> None:
     transfers, slot = Transfers(), InFlight(SPEC)
-    handovers = _handovers(transfers)
+    local_fetches = _local_fetches(transfers)
     if is_early:
         _expose(transfers)
-    handovers.begin("session", slot, KEY, _completing(slot))
+    local_fetches.begin("session", slot, KEY, _completing(slot))
     if not is_early:
         assert not slot.arrived()
         _expose(transfers)
     assert slot.array() == "array"
-    handovers.end("session")
+    local_fetches.end("session")
 
 
 async def test_waiting_fetches_make_no_tasks() -> None:
-    handovers = _handovers(Transfers())
+    local_fetches = _local_fetches(Transfers())
     before = asyncio.all_tasks()
     for _ in range(100):
         slot = InFlight(SPEC)
-        handovers.begin("session", slot, KEY, _completing(slot))
+        local_fetches.begin("session", slot, KEY, _completing(slot))
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
-    handovers.close()
+    local_fetches.close()
 
 
 async def test_fetches_that_time_out_together_fail_in_slices() -> None:
     transfers = Transfers()
-    handovers = _handovers(transfers, 0.0)
+    local_fetches = _local_fetches(transfers, 0.0)
     slots = [InFlight(SPEC) for _ in range(5 * FAILED_AT_ONCE)]
     for slot in slots:
-        handovers.begin("session", slot, KEY, _completing(slot))
+        local_fetches.begin("session", slot, KEY, _completing(slot))
     assert await _failed_per_turn(slots) <= FAILED_AT_ONCE
     with pytest.raises(TransferFailed, match="too late"):
         slots[0].array()
@@ -89,11 +89,11 @@ async def test_fetches_that_time_out_together_fail_in_slices() -> None:
 
 async def test_the_fetches_of_a_session_that_ends_fail_in_slices() -> None:
     transfers = Transfers()
-    handovers = _handovers(transfers)
+    local_fetches = _local_fetches(transfers)
     slots = [InFlight(SPEC) for _ in range(5 * FAILED_AT_ONCE)]
     for slot in slots:
-        handovers.begin("session", slot, KEY, _completing(slot))
-    handovers.end("session")
+        local_fetches.begin("session", slot, KEY, _completing(slot))
+    local_fetches.end("session")
     assert await _failed_per_turn(slots) <= FAILED_AT_ONCE
     with pytest.raises(TransferFailed, match="the session ended"):
         slots[0].array()
@@ -101,18 +101,18 @@ async def test_the_fetches_of_a_session_that_ends_fail_in_slices() -> None:
 
 
 async def test_a_fetch_of_a_session_that_has_ended_fails_at_once() -> None:
-    handovers, slot = _handovers(Transfers()), InFlight(SPEC)
-    handovers.end("session")
-    handovers.begin("session", slot, KEY, _completing(slot))
+    local_fetches, slot = _local_fetches(Transfers()), InFlight(SPEC)
+    local_fetches.end("session")
+    local_fetches.begin("session", slot, KEY, _completing(slot))
     with pytest.raises(TransferFailed, match="the session ended"):
         slot.array()
 
 
 async def test_a_tensor_that_is_exposed_after_the_session_ended_is_left_to_others() -> None:
     transfers, slot = Transfers(), InFlight(SPEC)
-    handovers = _handovers(transfers)
-    handovers.begin("session", slot, KEY, _completing(slot))
-    handovers.end("session")
+    local_fetches = _local_fetches(transfers)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    local_fetches.end("session")
     await _failed_per_turn([slot])
     _expose(transfers)
     assert len(transfers) == 1
@@ -120,12 +120,12 @@ async def test_a_tensor_that_is_exposed_after_the_session_ended_is_left_to_other
 
 async def test_threads_that_fetch_and_expose_at_once_lose_no_tensor() -> None:
     transfers = Transfers()
-    handovers = _handovers(transfers)
+    local_fetches = _local_fetches(transfers)
     slots = [InFlight(SPEC) for _ in range(2000)]
 
     def begin() -> None:
         for slot in slots:
-            handovers.begin("session", slot, KEY, _completing(slot))
+            local_fetches.begin("session", slot, KEY, _completing(slot))
 
     thread = threading.Thread(target=begin)
     thread.start()
@@ -140,6 +140,6 @@ async def test_threads_that_fetch_and_expose_at_once_lose_no_tensor() -> None:
         transfers.withdraw("other")
         _expose(transfers, len(waiting))
     assert [slot.array() for slot in slots] == ["array"] * len(slots)
-    assert not handovers._deadlines._items
+    assert not local_fetches._deadlines._items
     assert not transfers._waiting
-    handovers.close()
+    local_fetches.close()

@@ -23,7 +23,7 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, CallQueue
 
-__all__ = ["RUNNING_AT_ONCE", "Arrivals"]
+__all__ = ["RUNNING_AT_ONCE", "DownloadScheduler"]
 
 logger = get_logger(__name__)
 
@@ -51,7 +51,7 @@ class _Session:
     running: dict[InFlight, asyncio.Task[None] | None] = field(default_factory=dict)
 
 
-class Arrivals:
+class DownloadScheduler:
     """The downloads of all sessions of a process. Belongs to the event loop's thread."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:

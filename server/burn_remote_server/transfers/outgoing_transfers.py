@@ -14,7 +14,7 @@ from burn_remote_protocol.messages import FetchRequest
 from burn_remote_server.backends.interface import Loan
 from burn_remote_server.execution.exposed import Exposed, Transfers
 
-__all__ = ["Sending"]
+__all__ = ["OutgoingTransfers"]
 
 # Smallest tensor that is lent to a peer that can borrow. For smaller ones, opening the memory may
 # take longer than sending the bytes.
@@ -32,14 +32,14 @@ MAX_LENT_BYTES: Final = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Begun:
+class _OutgoingTransfer:
     transfer: bytes
     exposed: Exposed
     since: float
     loan: Loan | None = None
 
 
-class Sending:
+class OutgoingTransfers:
     """The fetches of one peer connection, until the peer confirms that the tensors have arrived.
 
     A fetch counts against the expose when it begins. If the connection breaks, the tensor is
@@ -54,8 +54,8 @@ class Sending:
         self._transfers: Final = transfers
         self._dialect: Final = dialect
         self._seconds: Final = seconds
-        self._begun: dict[int, _Begun] = {}
-        self._lent: dict[int, _Begun] = {}
+        self._begun: dict[int, _OutgoingTransfer] = {}
+        self._lent: dict[int, _OutgoingTransfer] = {}
         self._making: list[Exposed] = []
         self._idle: Final = asyncio.Event()
         self._idle.set()
@@ -75,7 +75,7 @@ class Sending:
         now = time.monotonic()
         # A peer that abandoned a fetch without notice must not keep tensors alive while connected.
         _expire(self._begun, now - self._seconds)
-        self._begun[request.request] = _Begun(request.transfer, exposed, now)
+        self._begun[request.request] = _OutgoingTransfer(request.transfer, exposed, now)
         self._idle.clear()
 
     def may_lend(self, request: FetchRequest, exposed: Exposed) -> bool:
@@ -97,7 +97,7 @@ class Sending:
         )
 
     @contextlib.contextmanager
-    def making_loan(self, exposed: Exposed) -> Iterator[None]:
+    def counting_loan(self, exposed: Exposed) -> Iterator[None]:
         """Count a loan while it is being made."""
         self._making.append(exposed)
         try:
@@ -116,7 +116,7 @@ class Sending:
             return False
         del self._begun[request.request]
         now = time.monotonic()
-        self._lent[request.request] = _Begun(request.transfer, exposed, now, loan)
+        self._lent[request.request] = _OutgoingTransfer(request.transfer, exposed, now, loan)
         return True
 
     def expire(self) -> None:
@@ -129,7 +129,9 @@ class Sending:
         begun = self._lent.get(request.request)
         if begun is None or (request.transfer, request.offset) != (begun.transfer, 0):
             return None
-        self._begun[request.request] = _Begun(begun.transfer, begun.exposed, time.monotonic())
+        self._begun[request.request] = _OutgoingTransfer(
+            begun.transfer, begun.exposed, time.monotonic()
+        )
         del self._lent[request.request]
         self._borrower = None  # it could not open later loans either
         return begun.exposed
@@ -152,7 +154,7 @@ class Sending:
         """Wait until the peer has received all tensors that are being sent."""
         await self._idle.wait()
 
-    def _find(self, request: FetchRequest) -> _Begun | None:
+    def _find(self, request: FetchRequest) -> _OutgoingTransfer | None:
         return self._begun.get(request.request) or self._lent.get(request.request)
 
     def _forget(self, request: int) -> None:
@@ -180,7 +182,7 @@ class Sending:
         self._lent.clear()
 
 
-def _expire(begun: dict[int, _Begun], before: float) -> None:
+def _expire(begun: dict[int, _OutgoingTransfer], before: float) -> None:
     """Remove the entries begun before a time; the dictionary has the oldest first."""
     while begun and begun[first := next(iter(begun))].since < before:
         del begun[first]
