@@ -28,18 +28,23 @@ from burn_remote_server.access.quota import Quota
 __all__ = ["Allocations", "hold_while_alive"]
 
 
-class _Record:
-    """An allocation: its size, the sum of its tensors' bytes, and the number of references."""
+# An allocation that only tensors of the table reference: the array that owns it, its size, the sum
+# of its tensors' bytes, and their number, at least 1. The array is here to keep its ``id`` alive. A
+# plain tuple, because each view makes one: an object takes four times as long.
+_Shared = tuple[Any, int, int, int]
 
-    __slots__ = ("outside", "root", "shown", "size", "tensors", "was_lent")
+
+class _Lent:
+    """An allocation that something outside the table references, or once did."""
+
+    __slots__ = ("outside", "root", "shown", "size", "tensors")
 
     def __init__(self, root: Any, size: int, shown: int, tensors: int) -> None:
-        self.root = root  # kept alive, because its id is the key of this record
+        self.root = root
         self.size = size
         self.shown = shown
         self.tensors = tensors
-        self.outside = 0
-        self.was_lent = False
+        self.outside = 0  # the number of references from outside
 
     def held(self) -> int:
         """Bytes that count in addition to those of the tensors."""
@@ -48,7 +53,7 @@ class _Record:
 
 
 class Allocations:
-    """The allocations of one session that need a record.
+    """The allocations of one session that need a record, by the ``id`` of the owning array.
 
     Only the thread that executes the session calls the methods, but references from outside the
     table may end in any thread.
@@ -60,7 +65,8 @@ class Allocations:
         self._quota: Final = quota
         self._root: Final = root
         self._nbytes: Final = nbytes
-        self.records: Final[dict[int, _Record]] = {}
+        self.shared: Final[dict[int, _Shared]] = {}
+        self.lent: Final[dict[int, _Lent]] = {}
         self._lock: Final = threading.Lock()
         # Keys of records that lost an outside reference. A finalizer may run while its own thread
         # holds the lock, so it must not wait for it; the lock's holder processes this queue.
@@ -73,43 +79,48 @@ class Allocations:
         allocation is larger than the array and the excess does not fit into the quota.
         """
         root = array if array.base is None else self._root(array)
-        record = self.records.get(id(root))
-        if record is not None:
-            if record.shown >= record.size and not record.was_lent:  # nothing is held
-                record.tensors += 1
-                record.shown += self._nbytes(array)
-            else:
-                self._change(id(root), record, 1, self._nbytes(array))
+        key = id(root)
+        shared = self.shared.get(key)
+        if shared is not None:
+            _, size, shown, tensors = shared
+            more = self._nbytes(array)
+            if shown < size:
+                self._quota.release(min(more, size - shown))
+            self.shared[key] = (root, size, shown + more, tensors + 1)
+            return array
+        if self.lent and (lent := self.lent.get(key)) is not None:
+            self._change(key, lent, 1, self._nbytes(array))
             return array
         if root is array and not inputs:
             return array
         size, shown = self._nbytes(root), self._nbytes(array)
         for other in inputs:
             if other is root:
-                self.records[id(root)] = _Record(root, size, shown + size, 2)
+                self.shared[key] = (root, size, shown + size, 2)
                 return array
             if other.base is not None and self._root(other) is root:
-                self.records[id(root)] = _Record(root, size, shown + self._nbytes(other), 2)
+                self.shared[key] = (root, size, shown + self._nbytes(other), 2)
                 return array
         if size > shown:
             try:
                 self._quota.hold(size - shown)
             except QuotaExceeded:
                 return array.copy()
-            self.records[id(root)] = _Record(root, size, shown, 1)
+            self.shared[key] = (root, size, shown, 1)
         return array
 
     def lend(self, array: Any, borrower: object) -> None:
         """Count the memory of a tensor's array for as long as ``borrower`` lives."""
         root = self._root(array)
         key = id(root)
-        record = self.records.get(key)
-        if record is None:
-            record = _Record(root, self._nbytes(root), self._nbytes(array), 1)
+        lent = self.lent.get(key)
+        if lent is None:
+            shared = self.shared.pop(key, (root, self._nbytes(root), self._nbytes(array), 1))
+            lent = _Lent(*shared)
         with self._lock:
-            self.records[key] = record
-            record.outside += 1
-            record.was_lent = True
+            # A finalizer may have deleted the record since it was looked up.
+            self.lent[key] = lent
+            lent.outside += 1
         self._end_all()
         weakref.finalize(borrower, self._end, key).atexit = False
 
@@ -120,52 +131,55 @@ class Allocations:
     def forget(self, array: Any) -> None:
         """Count an array as dropped from the table."""
         size = self._nbytes(array)
-        key = id(array if array.base is None else self._root(array))
-        record = self.records.get(key)
-        if record is not None:
-            shown = record.shown - size
-            if record.tensors < 2 or shown < record.size or record.was_lent:
-                self._change(key, record, -1, -size)
-            elif record.tensors == 2:  # the other tensor covers the whole allocation
-                del self.records[key]
+        base = array.base
+        key = id(array if base is None else base)
+        shared = self.shared.get(key)
+        if shared is None and base is not None:
+            # The base may be a view itself, or no array.
+            key = id(self._root(array))
+            shared = self.shared.get(key)
+        if shared is not None:
+            root, whole, shown, tensors = shared
+            left = shown - size
+            held = whole - shown if shown < whole else 0
+            if tensors == 1:
+                del self.shared[key]
+                if held:
+                    self._quota.release(held)
+            elif left < whole:
+                self.shared[key] = (root, whole, left, tensors - 1)
+                self._quota.retain(whole - left - held)
+            elif tensors == 2:  # the other tensor covers the whole allocation
+                del self.shared[key]
             else:
-                record.tensors -= 1
-                record.shown = shown
+                self.shared[key] = (root, whole, left, tensors - 1)
+        elif self.lent and (lent := self.lent.get(key)) is not None:
+            self._change(key, lent, -1, -size)
         self._quota.give_back(size, 1)
 
-    def _change(self, key: int, record: _Record, tensors: int, shown: int) -> None:
-        """Add a tensor to a record or remove one, and adjust the held bytes."""
-        if not record.was_lent:  # no finalizer changes it
-            self._add_tensors(key, record, tensors, shown)
-            return
+    def _change(self, key: int, lent: _Lent, tensors: int, shown: int) -> None:
+        """Add a tensor to a lent allocation or remove one, and adjust the held bytes."""
         with self._lock:
             # A finalizer may have deleted the record since the caller looked it up.
-            self.records[key] = record
-            self._add_tensors(key, record, tensors, shown)
+            self.lent[key] = lent
+            before = lent.held()
+            lent.tensors += tensors
+            lent.shown += shown
+            more = lent.held() - before
+            if more > 0:
+                self._quota.retain(more)
+            elif more < 0:
+                self._quota.release(-more)
+            self._settle(key, lent)
         self._end_all()
 
-    def _add_tensors(self, key: int, record: _Record, tensors: int, shown: int) -> None:
-        before = record.held()
-        record.tensors += tensors
-        record.shown += shown
-        more = record.held() - before
-        if more > 0:
-            self._quota.retain(more)
-        elif more < 0:
-            self._quota.release(-more)
-        self._settle(key, record)
-
-    def _settle(self, key: int, record: _Record) -> None:
+    def _settle(self, key: int, lent: _Lent) -> None:
         """Delete a record that is no longer needed.
 
-        One that was lent stays while it has a tensor: the borrower may become a tensor of this
-        session.
+        It stays while it has a tensor: the borrower may become a tensor of this session.
         """
-        if record.outside:
-            return
-        is_simple = record.tensors == 1 and record.shown >= record.size and not record.was_lent
-        if not record.tensors or is_simple:
-            del self.records[key]
+        if not lent.outside and not lent.tensors:
+            del self.lent[key]
 
     def _end(self, key: int) -> None:
         """Count an outside reference as ended. Thread-safe; called by finalizers."""
@@ -177,13 +191,13 @@ class Allocations:
             try:
                 while self._ended:
                     key = self._ended.popleft()
-                    record = self.records[key]
-                    before = record.held()
-                    record.outside -= 1
-                    freed = before - record.held()
+                    lent = self.lent[key]
+                    before = lent.held()
+                    lent.outside -= 1
+                    freed = before - lent.held()
                     if freed > 0:
                         self._quota.release(freed)
-                    self._settle(key, record)
+                    self._settle(key, lent)
             finally:
                 self._lock.release()
 

@@ -43,7 +43,8 @@ class TensorTable:
         self._quota: Final = quota
         self._reply_quota: Final = quota if reply_quota is None else reply_quota
         self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
-        self._records: Final = self._allocations.records  # checked for every drop
+        self._shared: Final = self._allocations.shared  # both are checked for every drop
+        self._lent: Final = self._allocations.lent
         # record(result, inputs): records a result that may share memory with inputs; its bytes are
         # already counted. Returns the array to store, which may be a copy.
         self.record: Final = self._allocations.add
@@ -209,8 +210,20 @@ class TensorTable:
 
     def drop(self, tensors: Iterable[int]) -> None:
         """Free tensors; ids that the session does not have are ignored."""
-        for tensor in tensors:
-            self.forget(tensor)
+        take, nbytes, shared, lent = self.arrays.pop, self._backend.nbytes, self._shared, self._lent
+        size = count = 0
+        try:
+            for tensor in tensors:
+                array = take(tensor, None)
+                if array is None:
+                    self._forget_slot(tensor)
+                elif shared or lent:
+                    self._allocations.forget(array)
+                else:
+                    size += nbytes(array)
+                    count += 1
+        finally:  # an interrupt may stop a local device
+            self._quota.give_back(size, count)
 
     def clear(self) -> None:
         """Free all tensors, including those still being uploaded or fetched."""
@@ -221,13 +234,16 @@ class TensorTable:
         """Free a tensor if the session has it."""
         array = self.arrays.pop(tensor, None)
         if array is not None:
-            if self._records:
+            if self._shared or self._lent:
                 self._allocations.forget(array)
             else:
                 self._quota.give_back(self._backend.nbytes(array), 1)
-        elif self.slots:
-            slot = self.slots.pop(tensor, None)
-            if isinstance(slot, Uploading):
-                self._quota.give_back(memory_bytes(slot.spec), 1)
-            elif isinstance(slot, InFlight):
-                self._fetches.drop(slot)
+        else:
+            self._forget_slot(tensor)
+
+    def _forget_slot(self, tensor: int) -> None:
+        slot = self.slots.pop(tensor, None)
+        if isinstance(slot, Uploading):
+            self._quota.give_back(memory_bytes(slot.spec), 1)
+        elif isinstance(slot, InFlight):
+            self._fetches.drop(slot)

@@ -54,7 +54,7 @@ class NumericReduction(KernelFamily):
 
     def sum(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the sum of all elements."""
-        return self._sum(input, axis=None, dtype=input.dtype).reshape(1)
+        return _vector(self._sum(input, axis=None, dtype=input.dtype))
 
     def sum_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the sums along an axis."""
@@ -62,7 +62,7 @@ class NumericReduction(KernelFamily):
 
     def prod(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the product of all elements."""
-        return self._prod(input, axis=None, dtype=input.dtype).reshape(1)
+        return _vector(self._prod(input, axis=None, dtype=input.dtype))
 
     def prod_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the products along an axis."""
@@ -70,7 +70,7 @@ class NumericReduction(KernelFamily):
 
     def mean(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the mean of all elements; NaN if there are none."""
-        return self._mean(input, None).reshape(1)
+        return _vector(self._mean(input, None))
 
     def mean_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the means along an axis; NaN if it is empty."""
@@ -92,7 +92,7 @@ class NumericReduction(KernelFamily):
 
     def max(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the largest element."""
-        return self._extreme(self._max, input, None).reshape(1)
+        return _vector(self._extreme(self._max, input, None))
 
     def max_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the largest elements along an axis."""
@@ -100,7 +100,7 @@ class NumericReduction(KernelFamily):
 
     def min(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the smallest element."""
-        return self._extreme(self._min, input, None).reshape(1)
+        return _vector(self._extreme(self._min, input, None))
 
     def min_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the smallest elements along an axis."""
@@ -108,7 +108,7 @@ class NumericReduction(KernelFamily):
 
     def max_abs(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the largest absolute value."""
-        return self._extreme(self._max, self.xp.absolute(input), None).reshape(1)
+        return _vector(self._extreme(self._max, self.xp.absolute(input), None))
 
     def max_abs_dim(
         self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec
@@ -122,6 +122,12 @@ class NumericReduction(KernelFamily):
             place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
             raise ShapeMismatch(f"{place} is empty and has no largest or smallest element")
         return reduce(tensor, axis=axis, keepdims=True)
+
+
+def _vector(total: Array) -> Array:
+    """Return the result of a whole reduction in the shape ``[1]``."""
+    # Reshaping a NumPy scalar takes twice as long, and gives a view of a second array.
+    return np.array((total,)) if isinstance(total, np.generic) else total.reshape(1)
 
 
 class NumericAccumulation(KernelFamily):
