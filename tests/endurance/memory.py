@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgpack
+
 import burn_remote as br
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.messages import (
     BeginUpload,
+    Define,
     Drop,
     Execute,
     Expose,
@@ -40,6 +43,7 @@ from support.specs import f32
 __all__ = ["ATTACKS", "Outcome", "attack"]
 
 MIB: Final = 2**20
+SCALAR: Final = f32(1)
 
 # Allowed growth of resident memory during an attack, as a multiple of the limit.
 ALLOWED: Final = 1.25
@@ -108,6 +112,10 @@ class Wire:
     def say(self, *tasks: Task) -> bool:
         """Send a batch of the native dialect."""
         return self.send(encode_batch(0, [encode_task(task) for task in tasks]))
+
+    def invoke(self, invocations: Sequence[Sequence[int]]) -> bool:
+        """Send a batch of invocations: a signature's number and tensor ids."""
+        return self.send(encode_batch(0, [msgpack.packb(each) for each in invocations]))
 
     def hear(self) -> None:
         """Wait until the server sends something."""
@@ -286,6 +294,61 @@ def queued_frames(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def failures(address: str, limit: int) -> Iterator[Wire]:
+    """Keep the outputs of 400,000 operations that fail by themselves."""
+    made = signature("Base.Reshape", SCALAR, out=f32(1, 1))
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, made))
+        for first in range(10, 200_010, 2000):
+            wire.invoke([[0, 7, output] for output in range(first, first + 2000)])
+        yield wire
+
+
+def passed_failures(address: str, limit: int) -> Iterator[Wire]:
+    """Keep the outputs of 1,000,000 operations on a tensor that failed."""
+    made = signature("Base.Reshape", SCALAR, out=f32(1, 1))
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, made))
+        wire.invoke([[0, 7, 8]])
+        for first in range(10, 500_010, 4000):
+            wire.invoke([[0, 8, output] for output in range(first, first + 4000)])
+        yield wire
+
+
+def tiny_tensors(address: str, limit: int) -> Iterator[Wire]:
+    """Keep 1,800,000 tensors of one element."""
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, signature("Base.Zeros", out=SCALAR)))
+        for first in range(10, 900_010, 4000):
+            wire.invoke([[0, output] for output in range(first, first + 4000)])
+        yield wire
+
+
+def tiny_tensors_of_many_dimensions(address: str, limit: int) -> Iterator[Wire]:
+    """Keep 600,000 tensors of one element and 32 dimensions."""
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, signature("Base.Zeros", out=f32(*[1] * 32))))
+        for first in range(10, 300_010, 4000):
+            wire.invoke([[0, output] for output in range(first, first + 4000)])
+        yield wire
+
+
+def inputs_of_refused_operations(address: str, limit: int) -> Iterator[Wire]:
+    """Use each tensor in a refused operation of its own, and drop it."""
+    size = int(0.3 * limit) // 4
+    for _ in range(2):
+        wire = _native(address)
+        for number in range(12):
+            wire.say(_full(number, f32(size)))
+            too_large = signature("Base.Expand", f32(1, size), out=f32(limit + number, size))
+            wire.say(Execute(Operation(too_large, (number, 100 + number))), Drop((number,)))
+        yield wire
+
+
 Attack = Callable[[str, int], Iterable[Wire]]
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -302,6 +365,11 @@ ATTACKS: Final[dict[str, Attack]] = {
         unfinished_uploads,
         dropped_uploads,
         queued_frames,
+        failures,
+        passed_failures,
+        tiny_tensors,
+        tiny_tensors_of_many_dimensions,
+        inputs_of_refused_operations,
     )
 }
 

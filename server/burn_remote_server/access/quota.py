@@ -3,8 +3,9 @@
 A session's bytes are counted in two parts. ``Quota.bytes`` counts the memory of its tensors. The
 thread that executes the session updates it for each operation, without a lock. ``Quota.held``
 counts other live memory: of dropped tensors that a view, an exposed tensor or a response in transit
-still references, and of buffers. Any thread may release it, so a lock guards it. Both parts count
-against the session's limit and against the device's pool.
+still references, of buffers, of failures, and of the objects of many tensors. Any thread may
+release it, so a lock guards it. Both parts count against the session's limit and against the
+device's pool.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 # Bytes of frames and large signatures that are free of charge, so that a session whose tensors fill
 # its quota still works. Multiplied by ``max_sessions``, a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
+
+# Memory of a tensor besides its elements: the array, its dimensions and its entry in the table. It
+# is 260 bytes for a tensor of one dimension and 770 for one of 32.
+TENSOR_BYTES: Final = 768
+# Tensors whose objects are free of charge, so that small quotas are those of the elements.
+FREE_TENSORS: Final = 1024
+# Objects are counted for so many tensors at once: a comparison then suffices for most operations.
+TENSORS_COUNTED_AT_ONCE: Final = 1024
 
 
 class Pool:
@@ -81,8 +90,8 @@ class Quota:
     """
 
     __slots__ = (
-        "_floor", "_held_lock", "_pool", "_taken", "bytes", "held", "max_bytes",
-        "max_tensor_bytes", "max_tensors", "tensors",
+        "_counted_floor", "_counted_tensors", "_floor", "_held_lock", "_objects", "_pool", "_taken",
+        "bytes", "held", "max_bytes", "max_tensor_bytes", "max_tensors", "tensors",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +100,13 @@ class Quota:
         max_tensors: int,
         max_tensor_bytes: int | None = None,
         pool: Pool | None = None,
+        objects: Quota | None = None,
     ) -> None:
+        """Create a quota of which nothing is used.
+
+        ``objects`` is the quota of the host memory that tensors take besides their elements, if
+        their elements are in other memory.
+        """
         self.max_bytes = max_bytes
         self.max_tensors = max_tensors
         self.max_tensor_bytes = max_bytes if max_tensor_bytes is None else max_tensor_bytes
@@ -104,6 +119,11 @@ class Quota:
         # When ``bytes`` falls below ``_floor``, the surplus returns to the pool.
         self._taken = 0
         self._floor = 0
+        # The objects of ``_counted_tensors`` tensors are free or count as held in ``_objects``.
+        # When ``tensors`` falls below ``_counted_floor``, the surplus is released.
+        self._objects = self if objects is None else objects
+        self._counted_tensors = min(FREE_TENSORS, max_tensors)
+        self._counted_floor = -1
 
     @property
     def total_bytes(self) -> int:
@@ -112,23 +132,23 @@ class Quota:
 
     def take(self, size: int, count: int) -> None:
         """Count tensors about to be stored. If ``QuotaExceeded`` is raised, nothing is counted."""
+        tensors = self.tensors + count
+        if tensors > self._counted_tensors:
+            self._count_more(tensors)
         total = self.bytes + size
         if total > self._taken:
             self._take_more(total)
-        if self.tensors + count > self.max_tensors:
-            raise QuotaExceeded(
-                f"session tensors: {self.tensors + count:,} would be held, {self.max_tensors:,} "
-                "are allowed; drop tensors, or raise max_session_tensors on the server"
-            )
         self.bytes = total
-        self.tensors += count
+        self.tensors = tensors
 
     def give_back(self, size: int, count: int) -> None:
         """Count tensors as freed."""
-        self.bytes -= size
-        self.tensors -= count
-        if self.bytes < self._floor:
+        self.bytes = total = self.bytes - size
+        self.tensors = tensors = self.tensors - count
+        if total < self._floor:
             self._put_back()
+        if tensors < self._counted_floor:
+            self._count_fewer()
 
     def retain(self, size: int) -> None:
         """Count the bytes of dropped tensors as held, because something else keeps them alive.
@@ -187,9 +207,10 @@ class Quota:
         Held bytes stay counted in the pool until ``release``.
         """
         self._pool.give_back(self._taken)
+        self._count(min(FREE_TENSORS, self.max_tensors))
         # Late drops and results must not reach the pool any more.
         self._taken = self.max_bytes = 0
-        self._floor = -(2**62)
+        self._floor = self._counted_floor = -(2**62)
 
     def _take_more(self, total: int) -> None:
         allowed = self.max_bytes - self.held
@@ -211,10 +232,38 @@ class Quota:
         self._taken = target
         self._floor = target - 2 * pool.share
 
+    def _count_more(self, tensors: int) -> None:
+        if tensors > self.max_tensors:
+            raise QuotaExceeded(
+                f"session tensors: {tensors:,} would be held, {self.max_tensors:,} "
+                "are allowed; drop tensors, or raise max_session_tensors on the server"
+            )
+        try:
+            self._count(min(self.max_tensors, tensors + TENSORS_COUNTED_AT_ONCE))
+        except QuotaExceeded:
+            self._count(tensors)
+
+    def _count_fewer(self) -> None:
+        self._count(max(FREE_TENSORS, self.tensors + TENSORS_COUNTED_AT_ONCE))
+
+    def _count(self, tensors: int) -> None:
+        """Count the objects of so many tensors. Raises ``QuotaExceeded``."""
+        size = TENSOR_BYTES * (tensors - self._counted_tensors)
+        if size > 0:
+            self._objects.hold(size)
+        elif size < 0:
+            self._objects.release(-size)
+        self._counted_tensors = tensors
+        is_free = tensors <= FREE_TENSORS
+        self._counted_floor = -1 if is_free else tensors - 2 * TENSORS_COUNTED_AT_ONCE
+
     def _refusal(self, total: int) -> QuotaExceeded:
         held = self.held
         kept = (
-            f", {held:,} of them by views, exposed tensors and responses in transit" if held else ""
+            f", {held:,} of them by views, exposed tensors, responses in transit, failures and the "
+            "objects of many tensors"
+            if held
+            else ""
         )
         return QuotaExceeded(
             f"session bytes: {total:,} would be held{kept}, {self.max_bytes:,} are allowed; "
@@ -223,7 +272,7 @@ class Quota:
 
 
 class OverheadAccount:
-    """The bytes of a session's frames, or of its signatures. Thread-safe.
+    """The bytes of a session's frames, signatures or failures. Thread-safe.
 
     Bytes beyond ``FREE_OVERHEAD_BYTES`` count as held in the session's quota.
     """
@@ -234,8 +283,13 @@ class OverheadAccount:
         self._bytes = 0
         self._charged = 0
 
+    @property
+    def bytes(self) -> int:
+        """All bytes that are counted, free or not."""
+        return self._bytes
+
     def add(self, size: int) -> None:
-        """Count a frame or a signature. Call only in the session's thread.
+        """Count an object. Call only in the session's thread.
 
         If ``QuotaExceeded`` is raised, nothing is counted.
         """
@@ -247,7 +301,7 @@ class OverheadAccount:
             self._bytes += size
 
     def remove(self, size: int) -> None:
-        """Count a frame or a signature as freed. Any thread may call this."""
+        """Count an object as freed. Any thread may call this."""
         with self._lock:
             self._bytes -= size
             freed = self._charged - max(0, self._bytes - FREE_OVERHEAD_BYTES)

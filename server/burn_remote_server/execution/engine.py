@@ -236,7 +236,7 @@ class Engine:
                 array, task.spec.dtype, partial(self.later, deliver)
             )
         except (BurnRemoteError, MemoryError) as error:
-            deliver(error)
+            deliver(error.with_traceback(None))  # the table keeps the error, but not these frames
         else:
             if elements is not None:
                 deliver(elements)
@@ -247,7 +247,7 @@ class Engine:
             self._tensors.settle()
             is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
-            deliver(error)
+            deliver(error.with_traceback(None))
         else:
             if is_done:
                 deliver(None)
@@ -287,7 +287,7 @@ class Engine:
             self._tensors.expose(task.tensor, exposed)
         except OperationFailed as error:
             # Expose the failure instead of the tensor, so that a fetch receives the reason.
-            exposed = Exposed(None, task.spec, backend, error)
+            exposed = Exposed(None, task.spec, backend, error.with_traceback(None))
         key = transfer_key(self._transfer_domain, task.transfer)
         try:
             self._transfers.expose(
@@ -318,7 +318,7 @@ class Engine:
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
-        self._tensors.store(tensor, failure)
+        self._tensors.store_failure((tensor,), failure)
         self._outbox.failed((tensor,), failure)
 
     def close(self) -> None:

@@ -199,8 +199,9 @@ class Interpreter:
             if not failure.operation:
                 self._fail(plan, tensors, failure)
             else:
+                self._drop_last_uses(plan, tensors)
                 # The failure stays in the table; its traceback would keep arrays alive.
-                self._store_failure(plan, tensors, failure.with_traceback(None))
+                self.tensors.pass_failure(tensors[plan.input_count :], failure.with_traceback(None))
             return
         self._run(plan, tensors, inputs, plan.run)
 
@@ -266,7 +267,10 @@ class Interpreter:
         outputs = tensors[plan.input_count :]
         error = self.backend.explained(error)
         failure = as_failure(error, plan, outputs[0] if outputs else None)
-        self._store_failure(plan, tensors, failure)
+        # A plan or a slot may keep the error, and the traceback's frames would keep the inputs.
+        error.__traceback__ = None
+        self._drop_last_uses(plan, tensors)
+        self.tensors.store_failure(outputs, failure)
         self._report(outputs, failure)
 
     def fail_interrupted(self, plan: Plan, tensors: tuple[int, ...]) -> None:
@@ -274,13 +278,9 @@ class Interpreter:
         if any(tensor not in self._arrays for tensor in tensors[plan.input_count :]):
             self._fail(plan, tensors, OperationFailed("it was interrupted"))
 
-    def _store_failure(
-        self, plan: Plan, tensors: tuple[int, ...], failure: OperationFailed
-    ) -> None:
+    def _drop_last_uses(self, plan: Plan, tensors: tuple[int, ...]) -> None:
         for position in plan.last_uses:
             self._forget(tensors[position])
-        for tensor in tensors[plan.input_count :]:
-            self.tensors.store(tensor, failure)
 
     # -- the session --------------------------------------------------------------------------
 

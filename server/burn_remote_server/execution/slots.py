@@ -67,7 +67,7 @@ class InFlight:
             seconds = self._timeout_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # else it grows with each raise
         return self._value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -16,6 +16,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
 from burn_remote_server.execution.allocations import Allocations, hold_while_alive
+from burn_remote_server.execution.failures import Failures
 from burn_remote_server.execution.fetches import Fetches
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Slot, Uploading
@@ -49,6 +50,7 @@ class TensorTable:
         # already counted. Returns the array to store, which may be a copy.
         self.record: Final = self._allocations.add
         self._fetches: Final = Fetches(quota, max_fetches)
+        self._failures: Final = Failures(self._reply_quota)
         # Ready arrays have their own dictionary, so the usual case is one lookup that returns an
         # array. The interpreter holds references to both dictionaries; they are never replaced.
         self.arrays: Final[dict[int, Any]] = {}
@@ -69,7 +71,7 @@ class TensorTable:
             return array
         slot = self.slots.get(tensor)
         if slot is None:
-            raise UnknownTensor(f"this session has no tensor {tensor}")
+            raise self._failures.unknown(tensor)
         if isinstance(slot, Uploading):
             raise UnknownTensor(
                 f"tensor {tensor} is still being uploaded: "
@@ -82,18 +84,34 @@ class TensorTable:
         self.store(tensor, array)
         return array
 
-    def store(self, tensor: int, value: Any) -> None:
-        """Store an array or a slot under a tensor's id, and free the previous one.
+    def store(self, tensor: int, array: Any) -> None:
+        """Store an array under a tensor's id, and free the previous one.
 
-        Raises ``QuotaExceeded`` for an array that does not fit.
+        Raises ``QuotaExceeded`` if it does not fit.
         """
         self.forget(tensor)
-        if isinstance(value, Slot):
+        self._quota.take(self._backend.nbytes(array), 1)
+        self.arrays[tensor] = self._allocations.add(array)
+
+    def store_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
+        """Store a new failure in the place of tensors.
+
+        Where the quota has no room for it, reading them raises ``QuotaExceeded``. Raises
+        ``LimitExceeded``, which ends the session, for too many tensors.
+        """
+        if tensors:
+            self.pass_failure(tensors, self._failures.kept(failure))
+
+    def pass_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
+        """Store the failure of another tensor in the place of tensors.
+
+        Raises ``LimitExceeded`` like ``store_failure``.
+        """
+        for tensor in tensors:
+            self.forget(tensor)
             self._quota.take_slot(len(self.slots))
-            self.slots[tensor] = value
-        else:
-            self._quota.take(self._backend.nbytes(value), 1)
-            self.arrays[tensor] = self._allocations.add(value)
+            if self._failures.add_entry():
+                self.slots[tensor] = failure
 
     def expose(self, tensor: int, exposed: object) -> None:
         """Count a tensor's memory until ``exposed``, which references it, is freed."""
@@ -182,7 +200,7 @@ class TensorTable:
     def read(self, tensor: int, spec: TensorSpec) -> Any:
         """Return the array of a tensor of this shape. Raises like ``array``, and ``DeviceLost``."""
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)
         array = self.array(tensor)
         if tuple(array.shape) != array_shape(spec):
             raise UnknownTensor(
@@ -196,13 +214,13 @@ class TensorTable:
         Raises ``DeviceLost``.
         """
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)
         for tensor, slot in [*self.slots.items()]:
             if isinstance(slot, InFlight):
                 try:
                     self.array(tensor)
                 except OperationFailed as failure:
-                    self.store(tensor, failure)
+                    self.store_failure((tensor,), failure.with_traceback(None))
 
     def has_slots(self) -> bool:
         """Whether some tensor has no array, so that using it may wait or fail."""
@@ -247,3 +265,5 @@ class TensorTable:
             self._quota.give_back(memory_bytes(slot.spec), 1)
         elif isinstance(slot, InFlight):
             self._fetches.drop(slot)
+        elif slot is not None:
+            self._failures.remove_entry()

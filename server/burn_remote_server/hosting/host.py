@@ -68,11 +68,10 @@ def new_interpreter(
     ``reply_pool`` is the pool of host memory for elements read from a device with its own memory.
     """
     memory = backend.memory_bytes()
+    allowed = settings.session_bytes(memory)
+    on_host = None if reply_pool is None else Quota(allowed, 0, None, reply_pool)
     quota = Quota(
-        settings.session_bytes(memory),
-        settings.max_session_tensors,
-        settings.tensor_bytes(memory),
-        pool,
+        allowed, settings.max_session_tensors, settings.tensor_bytes(memory), pool, on_host
     )
     return Interpreter(
         backend,
@@ -82,7 +81,7 @@ def new_interpreter(
         max_operation_seconds=settings.max_operation_seconds,
         max_fetches=settings.max_session_transfers,
         custom=custom,
-        reply_quota=None if reply_pool is None else Quota(quota.max_bytes, 0, None, reply_pool),
+        reply_quota=on_host,
     )
 
 
@@ -93,7 +92,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
     """
     try:
         if exposed.failure is not None:
-            raise exposed.failure
+            raise exposed.failure.with_traceback(None)
         if task.spec is not None and not is_expected(task.spec, exposed.spec):
             raise TransferFailed(f"the source exposed {exposed.spec}, expected {task.spec}")
         slot.spec = exposed.spec

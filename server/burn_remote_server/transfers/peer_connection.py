@@ -107,7 +107,7 @@ class PeerConnection:
         except ConnectionLost as error:
             self._break(error)
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
 
     async def _confirm(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
         """Tell the peer to stop sending a tensor and to free it."""
@@ -132,7 +132,7 @@ class PeerConnection:
     async def _outcome(self, wanted: FetchRequest, download: Download) -> Any:
         """Request a tensor; return its array, or the handle of lent memory."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(wanted)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
-from burn_remote_server.access.quota import Pool, Quota
+from burn_remote_server.access.quota import FREE_TENSORS, TENSOR_BYTES, Pool, Quota
 
 
 def test_bytes_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> None:
@@ -40,6 +40,37 @@ def test_a_tensor_over_the_limit_of_one_is_refused_by_name() -> None:
     refusal = quota.refusal([1, 51])
     assert refusal is not None
     assert "tensor bytes: 51 would be held, 50 are allowed" in str(refusal)
+
+
+def test_the_objects_of_many_tensors_count_and_are_returned_with_them() -> None:
+    pool = Pool(2**30)
+    quota = Quota(TENSOR_BYTES * 3000, 10_000, None, pool)
+    quota.take(0, FREE_TENSORS)
+    assert quota.total_bytes == 0
+    stored = FREE_TENSORS
+    with pytest.raises(QuotaExceeded, match="the objects of many tensors, 2,304,000 are allowed"):
+        for _ in range(10_000):
+            quota.take(1, 1)
+            stored += 1
+    assert stored == quota.tensors
+    # One byte of elements each, and the objects of all but the free ones.
+    assert (stored - FREE_TENSORS) * (TENSOR_BYTES + 1) <= quota.max_bytes
+    assert (stored - FREE_TENSORS + 1) * (TENSOR_BYTES + 1) > quota.max_bytes
+    quota.give_back(quota.bytes, stored)
+    assert quota.held <= TENSOR_BYTES * FREE_TENSORS
+    quota.take(quota.max_bytes // 2, 0)
+    quota.end()
+    assert (quota.held, pool.taken) == (0, 0)
+
+
+def test_tensors_in_other_memory_count_their_objects_in_the_quota_of_the_host() -> None:
+    host = Quota(10**9, 0)
+    quota = Quota(10**9, 10**6, objects=host)
+    quota.take(10, FREE_TENSORS + 500)
+    assert quota.total_bytes == 10
+    assert host.held >= 500 * TENSOR_BYTES
+    quota.end()
+    assert host.held == 0
 
 
 def test_too_many_failures_end_the_session() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     UnknownTensor,
 )
+from burn_remote_protocol.messages import Drop, Expose, Read, Sync
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
@@ -72,6 +74,34 @@ def started(*values: float, backend: Any = None, **options: Any) -> EngineSessio
     session = EngineSession(backend=backend, **options)
     session.upload(1, *(values or (1, 2)))
     return session
+
+
+def test_a_refused_operation_keeps_none_of_its_inputs_alive() -> None:
+    session = started(max_operation_cost=1)
+    released = weakref.ref(session.tensors.arrays[1])
+    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    session.run(Read(1, 2, vector(2)), Sync(2), Expose(2, vector(2), 1, b"x" * 32, 1.0))
+    failure = session.tensors.slots[2]
+    assert isinstance(failure, QuotaExceeded)
+    assert failure.__traceback__ is None
+    session.run(Drop((1,)))
+    assert released() is None
+
+
+def test_failed_outputs_that_are_kept_count_in_the_quota() -> None:
+    session = started(max_bytes=2**20, max_tensors=10**6)
+    outputs = range(10, 9000)
+    for tensor in outputs:
+        session.interpreter.execute(Operation(NEGATE, (7, tensor)))
+    assert type(session.tensors.slots[10]) is UnknownTensor
+    assert 8999 not in session.tensors.slots
+    for unkept in (2000, 8999):
+        with pytest.raises(QuotaExceeded, match="the reason could not be kept"):
+            session.tensors.array(unkept)
+    assert 2**20 - 2048 < session.quota.total_bytes <= 2**20
+    session.outbox.failures.clear()
+    session.run(Drop(tuple(outputs)))
+    assert session.quota.total_bytes == 8
 
 
 def test_operations_run_in_order_and_count() -> None:

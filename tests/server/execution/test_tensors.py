@@ -73,7 +73,7 @@ def test_storing_under_an_id_frees_the_previous_tensor() -> None:
     table.tensors.store(1, array(10))
     table.tensors.store(1, array(2))
     assert table.counted == (8, 1)
-    table.tensors.store(1, OperationFailed("failed"))
+    table.tensors.store_failure((1,), OperationFailed("failed"))
     assert table.counted == (0, 0)
     table.tensors.store(1, array(2))
     assert not table.tensors.has_slots()
@@ -90,17 +90,16 @@ def test_an_array_beyond_the_quota_is_refused_and_counts_nothing() -> None:
 
 def test_a_session_that_stores_too_many_failures_is_ended() -> None:
     table = Table(max_tensors=2)
-    table.tensors.store(1, OperationFailed("failed"))
-    table.tensors.store(2, OperationFailed("failed"))
+    table.tensors.store_failure((1, 2), OperationFailed("failed"))
     with pytest.raises(LimitExceeded, match="seen 3, allowed 2"):
-        table.tensors.store(3, OperationFailed("failed"))
+        table.tensors.pass_failure((3,), OperationFailed("failed"))
     assert len(table.tensors) == 2
 
 
 def test_a_failure_is_raised_as_it_was_stored() -> None:
     table = Table()
     failure = QuotaExceeded("full", operation="Numeric.Add", tensor=1)
-    table.tensors.store(1, failure)
+    table.tensors.store_failure((1,), failure)
     for _ in range(2):
         with pytest.raises(QuotaExceeded) as raised:
             table.tensors.array(1)
@@ -227,7 +226,7 @@ def test_clearing_frees_arrays_uploads_fetches_and_failures() -> None:
     table.tensors.store(1, array())
     table.tensors.begin_upload(2, vector(3), 12)
     table.tensors.begin_fetch(3, slot)
-    table.tensors.store(4, OperationFailed("failed"))
+    table.tensors.store_failure((4,), OperationFailed("failed"))
     assert len(table.tensors) == 4
     table.tensors.clear()
     assert len(table.tensors) == 0

@@ -299,7 +299,7 @@ async def _close_when_draining(host: Host, sending: asyncio.Lock) -> None:
 async def _answer_request(link: AsyncLink, host: Host, key: Key) -> None:
     exposed = await host.exposed(key)
     if exposed.failure is not None:
-        raise exposed.failure
+        raise exposed.failure.with_traceback(None)
     spec = exposed.spec
     elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
     data = TensorData(elements, spec.shape, spec.dtype)

@@ -54,7 +54,7 @@ class TaskRunner:
         for task in tasks:
             try:
                 if self.failure is not None:
-                    raise self.failure
+                    raise self.failure.with_traceback(None)
                 if isinstance(task, Operation):
                     execute(task)
                 elif isinstance(task, Unreadable):
@@ -63,6 +63,7 @@ class TaskRunner:
                     handle(task)
             except BurnRemoteError as error:
                 self._refuse(task, error)
+                error.__traceback__ = None  # ``failure`` is kept; its frames would keep the tasks
             except Exception as error:  # a bug in the server: the client still needs a response
                 logger.exception("session_failed")
                 self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))

@@ -116,7 +116,7 @@ async def _serve_fetch(
             exposed = await host.exposed(("native", request.transfer))
             sending.begin(request, exposed)
         if exposed.failure is not None:
-            raise exposed.failure
+            raise exposed.failure.with_traceback(None)
         backend, array, spec = exposed.backend, exposed.array, exposed.spec
         loan = None
         if sending.may_lend(request, exposed):
