@@ -1,4 +1,4 @@
-"""How do all tests run? No duration decides: a busy machine is no defect of what is tested."""
+"""Settings of all tests: no test fails because the machine is slow."""
 
 from __future__ import annotations
 

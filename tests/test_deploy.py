@@ -82,13 +82,13 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 
 @needs_systemd
-def test_systemd_finds_the_unit_hardened() -> None:
+def test_systemd_rates_the_unit_as_hardened() -> None:
     command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSURE}"]
     done = subprocess.run([*command, str(UNIT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_configuration_of_the_service_is_one_that_the_server_takes(files: Path) -> None:
+def test_the_server_accepts_the_configuration_of_the_service(files: Path) -> None:
     text = (DOCS / "running-a-server.md").read_text("utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (files / "server.toml").write_text(toml.replace("/etc/burn-remote", str(files)))
@@ -114,7 +114,7 @@ def test_the_schemas_find_a_misspelled_probe() -> None:
 
 
 @pytest.mark.parametrize(("text", "backend"), [(MANIFEST, "cupy"), (WITHOUT_GPU, "numpy")])
-def test_the_server_takes_the_settings_of_its_container(
+def test_the_server_accepts_the_settings_of_its_container(
     text: str, backend: str, files: Path
 ) -> None:
     expected = {"POD_NAME": "burn-remote-0", "POD_NAMESPACE": "lab"}
@@ -136,7 +136,7 @@ def test_a_gpu_is_requested_where_the_backend_needs_one() -> None:
     assert "GPU" not in WITHOUT_GPU.split("---")[1]
 
 
-def test_the_parts_of_the_manifest_name_each_other() -> None:
+def test_references_between_the_parts_of_the_manifest_resolve() -> None:
     found = documents()
     service, stateful = found["Service"], found["StatefulSet"]
     labels = stateful["spec"]["template"]["metadata"]["labels"]

@@ -20,7 +20,7 @@ PACKAGES = [
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_every_package_says_that_it_is_typed(package: Path) -> None:
+def test_every_package_is_marked_as_typed(package: Path) -> None:
     assert (package / "py.typed").is_file()
     assert (package / "__init__.py").is_file()
 
@@ -28,7 +28,7 @@ def test_every_package_says_that_it_is_typed(package: Path) -> None:
 @pytest.mark.parametrize(
     "path", PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 )
-def test_what_the_source_distribution_names_exists(path: str) -> None:
+def test_every_path_in_the_source_distribution_exists(path: str) -> None:
     assert (ROOT / path).exists()
 
 
@@ -39,7 +39,7 @@ def test_every_entry_point_can_be_loaded() -> None:
     assert callable(command.load())
 
 
-def test_the_changelog_knows_what_comes_next() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 

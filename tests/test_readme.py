@@ -42,7 +42,7 @@ def test_the_program_of_quantization_prints_what_its_comments_say() -> None:
     assert is_same == "True"
 
 
-def test_every_document_that_it_names_is_there() -> None:
+def test_every_document_named_in_the_readme_exists() -> None:
     missing = [
         name for name in re.findall(r"\]\(([\w/.-]+)\)", README) if not (ROOT / name).exists()
     ]

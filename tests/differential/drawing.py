@@ -31,12 +31,12 @@ _SPECIAL: Final = (0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e-4, 3.0e38, 0.
 
 
 class NothingFits(Exception):
-    """No tensor of the program fits the operation; another operation is drawn."""
+    """No tensor of the program fits the operation, so another operation is drawn."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A tensor of the program: the reference's elements, and its device."""
+    """A tensor of the program: its elements in the reference, and its device."""
 
     array: Array
     device: int

@@ -46,8 +46,8 @@ Arguments = tuple[tuple[int, ...], tuple[Any, ...]]
 class Row:
     """One operation. ``run`` and ``reference`` take the tensors, then the parameters.
 
-    ``rounds`` is how often low precision is rounded on the way to the result; 0 where the result is
-    known to the last bit.
+    ``rounds`` is the number of roundings to low precision on the way to the result. It is 0 if the
+    result is known to the last bit.
     """
 
     name: str
@@ -250,7 +250,7 @@ def with_updates(draw: Draw) -> Arguments:
 
 
 def with_neighbours(draw: Draw) -> Arguments:
-    """Choose one to four tensors that differ in one axis only."""
+    """Choose one to four tensors whose shapes differ in one axis only."""
     first = draw.tensor(exact=False, least_rank=1)
     axis = draw.axis_of(first)
     known = draw.known[first]
@@ -437,7 +437,7 @@ def not_zero(y: Array) -> Array:
 
 
 def pair(function: Any, reference: Any, name: str, dtypes: Sequence[Any]) -> list[Row]:
-    """Return an operation of two tensors, of a tensor and a number, and the other way round."""
+    """Return rows for two tensors, a tensor and a number, and a number and a tensor."""
     computed = rounded_once(reference)
     return [
         Row(name, two(dtypes), function, computed),
@@ -477,7 +477,7 @@ def along(name: str, dtypes: Sequence[Any], reference: Any, **options: Any) -> R
             dtypes, **{key: options.pop(key) for key in ("nonempty", "tame") if key in options}
         ),
         lambda x, axis: function(x, axis=axis),
-        # NumPy orders NaN of bfloat16 as any number.
+        # NumPy sorts bfloat16 NaN like a number.
         rounded_once(reference),
         **options,
     )
@@ -611,7 +611,7 @@ ROWS: Final = {
             lambda x, y: shifted(x, y & 63, left=False)),
         Row("abs", one(SIGNED), br.abs, np.absolute),
         Row("negative", one(SIGNED), br.negative, np.negative),
-        # The sign of a zero is that zero; NumPy makes 0 of -0.0.
+        # The sign of -0.0 is -0.0 here; NumPy gives 0.0.
         Row("sign", one(NUMBERS), br.sign, lambda x: np.where(x == 0, x, np.sign(x))),
         Row("square", one(NUMBERS), br.square, rounded_once(np.square)),
         Row("sqrt", one(FLOATS), br.sqrt, rounded_once(np.sqrt)),

@@ -23,7 +23,7 @@ LOW: Final = (np.dtype(np.float16), BFLOAT16)
 # Operations tried before a step is omitted because no tensor fits.
 ATTEMPTS: Final = 20
 
-# How often a smaller program is run before it counts as right.
+# How often a smaller program is run before it counts as correct.
 REPEATS: Final = 3
 
 
@@ -31,8 +31,8 @@ REPEATS: Final = 3
 class Step:
     """One line of a program: ``out = operation(*inputs, *parameters)``.
 
-    ``dies`` are tensors that the program drops right after it. ``reads`` says that the result is
-    then read, and that the reference continues with the elements read.
+    ``dies`` are tensors that the program drops right after the step. If ``reads`` is true, the
+    result is read, and the reference continues with the elements read.
     """
 
     operation: str
@@ -81,8 +81,8 @@ def generated(
 ) -> Program:
     """Return the program of a seed: 5 to 40 operations, and the uploads they begin with.
 
-    Without ``subnormals``, no tensor has subnormal numbers of float32 or bfloat16: on a device that
-    flushes them, the result of an operation on one is not defined.
+    Without ``subnormals``, no tensor has subnormal numbers of float32 or bfloat16, because some
+    devices flush them to zero and their results then differ.
     """
     draw = Draw(np.random.default_rng(seed), subnormals=subnormals)
     steps: list[Step] = []
@@ -281,8 +281,8 @@ def _pass(mismatch: Mismatch, devices: Sequence[br.Device]) -> Mismatch:
     position = len(found.program) - 1
     while position >= 0:
         smaller = _without(found.program, position)
-        # Whether a drop arrives together with the tensor's last use, so that its memory is reused,
-        # is a matter of time: the client also sends a batch when it has waited a little.
+        # Memory is reused only if a drop arrives together with the tensor's last use. This depends
+        # on timing, because the client also sends a batch after a short wait.
         for _ in range(REPEATS if smaller else 0):
             try:
                 execute(smaller, devices)

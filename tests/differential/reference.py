@@ -91,7 +91,7 @@ def truncated_quotient(x: Array, y: Array) -> Array:
 
 
 def shifted(x: Array, by: Array | int, left: bool) -> Array:
-    """Return shifted bits; a shift by the width or more leaves nothing, or only the sign."""
+    """Return shifted bits; a shift by at least the width gives 0, or -1 for negative numbers."""
     limits = np.iinfo(x.dtype)
     span = int(limits.max) - int(limits.min) + 1
     pairs = np.broadcast(x, by)
@@ -135,7 +135,7 @@ def interpolated(x: Array, height: int, width: int) -> Array:
 
 
 def quantized(x: Array, block: int | None) -> Array:
-    """Return float32 numbers as multiples of their scale, ``Q8S``: the nearest, halves from 0."""
+    """Quantize float32 numbers as ``Q8S`` and dequantize them; ties round away from zero."""
     flat = x.reshape(-1, x.size if block is None else block).astype(np.float64)
     largest = np.abs(flat).max(axis=1, keepdims=True)
     scale = np.maximum(largest.astype(np.float32) / np.float32(127), np.finfo(np.float32).tiny)

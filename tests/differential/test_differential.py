@@ -52,14 +52,12 @@ def check(seeds: range, devices: list[br.Device]) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, LOCAL_PROGRAMS, BATCH))
-def test_local_programs_give_what_the_reference_gives(local: list[br.Device], first: int) -> None:
+def test_programs_on_local_devices_match_the_reference(local: list[br.Device], first: int) -> None:
     check(range(first, first + BATCH), local)
 
 
 @pytest.mark.parametrize("first", range(0, REMOTE_PROGRAMS, BATCH))
-def test_programs_on_two_servers_give_what_the_reference_gives(
-    remote: list[br.Device], first: int
-) -> None:
+def test_programs_on_two_servers_match_the_reference(remote: list[br.Device], first: int) -> None:
     check(range(first, first + BATCH), remote)
 
 
@@ -131,7 +129,7 @@ def first_mismatch(
     return None
 
 
-def test_a_kernel_that_reads_an_input_after_writing_over_it_is_found() -> None:
+def test_a_kernel_that_overwrites_an_input_before_reading_it_is_found() -> None:
     def prepare(family: Any, first: Any, out: Any, parameters: Any) -> Any:
         number = scalar_array(np, parameters["value"], first.dtype)
         if first.shape != out.shape:
@@ -148,7 +146,7 @@ def test_a_kernel_that_reads_an_input_after_writing_over_it_is_found() -> None:
     rows = {name: ROWS[name] for name in names}
     with (
         patch.object(BaseMasking, "prepare_mask_fill_into", prepare),
-        # The backend that local sessions share has the right kernel already.
+        # The backend that local sessions share has cached the correct kernel.
         patch.object(local_sessions, "_backends", {}),
         patch.dict(ROWS, rows, clear=True),
         reusing_memory(),
@@ -160,7 +158,7 @@ def test_a_kernel_that_reads_an_input_after_writing_over_it_is_found() -> None:
     assert {step.operation for step in found.program} & {"mask_fill", "where_number", "tril"}
 
 
-def test_what_differs_is_reported_with_the_shortest_program(local: list[br.Device]) -> None:
+def test_a_mismatch_is_reported_with_the_shortest_program(local: list[br.Device]) -> None:
     def wrong(x: Any, y: Any) -> Any:
         return np.add(x, y) + x.dtype.type(1)
 

@@ -61,7 +61,7 @@ class Program:
         return "\n".join(self.lines)
 
     def until(self, sign: str, seconds: float = DEMO_SECONDS) -> float:
-        """Wait for a line with ``sign``; return the time by ``time.monotonic``."""
+        """Wait for a line that contains ``sign``; return its time on the monotonic clock."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or sign in self.text, seconds)
             assert sign in self.text, self.text

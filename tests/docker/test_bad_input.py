@@ -1,4 +1,4 @@
-"""Problems of the machine or the command line end the demo soon, with one sentence."""
+"""For problems of the machine or the command line, the demo exits soon with one sentence."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_a_wrong_token_is_named(cluster: Faulty, outside: Start, tmp_path: Path)
     assert "does not know this token" in sentence(outside(token=wrong))
 
 
-def test_a_port_at_which_nothing_listens_is_named(cluster: Faulty, outside: Start) -> None:
+def test_a_port_without_a_listener_is_named(cluster: Faulty, outside: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     nobody = f"wss://127.0.0.1:{port}"
     assert f"nothing listens at {nobody}" in sentence(outside([cluster.address("a"), nobody]))
 
 
-def test_an_address_that_no_network_leads_to_is_named(cluster: Faulty, inside: Start) -> None:
-    nowhere = "wss://203.0.113.7:3000"  # RFC 5737: of nobody; and the ring leads nowhere else
+def test_an_unreachable_address_is_named(cluster: Faulty, inside: Start) -> None:
+    nowhere = "wss://203.0.113.7:3000"  # RFC 5737: a documentation address, which no network routes
     assert nowhere in sentence(inside(["wss://a:3000", nowhere]))
 
 
-def test_a_name_that_nobody_has_is_named(cluster: Faulty, inside: Start) -> None:
+def test_an_unknown_host_name_is_named(cluster: Faulty, inside: Start) -> None:
     assert "wss://nobody:3000" in sentence(inside(["wss://a:3000", "wss://nobody:3000"]))
 
 
@@ -62,7 +62,7 @@ def expired(cluster: Faulty) -> Iterator[tuple[str, Path]]:
     certificate = authority.issue_cert("127.0.0.1", not_after=yesterday)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        folder.chmod(0o755)  # the container's user is another
+        folder.chmod(0o755)  # the container runs as another user
         certificate.private_key_pem.write_to_path(folder / "old.key.pem")
         for pem in certificate.cert_chain_pems:
             pem.write_to_path(folder / "old.pem", append=True)
@@ -76,7 +76,7 @@ def expired(cluster: Faulty) -> Iterator[tuple[str, Path]]:
         yield mine.address("old"), folder / "ca.pem"
 
 
-def test_a_certificate_that_has_run_out_is_named(expired: tuple[str, Path], outside: Start) -> None:
+def test_an_expired_certificate_is_named(expired: tuple[str, Path], outside: Start) -> None:
     address, authority = expired
     said = sentence(outside([address, address + "/1"], "--ca", str(authority)))
     assert "certificate" in said
@@ -95,7 +95,7 @@ def containers_program(
     )
 
 
-def test_a_port_that_is_in_use_is_told_with_what_to_do(built: Faulty) -> None:
+def test_a_port_in_use_is_reported_with_advice(built: Faulty) -> None:
     project = f"{PROJECT}-port"
     other = Faulty(project, environment=PORTS)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -109,7 +109,7 @@ def test_a_port_that_is_in_use_is_told_with_what_to_do(built: Faulty) -> None:
     assert "a port is in use; choose others by PORT_A" in said
 
 
-def test_a_daemon_that_does_not_run_is_told(built: Faulty, tmp_path: Path) -> None:
+def test_a_stopped_docker_daemon_is_reported(built: Faulty, tmp_path: Path) -> None:
     nobody = {**built.environment, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
     done = containers_program(nobody)
     assert done.returncode == CANNOT_BEGIN
@@ -117,7 +117,7 @@ def test_a_daemon_that_does_not_run_is_told(built: Faulty, tmp_path: Path) -> No
     assert "Docker is not running" in said
 
 
-def test_what_is_put_away_is_gone_and_comes_back_clean_while_others_stay(built: Faulty) -> None:
+def test_down_removes_only_this_projects_objects_and_up_starts_clean(built: Faulty) -> None:
     others = [f"{PROJECT}-others", f"not-{PROJECT}"]
     for name in others:
         docker("volume", "create", name)
@@ -142,7 +142,7 @@ def test_what_is_put_away_is_gone_and_comes_back_clean_while_others_stay(built: 
             docker("network", "rm", name)
 
 
-def test_only_the_projects_images_would_be_removed_and_none_that_others_built_on_them(
+def test_clean_selects_only_the_projects_images_and_none_built_on_them(
     built: Faulty, tmp_path: Path
 ) -> None:
     (tmp_path / "Dockerfile").write_text("FROM burn-remote-server:local\nENV OTHER=1\n")

@@ -60,7 +60,7 @@ def healthy(cluster: Faulty, node: str, seconds: float) -> bool:
         connection.close()
 
 
-def test_a_training_step_over_a_link_with_20_ms_is_one_round_trip(
+def test_a_training_step_over_a_link_with_20_ms_takes_one_round_trip(
     cluster: Faulty, outside: Start
 ) -> None:
     cluster.begin("far", "relaying")
@@ -93,7 +93,7 @@ def test_a_network_cut_and_healed_within_the_lease_changes_no_bit_of_the_weights
     assert demo.weights == undisturbed
 
 
-# A program that tries for some seconds to reach a node.
+# A program that tries to reach a node for some seconds.
 REACH = """
 import socket, sys, time
 name, end = sys.argv[1], time.monotonic() + float(sys.argv[2])
@@ -135,14 +135,15 @@ def test_when_a_training_node_is_killed_the_others_end_the_training(
     demo.until(UNDERWAY)
     docker("kill", cluster.container("b"))
     killed = time.monotonic()
-    # Its name disappears too, which could be a DNS failure, so the lease decides.
+    # The node's name disappears from DNS too. That could be a DNS failure, so the node counts as
+    # lost only when its lease ends.
     told = demo.until("b:3000 is lost; a:3000, c:3000 can go on", LEASE_SECONDS + MARGIN_SECONDS)
     print(f"told {told - killed:.1f} s after the kill")
     assert demo.end() == 0
     assert "training 240/240" in demo.text
 
 
-def test_a_port_at_which_nothing_listens_any_more_is_lost_without_waiting_for_the_lease(
+def test_a_node_whose_port_refuses_connections_is_lost_before_its_lease_ends(
     cluster: Faulty, outside: Start
 ) -> None:
     demo = outside()
@@ -156,7 +157,7 @@ def test_a_port_at_which_nothing_listens_any_more_is_lost_without_waiting_for_th
     assert demo.end() == 3, "a lost node is a failure, unless it was said that it is none"
 
 
-def test_a_node_killed_during_a_transfer_fails_it_in_stated_time_and_the_others_go_on(
+def test_a_node_killed_during_a_transfer_fails_it_in_time_and_the_others_continue(
     cluster: Faulty,
 ) -> None:
     with devices(cluster, "a", "b", "c") as (a, b, c):
@@ -174,7 +175,7 @@ def test_a_node_killed_during_a_transfer_fails_it_in_stated_time_and_the_others_
         assert float(left.to(c).sum().numpy()) == 8
 
 
-def test_a_node_out_of_memory_is_ended_by_its_limit_and_only_it(cluster: Faulty) -> None:
+def test_a_node_that_exceeds_its_memory_limit_ends_alone(cluster: Faulty) -> None:
     node = cluster.container("a")
     try:
         with devices(cluster, "a", "b") as (a, b):

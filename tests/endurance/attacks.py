@@ -1,7 +1,7 @@
-"""Attacks on the event loop: messages of one client that take the server long to handle.
+"""Attacks on the event loop: messages of one client whose handling takes the server long.
 
-Each attack runs against a server of its own while a process of its own asks ``/healthz`` on fresh
-connections, every 10 ms; the worst latency is the time for which the server answered nobody.
+Each attack has its own server. A probing process requests ``/healthz`` every 10 ms on a new
+connection. The worst latency is the longest time for which the server responded to nobody.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _fetches_closed(client: Client) -> Iterator[None]:
     """closing a session with 16,000 fetches under way"""
     yield from _fetches(client)
     client.send(Drop(()))
-    time.sleep(1.0)  # the attack's own timing: fetches are under way, and have not timed out
+    time.sleep(1.0)  # part of the attack: fetches have begun and not yet timed out
     client.link.close()
 
 
@@ -259,7 +259,7 @@ def _exposes(client: Client) -> Iterator[None]:
 
 
 def _bools(client: Client) -> Iterator[None]:
-    """uploading 200 MiB of truth values"""
+    """uploading 200 MiB of bools"""
     yield
     size = 200 * 2**20
     client.send(BeginUpload(1, TensorSpec((size,), BOOL), size))
@@ -425,7 +425,7 @@ def attacked(attack: Attack) -> Latency:
             for _ in steps:
                 pass
             client.sync()
-            time.sleep(2.5)  # what was left to do after the answer, and fetches that time out
+            time.sleep(2.5)  # for work after the last reply, and for fetches that time out
             found, _ = probing.communicate(timeout=WAIT_SECONDS)
         client.link.close()
         times = sorted(json.loads(found))
@@ -439,7 +439,7 @@ def _longest_turn(attack: Attack) -> float:
         report = Path(directory) / "report"
         variables = {"MEASURED_SERVER_REPORT": str(report), "PYTHONPATH": str(TESTS)}
         with server(*LIMITS, module="endurance.measured_server", **variables) as running:
-            time.sleep(0.5)  # it measures from the end of its start on
+            time.sleep(0.5)  # measurements begin only when the server has started
             client = Client(running.address)
             for _ in attack(client):
                 pass

@@ -35,7 +35,7 @@ OPEN_ATTEMPTS: Final = 50
 
 Devices = Sequence[br.RemoteDevice]
 Result = tuple[Any, bytes]
-# continues(step): whether the program runs this step.
+# continues(step) returns whether the program runs this step.
 Continues = Callable[[int], bool]
 Program = Callable[[Devices, Continues], Iterator[Result]]
 
@@ -104,7 +104,7 @@ def asynchronous(devices: Devices, continues: Continues) -> Iterator[Result]:
 
 
 def uploads(devices: Devices, continues: Continues) -> Iterator[Result]:
-    """Upload several chunks at a time, and read what they add up to."""
+    """Upload several chunks at a time, and read their sum."""
     total = br.zeros((450, 450), device=devices[0])
     step = 0
     while continues(step):
@@ -126,7 +126,7 @@ def downloads(devices: Devices, continues: Continues) -> Iterator[Result]:
 
 
 def moves(devices: Devices, continues: Continues) -> Iterator[Result]:
-    """Send a tensor to the other server and back, changing it at each."""
+    """Move a tensor to the other server and back, and change it on both."""
     here, there = devices
     tensor = br.tensor(_random(3, 100, 100), device=here)
     step = 0

@@ -1,8 +1,8 @@
-"""Kills of clients and servers at a random byte of their traffic, and the effect on the others.
+"""Kills of clients and servers at a random byte of their traffic, and the effects on others.
 
-Each round kills one. A *steady* server is never killed: it serves a bystander, a client that works
-all the time, must free the tensors of killed clients, and must continue. The others' errors must be
-typed and arrive within ``WAIT_SECONDS``.
+Each round kills one process. A *steady* server is never killed. It must free the tensors of killed
+clients and must keep serving a bystander, a client that works all the time. The surviving clients
+must get typed errors within ``WAIT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FLAGS: Final = (
 THINKING: Final = ("--think-seconds", "0.005")
 # Timeout for a client to reach the byte at which it is killed.
 REACH_SECONDS: Final = 60.0
-# Kills fall anywhere from within the handshake to after some uploads; as many below 10 KB as above
-# 1 MB.
+# Kills happen anywhere between the handshake and the end of some uploads: as many below 10 KB of
+# traffic as above 1 MB.
 FIRST_BYTE: Final = 300
 LAST_BYTE: Final = 30_000_000
 

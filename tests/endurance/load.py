@@ -15,7 +15,7 @@ from support.servers import server
 
 __all__ = ["Load", "many_at_once", "one_after_another"]
 
-# A round of each session: its own numbers, some operations, a read.
+# The rounds of each session: an upload of random numbers, some operations and a read.
 ROUNDS: Final = 10
 
 

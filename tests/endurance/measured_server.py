@@ -1,8 +1,8 @@
 """A server that measures how long its event loop and its interpreter lock are occupied.
 
 Runs the server's command on asyncio's own event loop and, at the end of the process, appends a line
-of JSON to the file that ``MEASURED_SERVER_REPORT`` names (``Occupation``). The times are processor
-times as far as possible, because elapsed times depend on what else the machine does.
+of JSON to the file that ``MEASURED_SERVER_REPORT`` names (``Occupation``). Where
+possible, these are processor times, because elapsed times depend on other load of the machine.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Wire:
 def _native(address: str) -> Wire:
     wire = Wire(address, "session")
     wire.send(encode_frame(Hello((1,))))
-    wire.hear()  # the welcome: before it, only small messages are taken
+    wire.hear()  # the welcome: before it, the server accepts only small messages
     return wire
 
 
@@ -192,7 +192,7 @@ def slow_readers(address: str, limit: int) -> Iterator[Wire]:
 
 
 def slow_readers_of_copies(address: str, limit: int) -> Iterator[Wire]:
-    """Ask for a transposed tensor again and again: each answer is a copy."""
+    """Ask for a transposed tensor again and again: each reply is a copy."""
     columns = 512
     rows = int(0.2 * limit) // (4 * columns)
     turned = f32(columns, rows)
@@ -217,7 +217,7 @@ def small_answers(address: str, limit: int) -> Iterator[Wire]:
 
 
 def unfinished_messages(address: str, limit: int) -> Iterator[Wire]:
-    """Send a frame of 60 MiB but for its last byte."""
+    """Send a frame of 60 MiB except for its last byte."""
     size = 60 * MIB
     for _ in range(8):
         wire = _native(address)
@@ -226,7 +226,7 @@ def unfinished_messages(address: str, limit: int) -> Iterator[Wire]:
 
 
 def unfinished_burn_messages(address: str, limit: int) -> Iterator[Wire]:
-    """Send a message of three quarters of the limit but for its last byte."""
+    """Send a message of three quarters of the limit except for its last byte."""
     size = int(0.75 * limit)
     for _ in range(8):
         requests, responses = _burn(address)
@@ -265,10 +265,10 @@ def unfinished_uploads(address: str, limit: int) -> Iterator[Wire]:
 
 
 def dropped_uploads(address: str, limit: int) -> Iterator[Wire]:
-    """Upload and drop: the server keeps some of the memory for what comes next."""
+    """Upload and drop tensors: the server keeps some of their memory for later arrivals."""
     wire = _native(address)
     for tensor in range(4 * limit // (4 * MIB)):
-        # Of different sizes, so that none fits where another was.
+        # Sizes differ, so that no tensor fits into the memory of another.
         spec = _floats(4 * MIB + 512 * 1024 * (tensor % 16))
         wire.say(BeginUpload(tensor, spec, spec.nbytes))
         for start in range(0, spec.nbytes, CHUNK_BYTES):
@@ -279,7 +279,7 @@ def dropped_uploads(address: str, limit: int) -> Iterator[Wire]:
 
 
 def queued_frames(address: str, limit: int) -> Iterator[Wire]:
-    """Send tensors behind work that takes long."""
+    """Send tensors after an operation that takes long."""
     square = f32(1024, 1024)
     product = Execute(Operation(signature("Float.Matmul", square, square), (0, 0, 1)))
     spec = _floats(3 * MIB)
@@ -404,12 +404,12 @@ def attack(name: str, limit_bytes: int) -> Outcome:
 def _base_bytes(running: RunningServer) -> int:
     """Return the resident bytes of a server whose sessions have multiplied matrices.
 
-    OpenBLAS keeps about 8 MiB for each thread that has called it, so as many sessions multiply here
+    OpenBLAS keeps about 8 MiB for each thread that has called it. So as many sessions multiply here
     as in an attack. docs/security.md lists this memory as not counted.
     """
     with contextlib.ExitStack() as stack:
         for number in range(SESSIONS):
-            # Sessions of one token are shared, hence a token for each.
+            # Devices with one token share a session, so each has its own token.
             device = stack.enter_context(br.RemoteDevice(running.address, token=f"base{number}"))
             square = br.ones((512, 512), device=device)
             assert (square @ square)[0, 0].item() == 512

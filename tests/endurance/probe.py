@@ -1,7 +1,7 @@
-"""Ask ``/healthz`` of a port every 10 ms on fresh connections, until the standard input is closed.
+"""Request ``/healthz`` of a port every 10 ms on new connections, until the standard input closes.
 
-Imports nothing of the project: it must start quickly and compute little. Prints ``ready`` after the
-first answer, and at the end the milliseconds of all answers as JSON.
+Imports nothing of the project, so that it starts quickly and computes little. Prints ``ready``
+after the first response, and at the end the times of all responses in milliseconds as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 
 def ask(port: int) -> float:
-    """Return how many milliseconds an answer took."""
+    """Return how many milliseconds a response took."""
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), 60.0) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

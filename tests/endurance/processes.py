@@ -142,7 +142,7 @@ def eventually(
     claim: Callable[[Snapshot], bool],
     timeout_seconds: float = WAIT_SECONDS,
 ) -> Snapshot:
-    """Return the first snapshot that satisfies the claim. Raises ``AssertionError`` without one."""
+    """Return the first snapshot that satisfies the claim. Raises ``AssertionError`` at timeout."""
     deadline = time.monotonic() + timeout_seconds
     while not claim(snapshot := Snapshot.of(server)):
         assert time.monotonic() < deadline, f"after {timeout_seconds:g} seconds: {snapshot}"

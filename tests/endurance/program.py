@@ -1,8 +1,8 @@
 """The client program of endurance runs: ``python -m endurance.program ADDRESS``.
 
-It runs random computations and compares each result with NumPy's. It ends after its steps, when
-its standard input closes, or when its server's death raises an error; then it writes a report
-in JSON. Any other exception than ``BurnRemoteError`` ends it with a traceback.
+It runs random computations and compares each result with NumPy's. It ends after a number of steps,
+when its standard input closes, or when its server dies and a ``BurnRemoteError`` is raised; then it
+writes a report in JSON. Any other exception ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 Array = np.ndarray[Any, np.dtype[Any]]
 Work = Callable[["Program"], None]
 
-# Bytes of an upload: more than a chunk of 1 MiB, so that a crash may fall between two.
+# Bytes of an upload: more than a chunk of 1 MiB, so that a crash may happen between two chunks.
 UPLOAD_BYTES: Final = 3 * 2**20
 
 
@@ -58,14 +58,14 @@ def compare(tensor: br.Tensor, expected: Array) -> None:
 
 
 def compute(program: Program) -> None:
-    """Some operations and a read."""
+    """Run some operations and a read."""
     a, b = program.integers(16, 24), program.integers(24, 8)
     x, y = br.tensor(a, device=program.device), br.tensor(b, device=program.device)
     compare((x @ y + 1).sum(axis=0), (a @ b + 1).sum(axis=0))
 
 
 def queue_many(program: Program) -> None:
-    """Hundreds of operations before one read."""
+    """Issue hundreds of operations before one read."""
     a = program.integers(64)
     x = br.tensor(a, device=program.device)
     for number in range(300):
@@ -105,7 +105,7 @@ def expose_in_vain(program: Program) -> None:
 
 
 def fail(program: Program) -> None:
-    """An operation that fails, whose failure the read raises; the session goes on."""
+    """Issue an operation that fails; the read raises its failure, and the session continues."""
     beyond = br.tensor([99], device=program.device)
     try:
         br.arange(4, device=program.device).take(beyond, axis=0).numpy()

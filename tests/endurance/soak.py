@@ -79,7 +79,7 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
                 if client.until < now:
                     _end(client, seen)
                     running[number] = _start(rng, servers)
-                # One that ended by itself before its time has a report that says why.
+                # A client that ended by itself too early has a report with the reason.
                 assert not running[number].process.ended, running[number].process.report()
             if now - started >= len(seen.samples) * sample_seconds:
                 seen.samples.append(Sample(now - started, tuple(map(Snapshot.of, servers))))
@@ -102,10 +102,10 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
 
 def _check_counters(metrics: dict[str, float]) -> None:
     """Check the counters of a server without clients."""
-    count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()}
-    assert count["sessions_opened_total"] == count["sessions_closed_total"], count
-    taken = count["transfers_served_total"] + count["transfers_expired_total"]
-    assert taken <= count["transfers_exposed_total"], count  # the others ended with their session
+    count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()} assert
+    count["sessions_opened_total"] == count["sessions_closed_total"], count taken =
+    count["transfers_served_total"] + count["transfers_expired_total"] assert taken <=
+    count["transfers_exposed_total"], count  # the other exposes ended with their session
 
 
 def _start(rng: random.Random, servers: list[RunningServer]) -> _Client:

@@ -9,7 +9,7 @@ from endurance.chart import Line, Panel, chart
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_line_goes_from_the_left_below_to_the_right_above() -> None:
+def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right() -> None:
     panels = [Panel("Growth", [Line("a", [0, 1, 4]), Line("b", [4, 4, 4])])]
     root = ElementTree.fromstring(chart([0, 10, 20], panels))
     rising, level = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from endurance.faults import PROGRAMS, sessions_through_faults
 
 
-def test_no_session_is_lost_and_no_result_differs_whatever_the_network_does() -> None:
+def test_network_faults_lose_no_session_and_change_no_result() -> None:
     runs = len(PROGRAMS)
     [*_, seen] = sessions_through_faults(runs, 6, seed=0, at_once=runs, max_steps=24)
     assert seen.lost == []

@@ -1,4 +1,4 @@
-"""Storage of the inputs that reach more code than the seeds, from which later runs continue.
+"""Storage of inputs that reach more code than the seeds; later runs start from them.
 
 ``python -m fuzz.kept .fuzz`` packs the results folder of a run.
 """

@@ -23,11 +23,11 @@ def test_the_seeds_of_a_target_do_not_break_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_fuzzing_kept_of_a_target_does_not_break_it(name: str) -> None:
+def test_stored_inputs_of_a_target_do_not_break_it(name: str) -> None:
     for data in kept_inputs(name):
         TARGETS[name](data)
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_fuzzing_found_breaks_nothing_any_more(path: Path) -> None:
+def test_inputs_that_broke_a_target_before_no_longer_do(path: Path) -> None:
     TARGETS[path.parent.name](path.read_bytes())

@@ -55,7 +55,8 @@ LAYERS = {
     "plane with gaps": Layer((4, 16, 20, 20), (24, 16, 3, 3), padding=2, dilation=2),
     "plane in groups": Layer((4, 16, 20, 20), (24, 4, 3, 3), padding=1, groups=4),
 }
-# Layers for which cuDNN may lack an engine with the required precision; own kernels then compute.
+# Layers for which cuDNN may lack an engine with the required precision. Then the backend uses its
+# own kernels.
 MAY_BE_OURS = {"plane with gaps", "plane in groups"}
 PLANE = LAYERS["plane"]
 
@@ -143,7 +144,7 @@ def is_cudnns(call: Any) -> bool:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_cudnn_follows_the_definition(
+def test_cudnn_matches_the_definition(
     backend: CupyBackend, session: BackendSession, name: str, direction: str, dtype: str
 ) -> None:
     layer = LAYERS[name]
@@ -193,7 +194,7 @@ def test_own_kernels_give_the_same_results_without_cudnn(
         (Layer((2, 8, 9, 9), (8, 8, 1, 1)), "F32"),
     ],
 )
-def test_layers_that_own_kernels_compute_better_do_not_go_to_cudnn(
+def test_layers_left_to_own_kernels_do_not_use_cudnn(
     session: BackendSession, layer: Layer, dtype: str
 ) -> None:
     assert not is_cudnns(bound(session, layer, "", dtype, None))

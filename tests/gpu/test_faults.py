@@ -176,7 +176,7 @@ def test_a_tensor_of_a_lost_gpu_does_not_move(
 
 
 def test_the_other_gpu_computes_correctly_or_is_lost_too(gpu: Backend) -> None:
-    """After an illegal address CUDA may refuse the whole process; an H200's driver 580 does."""
+    """After an illegal access, CUDA may refuse all calls of the process, as driver 580 does."""
     if gpu.device_count < 2:
         pytest.skip(f"needs two GPUs; there is {gpu.device_count}")
     with (

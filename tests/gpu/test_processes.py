@@ -95,7 +95,7 @@ def test_a_tensor_moves_to_another_process_and_back_without_sockets(
     with devices(source.address, target.address) as (a, b):
         x = br.tensor(X, device=a)
         for _ in range(10):
-            # The lent memory may be overwritten at once; the copy must not show that.
+            # The lent memory may be overwritten at once; the copy must have the old elements.
             x = ((x * 2).to(b) + 1).to(a) * 0.5 - 0.5
         np.testing.assert_array_equal(x.to(b).numpy(), x.numpy())
         np.testing.assert_allclose(x.numpy(), X, atol=1e-5)

@@ -25,7 +25,7 @@ def running(gpu: Backend) -> Iterator[RunningServer]:
 
 @pytest.mark.parametrize("block", [None, 32, (2, 64)])
 @pytest.mark.parametrize("value", ["Q8S", "Q8F", "Q4S", "Q4F", "Q2S", "Q2F"])
-def test_integers_scales_and_numbers_equal_numpys(
+def test_integers_scales_and_dequantized_numbers_equal_numpys(
     running: RunningServer, value: str, block: int | tuple[int, int] | None
 ) -> None:
     scheme = br.quant_scheme(value, block=block)

@@ -82,7 +82,8 @@ def test_sessions_of_one_gpu_move_tensors_between_them(gpu_server: RunningServer
         x = br.tensor(np.eye(2048, dtype=np.float32), device=a)
         for _ in range(50):
             moved = (x @ x).to(b)
-            # a overwrites the dropped tensor's memory at once; b must not see that.
+            # The first session overwrites the dropped tensor's memory at once; the second one must
+            # not read the new elements.
             del x
             x = moved.to(a) @ br.eye(2048, device=a)
         np.testing.assert_array_equal(x.numpy(), np.eye(2048, dtype=np.float32))
@@ -193,7 +194,7 @@ def test_the_server_reports_its_gpu_and_its_memory_use(
 
 
 def digits() -> tuple[Array, Array]:
-    """Return 512 images [n, 1, 8, 8] of a bar or a spot, and their labels: learnt in few steps."""
+    """Return 512 images [n, 1, 8, 8] of a bar or a spot, and labels, which are learned quickly."""
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 2, 512)
     pictures = rng.normal(0, 0.1, (512, 1, 8, 8)).astype(np.float32)

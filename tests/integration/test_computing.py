@@ -22,7 +22,7 @@ def test_operations_run_where_the_tensors_are(device: br.Device) -> None:
     np.testing.assert_allclose(y.numpy(), np.maximum(x @ w + b, 0), rtol=1e-12)
 
 
-def test_no_request_waits_before_a_read(device: br.Device) -> None:
+def test_no_call_waits_before_a_read(device: br.Device) -> None:
     device.sync()
     before = device.traffic
     x = br.zeros((4, 4), device=device)
@@ -42,7 +42,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_burst_of_operations_leaves_in_few_frames(native_device: br.Device) -> None:
+def test_a_burst_of_operations_is_sent_in_few_frames(native_device: br.Device) -> None:
     x = br.zeros((16, 16), device=native_device)
     native_device.sync()
     before = native_device.traffic

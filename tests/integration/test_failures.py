@@ -196,7 +196,7 @@ def test_a_forked_child_gets_an_error_and_the_parent_keeps_its_session(
         assert tensor.tolist() == [1, 1]
 
 
-def test_a_draining_server_finishes_the_queue_and_says_goodbye() -> None:
+def test_a_draining_server_finishes_the_queue_and_announces_its_end() -> None:
     with server() as running:
         device = br.RemoteDevice(running.address)
         x = br.ones((600, 600), device=device)

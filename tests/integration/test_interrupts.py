@@ -63,7 +63,7 @@ def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
     assert line > 20
 
 
-def test_an_interrupt_during_a_local_operation_fails_that_one_and_no_other(
+def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with br.LocalDevice() as device:

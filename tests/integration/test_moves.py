@@ -74,7 +74,7 @@ def test_concurrent_moves_in_both_directions_do_not_deadlock(remote_pair: Pair) 
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
-def test_a_tensor_that_moved_stays_when_its_source_is_closed_at_once(
+def test_a_moved_tensor_survives_the_immediate_close_of_its_source(
     dialect: str, first_server: RunningServer, second_server: RunningServer
 ) -> None:
     with br.RemoteDevice(second_server.address, dialect=dialect) as target:
@@ -85,7 +85,7 @@ def test_a_tensor_that_moved_stays_when_its_source_is_closed_at_once(
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
-def test_closing_a_source_leaves_failures_of_the_target_to_its_program(
+def test_closing_a_source_does_not_raise_failures_of_the_target(
     dialect: str, first_server: RunningServer, second_server: RunningServer
 ) -> None:
     with br.RemoteDevice(second_server.address, dialect=dialect) as target:

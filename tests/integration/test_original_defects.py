@@ -68,7 +68,9 @@ def test_2_sessions_with_equal_tensor_ids_keep_their_own(first_server: RunningSe
         assert isinstance(third.read(7, SPEC), OperationFailed)
 
 
-def test_3_streams_of_a_session_are_in_the_order_of_arrival(first_server: RunningServer) -> None:
+def test_3_streams_of_a_session_execute_in_the_order_of_arrival(
+    first_server: RunningServer,
+) -> None:
     with BurnSockets(first_server.address) as sockets:
         sockets.upload(0, filled(1), F32, stream=1)
         for number in range(200):
@@ -76,7 +78,7 @@ def test_3_streams_of_a_session_are_in_the_order_of_arrival(first_server: Runnin
         assert (sockets.array(200, SPEC, stream=99) == 201).all()
 
 
-def test_4_an_operation_that_fails_leaves_this_session_and_all_others_usable(
+def test_4_after_a_failed_operation_this_session_and_all_others_are_usable(
     first_server: RunningServer,
 ) -> None:
     positions = TensorSpec((1,), I64)
@@ -115,7 +117,7 @@ def test_6_integers_are_cast_between_all_their_widths(first_server: RunningServe
 
 
 @pytest.mark.parametrize("dtype", [U8, U16, U32, U64], ids=str)
-def test_7_unsigned_integers_are_there_after_their_upload(
+def test_7_unsigned_integers_can_be_read_after_their_upload(
     dtype: DType, first_server: RunningServer
 ) -> None:
     largest = np.iinfo(INTEGERS[dtype]).max
@@ -125,7 +127,7 @@ def test_7_unsigned_integers_are_there_after_their_upload(
         assert seen.tolist() == [0, 1, largest]
 
 
-def test_8_quantized_operations_are_answered_and_the_session_lives_on(
+def test_8_quantized_operations_get_responses_and_the_session_continues(
     first_server: RunningServer,
 ) -> None:
     # Burn's client panics before sending these operations; the bytes are those it would send.
@@ -142,7 +144,7 @@ def test_8_quantized_operations_are_answered_and_the_session_lives_on(
         assert (sockets.array(5, SPEC) == 4).all()
 
 
-def test_9_what_a_client_that_vanishes_had_is_freed() -> None:
+def test_9_the_tensors_of_a_vanished_client_are_freed() -> None:
     with server() as running:
         sockets = BurnSockets(running.address)
         sockets.upload(1, filled(1), F32)

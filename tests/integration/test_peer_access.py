@@ -39,7 +39,7 @@ def test_peers_with_the_same_peer_token_move_tensors() -> None:
 
 
 @pytest.mark.parametrize("token", [{}, {"BURN_REMOTE_PEER_TOKEN": "another-than-the-source-has"}])
-def test_a_peer_with_another_token_or_none_fetches_nothing(token: dict[str, str]) -> None:
+def test_a_peer_with_a_wrong_or_missing_token_fetches_nothing(token: dict[str, str]) -> None:
     with (
         server(BURN_REMOTE_TOKENS=f"alice:{ALICE}", BURN_REMOTE_PEER_TOKEN=PEERS) as source,
         server(**token) as target,
@@ -69,7 +69,7 @@ def test_peers_move_tensors_over_tls_and_show_each_other_certificates(
             assert tensor.sum().item() == 1_000_000
 
 
-def test_peers_prove_their_token_over_tls_to_each_device_at_its_advertised_address(
+def test_peers_prove_their_token_over_tls_at_each_devices_advertised_address(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     ca = str(tmp_path / "ca.pem")
@@ -86,7 +86,7 @@ def test_peers_prove_their_token_over_tls_to_each_device_at_its_advertised_addre
             assert moved.to(a).sum().item() == 4_999_950_000
 
 
-def test_the_error_of_a_source_dialled_at_another_address_says_what_to_set() -> None:
+def test_the_error_for_a_source_at_an_unadvertised_address_names_the_setting() -> None:
     variables = {"BURN_REMOTE_PEER_TOKEN": PEERS}
     elsewhere = ("--advertise-address", "ws://node-b:3000")
     with (
@@ -188,7 +188,7 @@ def test_a_server_rejects_paths_that_a_proxy_could_normalize(
     "address",
     ["ws://169.254.169.254", "ws://[fe80::1]:80", "ws://192.0.2.7:3000", "ws://[::ffff:a9fe:a9fe]"],
 )
-def test_a_client_cannot_make_a_server_connect_to_what_its_operator_did_not_allow(
+def test_a_client_cannot_make_a_server_connect_to_peers_its_operator_did_not_allow(
     address: str, guarded: RunningServer
 ) -> None:
     with br.RemoteDevice(guarded.address, token=ALICE) as device:

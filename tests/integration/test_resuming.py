@@ -61,7 +61,7 @@ def test_training_through_fifty_cuts_gives_bit_identical_weights(
         np.testing.assert_array_equal(seen, expected)
 
 
-def test_training_through_resets_and_bytes_that_come_one_by_one_gives_the_same_weights(
+def test_training_through_resets_and_single_byte_reads_gives_the_same_weights(
     first_server: RunningServer,
 ) -> None:
     with br.RemoteDevice(first_server.address) as device:
@@ -77,7 +77,7 @@ def test_training_through_resets_and_bytes_that_come_one_by_one_gives_the_same_w
         np.testing.assert_array_equal(seen, expected)
 
 
-def test_a_delay_costs_time_and_no_connection(first_server: RunningServer) -> None:
+def test_a_slow_network_breaks_no_connection(first_server: RunningServer) -> None:
     with faulty_proxy(first_server.port) as proxy, br.RemoteDevice(proxy.address) as device:
         tensor = br.ones((3,), device=device)
         proxy.flowing.clear()
@@ -155,7 +155,7 @@ def test_an_idle_session_resumes_when_it_is_used_again(first_server: RunningServ
         assert (tensor + 1).tolist() == [2, 2, 2]
 
 
-def test_a_stalled_connection_is_found_and_replaced() -> None:
+def test_a_stalled_connection_is_detected_and_replaced() -> None:
     with (
         server("--heartbeat-seconds", "0.1") as running,
         faulty_proxy(running.port) as proxy,
@@ -167,7 +167,7 @@ def test_a_stalled_connection_is_found_and_replaced() -> None:
         assert (tensor + 1).read().result(5).tolist() == [2, 2, 2]
 
 
-def test_a_server_finds_a_client_that_went_silent_and_frees_what_it_held() -> None:
+def test_a_server_detects_a_silent_client_and_frees_its_tensors() -> None:
     with (
         server("--heartbeat-seconds", "0.1", "--lease-seconds", "0.1") as running,
         faulty_proxy(running.port) as proxy,

@@ -46,7 +46,7 @@ def bare(device: br.Device) -> dict[Any, Any]:
     return outcomes(device)
 
 
-def test_results_are_the_same_under_recorders_and_a_runner_that_rewrites(
+def test_results_do_not_change_under_recording_and_rewriting_runners(
     device: br.Device, bare: dict[Any, Any]
 ) -> None:
     device.client = inner = Recorder(device.client)

@@ -53,19 +53,20 @@ def doomed() -> Iterator[br.Device]:
         yield device
 
 
-def test_the_dialect_is_found_out(theirs: br.Device, ours: RunningServer) -> None:
+def test_the_dialect_is_detected(theirs: br.Device, ours: RunningServer) -> None:
     assert theirs.info == {"dialect": "burn-0.21"}
     with br.RemoteDevice(ours.address) as native:
         assert "dialect" not in native.info
 
 
-def test_a_token_for_servers_that_want_one_does_not_disturb_a_real_server(real: str) -> None:
+def test_a_real_server_ignores_a_token(real: str) -> None:
     with br.RemoteDevice(real, token="x" * 32) as device:
         assert br.ones((3,), device=device).sum().item() == 3
 
 
-@pytest.mark.parametrize("dialect", ["native", "klingon"])
-def test_a_dialect_that_is_not_spoken_is_an_error_that_says_so(dialect: str, real: str) -> None:
+@pytest.mark.parametrize("dialect", ["native", "klingon"]) def
+test_a_dialect_that_the_server_does_not_support_is_named_in_the_error(dialect: str, real: str) ->
+None:
     with pytest.raises(br.BurnRemoteError, match=r"404|klingon"):
         br.RemoteDevice(real, dialect=dialect)
 
@@ -90,7 +91,7 @@ def test_a_dialect_that_is_not_spoken_is_an_error_that_says_so(dialect: str, rea
         lambda x, y: x + br.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
     ],
 )
-def test_results_are_those_of_our_own_server(
+def test_results_match_those_of_our_own_server(
     compute: object, theirs: br.Device, ours: RunningServer
 ) -> None:
     with br.RemoteDevice(ours.address) as native:
@@ -125,7 +126,7 @@ def test_training_gives_the_same_losses_on_a_real_server_and_on_ours(
     assert there[-1] < 0.1 * there[0]
 
 
-def test_a_burst_of_operations_is_one_frame_each_and_frees_what_it_made(theirs: br.Device) -> None:
+def test_a_burst_of_operations_takes_one_frame_each_and_frees_its_tensors(theirs: br.Device) -> None:
     x = br.zeros((16, 16), device=theirs)
     one = br.ones((16, 16), device=theirs)
     theirs.sync()
@@ -145,7 +146,7 @@ def test_uploads_of_up_to_64_mib_arrive(megabytes: int, theirs: br.Device) -> No
     np.testing.assert_array_equal(br.tensor(array, device=theirs).numpy(), array)
 
 
-def test_a_larger_upload_is_refused_with_the_reason_and_the_session_goes_on(
+def test_a_larger_upload_is_refused_with_the_reason_and_the_session_continues(
     theirs: br.Device,
 ) -> None:
     with pytest.raises(br.UsageError, match="67,108,864"):
@@ -154,14 +155,14 @@ def test_a_larger_upload_is_refused_with_the_reason_and_the_session_goes_on(
 
 
 @pytest.mark.parametrize("dtype", [br.float64, br.float32, br.int64, br.int32, br.bool])
-def test_elements_come_back_as_they_were_sent(dtype: br.DType, theirs: br.Device) -> None:
+def test_elements_survive_a_round_trip_in_every_dtype(dtype: br.DType, theirs: br.Device) -> None:
     tensor = br.tensor([[0, 1], [2, 3]], dtype=dtype, device=theirs)
     assert (
         tensor.numpy().tolist() == np.array([[0, 1], [2, 3]]).astype(tensor.numpy().dtype).tolist()
     )
 
 
-def test_truth_values_have_a_store_that_the_server_has(theirs: br.Device) -> None:
+def test_bools_use_a_store_that_the_server_supports(theirs: br.Device) -> None:
     usages = [theirs.dtype_usage(store) for store in (BOOL, BOOL_U8)]
     assert any(usage == 3 for usage in usages)
 
@@ -186,7 +187,7 @@ def test_threads_of_one_session_keep_their_order(theirs: br.Device) -> None:
     assert wrong == []
 
 
-def test_two_programs_on_one_real_server_do_not_meet_each_other_s_tensors(real: str) -> None:
+def test_two_programs_on_one_real_server_never_use_each_others_tensors(real: str) -> None:
     # All sessions of the original share one tensor table, so ours start at random ids.
     with br.RemoteDevice(real) as first:
         a = br.full((3,), 1.0, device=first)
@@ -227,14 +228,14 @@ def test_tensors_move_between_servers(
     np.testing.assert_array_equal(tensor.numpy(), expected.astype(tensor.numpy().dtype))
 
 
-def test_many_moves_at_once_arrive_in_their_places(theirs: br.Device, ours: RunningServer) -> None:
+def test_many_concurrent_moves_arrive_as_the_right_tensors(theirs: br.Device, ours: RunningServer) -> None:
     with br.RemoteDevice(ours.address) as native:
         there = [br.full((50,), i, dtype=br.int64, device=theirs).to(native) for i in range(20)]
         back = [tensor.to(theirs) for tensor in there]
         assert [int(array[0]) for array in br.read(back)] == [*range(20)]
 
 
-def test_a_move_of_a_failed_tensor_is_an_error_and_no_hang(
+def test_a_move_of_a_failed_tensor_raises_an_error_and_does_not_hang(
     theirs: br.Device, ours: RunningServer
 ) -> None:
     with br.RemoteDevice(ours.address) as native:
@@ -243,7 +244,7 @@ def test_a_move_of_a_failed_tensor_is_an_error_and_no_hang(
             failed.to(br.RemoteDevice(ours.address, dialect="burn-0.21")).numpy()
 
 
-def test_a_panic_of_the_server_is_a_lost_connection_with_what_is_known(doomed: br.Device) -> None:
+def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(doomed: br.Device) -> None:
     # The original panics on casts between integers.
     tensor = br.tensor([1, 2], device=doomed).astype(br.int32)
     with pytest.raises(br.ConnectionLost, match=r"panic.*Base\.Cast.*test_our_client\.py"):
@@ -252,7 +253,7 @@ def test_a_panic_of_the_server_is_a_lost_connection_with_what_is_known(doomed: b
         br.ones((2,), device=doomed)
 
 
-def test_a_server_that_serves_nobody_any_more_is_a_lost_connection_too(doomed: br.Device) -> None:
+def test_a_server_stuck_after_a_panic_raises_connection_lost(doomed: br.Device) -> None:
     with pytest.raises(br.ConnectionLost):
         br.tensor([1, 2], device=doomed).astype(br.int32).numpy()
     # The panic poisoned the original's only lock: sessions open, and end when they are used.

@@ -59,9 +59,7 @@ def test_training_with_autodiff_gives_the_losses_and_weights_of_the_real_server(
     assert here["losses"][-1] < here["losses"][0]
 
 
-def test_each_of_288_operations_gives_what_the_real_server_gives(
-    ours: RunningServer, theirs: str
-) -> None:
+def test_each_of_288_operations_matches_the_real_server(ours: RunningServer, theirs: str) -> None:
     here, there = burn_client("ops", ours.address), burn_client("ops", theirs)
     assert here["count"] == there["count"] == 288
     different = {}
@@ -78,7 +76,7 @@ def test_a_device_behind_a_path_prefix_is_another_device(ours: RunningServer) ->
     assert moved["sequential"]["outcome"] == "value"
 
 
-def test_tensors_that_four_threads_move_at_once_all_arrive_and_none_twice(
+def test_tensors_moved_by_four_threads_at_once_each_arrive_once(
     ours: RunningServer, second: RunningServer
 ) -> None:
     # The client gives all four moves one transfer id. Whose expose is first on the one socket and
@@ -90,7 +88,7 @@ def test_tensors_that_four_threads_move_at_once_all_arrive_and_none_twice(
 
 
 @pytest.mark.parametrize("pattern", ["sequential", "overlapping"])
-def test_moves_between_two_servers_arrive_also_where_the_original_hangs(
+def test_moves_on_which_the_original_hangs_arrive(
     pattern: str, ours: RunningServer, second: RunningServer
 ) -> None:
     moved = burn_client("move", ours.address, second.address, "--pattern", pattern)[pattern]
@@ -108,7 +106,7 @@ def test_tensors_move_between_a_real_server_and_ours(
     assert '"equal": false' not in json.dumps(moved)
 
 
-def test_an_operation_that_fails_is_an_error_of_the_read_and_the_session_lives_on(
+def test_a_failed_operation_fails_its_read_and_the_session_continues(
     ours: RunningServer,
 ) -> None:
     cases = burn_client("errors", ours.address)["cases"]
@@ -121,7 +119,7 @@ def test_an_operation_that_fails_is_an_error_of_the_read_and_the_session_lives_o
 
 
 @pytest.mark.parametrize("share", [(), ("--share",)], ids=["apart", "handing tensors on"])
-def test_eight_threads_of_one_process_are_served_in_order(
+def test_operations_of_eight_threads_execute_in_the_order_of_each_thread(
     share: tuple[str, ...], ours: RunningServer
 ) -> None:
     result = burn_client("threads", "8", ours.address, *share)
@@ -134,7 +132,7 @@ def test_an_upload_over_the_original_s_limit_arrives(megabytes: str, ours: Runni
     assert burn_client("upload", megabytes, ours.address)["equal"]
 
 
-def test_two_clients_with_equal_tensor_ids_do_not_see_each_other(ours: RunningServer) -> None:
+def test_two_clients_with_equal_tensor_ids_do_not_interfere(ours: RunningServer) -> None:
     clients = [start_burn_client("two-clients", ours.address, "--seconds", "2") for _ in range(2)]
     outputs = [client.communicate(timeout=60)[0] for client in clients]
     results = [json.loads(output.splitlines()[-1]) for output in outputs]
@@ -142,7 +140,7 @@ def test_two_clients_with_equal_tensor_ids_do_not_see_each_other(ours: RunningSe
 
 
 @pytest.mark.parametrize("command", ["hold", "upload-loop"])
-def test_a_client_that_is_killed_leaves_nothing_and_disturbs_nobody(
+def test_a_killed_client_leaves_no_tensors_and_disturbs_no_other_client(
     command: str, ours: RunningServer
 ) -> None:
     client = start_burn_client(command, "32", ours.address)
@@ -163,6 +161,6 @@ def test_integers_of_every_width_and_casts_between_them_work(ours: RunningServer
     assert results
 
 
-def test_the_programs_are_those_of_burn_0_21() -> None:
+def test_the_interop_programs_use_burn_0_21() -> None:
     usage = subprocess.run([program("burn-client")], capture_output=True, text=True, timeout=10)
     assert usage.returncode == 2

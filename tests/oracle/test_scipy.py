@@ -36,7 +36,7 @@ def units(found: Array, exact: Array) -> Any:
 
 
 @pytest.mark.parametrize(("dtype", "low", "bound"), [(np.float32, -100, 7), (np.float64, -900, 3)])
-def test_the_error_function_is_as_exact_as_it_says(
+def test_the_error_function_has_the_documented_accuracy(
     dtype: type[np.floating[Any]], low: int, bound: float
 ) -> None:
     x = every_binade(dtype, low, 3)
@@ -53,7 +53,7 @@ PLAIN = {"Exp": np.exp, "Log1p": special.log1p, "Log": np.log, "Tanh": np.tanh, 
 
 @pytest.mark.parametrize("name", [*PLAIN])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_functions_of_low_precision_are_rounded_from_exact_ones(name: str, dtype: Any) -> None:
+def test_low_precision_functions_round_the_exact_results(name: str, dtype: Any) -> None:
     x = every_binade(dtype, -12, 4)
     with np.errstate(all="ignore"):
         exact = PLAIN[name](x.astype(np.float64))
@@ -66,7 +66,7 @@ def test_functions_of_low_precision_are_rounded_from_exact_ones(name: str, dtype
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=3))
 @SETTINGS
-def test_convolutions_are_those_of_signals(axes: list[tuple[int, int]]) -> None:
+def test_convolutions_match_scipys_signal_convolutions(axes: list[tuple[int, int]]) -> None:
     sizes, kernel = zip(*axes, strict=True)
     rank = len(axes)
     x, weight = normal(1, *sizes), normal(2, *kernel)
@@ -87,7 +87,7 @@ def test_convolutions_are_those_of_signals(axes: list[tuple[int, int]]) -> None:
 
 @given(st.integers(3, 9), st.integers(3, 9), st.integers(0, 2), st.integers(0, 2))
 @SETTINGS
-def test_pools_are_filters(height: int, width: int, rows: int, columns: int) -> None:
+def test_poolings_match_scipys_filters(height: int, width: int, rows: int, columns: int) -> None:
     x, size = normal(1, height, width), (2 * rows + 1, 2 * columns + 1)
     options: dict[str, Any] = {"kernel_size": size, "stride": (1, 1), "padding": (rows, columns)}
     largest = run("MaxPool2d", x[None, None], **options, dilation=(1, 1), ceil_mode=False)
@@ -99,7 +99,7 @@ def test_pools_are_filters(height: int, width: int, rows: int, columns: int) -> 
 
 
 @pytest.mark.parametrize("outputs", [(7, 3), (2, 9), (5, 5)])
-def test_bilinear_images_with_aligned_corners_are_interpolated_in_a_plane(
+def test_bilinear_interpolation_with_aligned_corners_matches_scipy(
     outputs: tuple[int, int],
 ) -> None:
     x = normal(1, 5, 4)
@@ -111,7 +111,7 @@ def test_bilinear_images_with_aligned_corners_are_interpolated_in_a_plane(
 
 
 @pytest.mark.parametrize("mode", [("Zeros", "constant"), ("Border", "nearest")])
-def test_sampled_points_are_those_of_an_image_beyond_its_border(mode: tuple[str, str]) -> None:
+def test_grid_samples_beyond_the_border_match_scipy(mode: tuple[str, str]) -> None:
     image, grid = normal(1, 5, 6), np.random.default_rng(2).uniform(-1.6, 1.6, (1, 8, 9, 2))
     found = compute(
         "Float.GridSample2d",
@@ -130,13 +130,13 @@ def test_sampled_points_are_those_of_an_image_beyond_its_border(mode: tuple[str,
 
 @given(st.integers(1, 40), st.one_of(st.none(), st.integers(1, 50)))
 @SETTINGS
-def test_spectra_are_those_of_signals(length: int, n: int | None) -> None:
+def test_fourier_transforms_match_scipys(length: int, n: int | None) -> None:
     x = normal(1, 3, length)
     real, imaginary = run("Rfft", x, dim=1, n=n)
     np.testing.assert_allclose(real + 1j * imaginary, fft.rfft(x, n, axis=1), atol=1e-10)
 
 
-def test_softmax_like_attention_is_a_weighted_mean() -> None:
+def test_attention_matches_a_softmax_weighted_mean() -> None:
     query, key, value = normal(1, 1, 1, 4, 3), normal(2, 1, 1, 6, 3), normal(3, 1, 1, 6, 2)
     options: dict[str, Any] = {"scale": 0.7, "softcap": 2.0, "is_causal": False}
     found = run("Attention", query, key, value, None, None, **options)
@@ -146,7 +146,7 @@ def test_softmax_like_attention_is_a_weighted_mean() -> None:
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5))
 @SETTINGS
-def test_products_of_matrices_are_those_of_blas(batch: int, rows: int, columns: int) -> None:
+def test_matrix_products_match_blas(batch: int, rows: int, columns: int) -> None:
     a, b = normal(1, batch, rows, 7), normal(2, batch, 7, columns)
     found = compute("Float.Matmul", a, b)
     for one, left, right in zip(found, a, b, strict=True):

@@ -150,7 +150,7 @@ class Exchange:
 class Waiting:
     """Waiting consumes nothing and can be interrupted."""
 
-    def test_receiving_returns_nothing_when_the_time_is_over_and_loses_nothing(
+    def test_receiving_returns_none_at_its_timeout_and_loses_no_frame(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
         link, far = pair
@@ -159,7 +159,7 @@ class Waiting:
         far.send(b"late")
         assert take(link) == b"late"
 
-    def test_waiting_takes_nothing(self, pair: tuple[BlockingLink, FarEnd]) -> None:
+    def test_waiting_consumes_no_frame(self, pair: tuple[BlockingLink, FarEnd]) -> None:
         link, far = pair
         assert not link.wait_readable(0)
         assert not link.wait_readable(0.01)
@@ -170,7 +170,7 @@ class Waiting:
         assert take(link) == b"one"
         assert not link.wait_readable(0)
 
-    def test_waiting_sees_a_frame_that_came_with_an_earlier_one(
+    def test_waiting_detects_a_frame_that_arrived_with_an_earlier_one(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
         link, far = pair
@@ -191,7 +191,7 @@ class Waiting:
         far.send(b"still works")
         assert take(link) == b"still works"
 
-    def test_an_interrupt_that_comes_first_releases_the_next_to_wait(
+    def test_an_earlier_interrupt_releases_the_next_waiting_thread(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
         link, _ = pair

@@ -16,13 +16,13 @@ from support.servers import server
 br: Final[Any] = burn_remote
 
 
-def test_a_token_that_is_no_text_is_refused_without_being_shown() -> None:
+def test_a_token_that_is_not_text_is_refused_and_not_shown() -> None:
     with pytest.raises(br.ArgumentMismatch, match="a token is text, not of type int") as caught:
         br.RemoteDevice("ws://127.0.0.1:1", token=20406080)
     assert "20406080" not in str(caught.value)
 
 
-def test_a_token_of_nothing_but_white_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_only_white_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("", "\n"):
         with pytest.raises(br.UsageError, match=r"token=… is empty; omit it if"):
             br.RemoteDevice("ws://127.0.0.1:1", token=token)
@@ -35,12 +35,12 @@ def test_a_token_of_nothing_but_white_space_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("tls", [ssl.create_default_context(), "ca.pem", Path("ca.pem")])
-def test_trust_in_a_certificate_needs_an_address_that_has_one(tls: object) -> None:
+def test_tls_is_refused_for_an_address_without_tls(tls: object) -> None:
     with pytest.raises(br.UsageError, match="for an address that starts with wss://, not for ws:"):
         br.RemoteDevice("ws://127.0.0.1:1", tls=tls)
 
 
-def test_it_is_not_forgotten_where_a_session_without_tls_is_open() -> None:
+def test_tls_is_refused_even_if_a_session_without_tls_is_open() -> None:
     with (
         server() as running,
         br.RemoteDevice(running.address),
@@ -49,7 +49,7 @@ def test_it_is_not_forgotten_where_a_session_without_tls_is_open() -> None:
         br.RemoteDevice(running.address, tls="ca.pem")
 
 
-def test_the_time_to_connect_goes_by_its_whole_name() -> None:
+def test_timeout_is_refused_with_the_full_name_of_the_keyword() -> None:
     with pytest.raises(
         br.ArgumentMismatch, match="timeout=; in burn_remote: connect_timeout_seconds="
     ):

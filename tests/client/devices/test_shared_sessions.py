@@ -1,4 +1,4 @@
-"""Devices of one address share a session; nobody waits for another's, and the last use ends it."""
+"""Devices of one address share a session, which ends with its last use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class FakeSession:
-    """A session that knows only whether it is open."""
+    """A fake session that records only whether it is open."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -36,7 +36,7 @@ def use(
 
 
 class SlowOpening:
-    """Opens a session when it is told to, or fails."""
+    """Opens a session, or raises an error, when the test says so."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.started = threading.Event()
@@ -56,7 +56,7 @@ def sessions() -> Sessions:
     return SharedSessions()
 
 
-def test_a_host_that_does_not_answer_delays_no_other(sessions: Sessions) -> None:
+def test_an_unresponsive_host_does_not_delay_others(sessions: Sessions) -> None:
     slow = SlowOpening()
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(use, sessions, "silent", slow)
@@ -76,7 +76,7 @@ def test_threads_that_want_one_session_open_it_once(sessions: Sessions) -> None:
         assert first.result(PATIENCE_SECONDS).session is second.result(PATIENCE_SECONDS).session
 
 
-def test_who_waits_for_another_thread_gets_its_error(sessions: Sessions) -> None:
+def test_a_thread_waiting_for_another_gets_its_error(sessions: Sessions) -> None:
     slow = SlowOpening(ConnectionFailed("nothing listens"))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(use, sessions, "a", slow)
@@ -89,7 +89,9 @@ def test_who_waits_for_another_thread_gets_its_error(sessions: Sessions) -> None
     assert not use(sessions).session.closed
 
 
-def test_who_waits_for_an_interrupted_thread_opens_the_session_itself(sessions: Sessions) -> None:
+def test_a_thread_waiting_for_an_interrupted_one_opens_the_session_itself(
+    sessions: Sessions,
+) -> None:
     slow = SlowOpening(KeyboardInterrupt())
     joined = threading.Event()
 
@@ -132,7 +134,7 @@ def test_a_session_ends_with_its_last_use(sessions: Sessions) -> None:
     assert session.closed
 
 
-def test_a_use_that_was_forgotten_keeps_nothing_open_and_closes_nothing(sessions: Sessions) -> None:
+def test_a_garbage_collected_use_neither_holds_nor_closes_a_session(sessions: Sessions) -> None:
     kept, forgotten = use(sessions), use(sessions)
     session = kept.session
     del forgotten
@@ -149,13 +151,13 @@ def test_after_the_last_use_another_session_is_opened(sessions: Sessions) -> Non
     assert use(sessions).session is not session
 
 
-def test_a_session_that_ended_by_itself_is_opened_again(sessions: Sessions) -> None:
+def test_a_session_that_ended_unexpectedly_is_opened_again(sessions: Sessions) -> None:
     first = use(sessions)
     first.session.close()
     assert not use(sessions).session.closed
 
 
-def test_a_child_that_is_forked_while_a_session_is_opened_opens_its_own(sessions: Sessions) -> None:
+def test_a_child_forked_during_an_opening_opens_its_own_session(sessions: Sessions) -> None:
     slow = SlowOpening()
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(use, sessions, "a", slow)

@@ -1,8 +1,8 @@
 """Activations are accurate for large numbers, infinities and NaN, in every precision.
 
-The references are the formulas of the papers for one number, in Python's floats, written so that
-they neither overflow nor cancel. At infinities they are what IEEE arithmetic makes of the formula:
-``0 * inf`` is NaN, as PyTorch has it.
+The references are the formulas of the papers for a single Python float, written so that they
+neither overflow nor cancel. For infinities, they give the result of IEEE arithmetic: ``0 * inf`` is
+NaN, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ ACTIVATIONS: list[tuple[Callable[[br.Tensor], br.Tensor], Scalar]] = [
     ),
 ]
 
-# A few roundings, each of at most half a unit in the last place of what is in between; that is
-# never larger than the input or the result, but where 1 is added it is about 1.
+# The error of a few roundings, each at most half a unit in the last place of an intermediate
+# result. Intermediate results are never larger than the input or the result, or about 1 where 1 is
+# added.
 ROUNDINGS = 8
 
 

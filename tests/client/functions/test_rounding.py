@@ -1,4 +1,4 @@
-"""Results that are rounded once, and whole quotients, against exact references."""
+"""Rounding of results and of quotients, compared with exact references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPECIAL = [
 
 
 def floor_divided(a: Any, b: Any, dtype: Any) -> Any:
-    """Return NumPy's quotients, those of low precision computed in float32 and rounded once."""
+    """Return NumPy's quotients; for low precision, computed in float32 and rounded once."""
     wide = np.float32 if dtype.itemsize == 2 else dtype
     with np.errstate(all="ignore"):
         return (np.asarray(a).astype(wide) // np.asarray(b).astype(wide)).astype(dtype)
@@ -40,7 +40,7 @@ def alike(seen: br.Tensor, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_floor_divide_of_floats_is_that_of_numpy(device: br.Device, dtype: Any) -> None:
+def test_floor_divide_of_floats_matches_numpy(device: br.Device, dtype: Any) -> None:
     with np.errstate(all="ignore"):
         pairs = np.array([*itertools.product(SPECIAL, SPECIAL)]).astype(dtype)
     a, b = pairs[:, 0], pairs[:, 1]
@@ -50,8 +50,8 @@ def test_floor_divide_of_floats_is_that_of_numpy(device: br.Device, dtype: Any) 
         alike(number // br.tensor(b, device=device), floor_divided(dtype.type(number), b, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_floor_divide_and_remainder_give_the_dividend_back(device: br.Device, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["f4", "f8"]) def
+test_quotient_times_divisor_plus_remainder_is_the_dividend(device: br.Device, dtype: str) -> None:
     random = np.random.default_rng(0)
     a = (random.integers(-1000, 1000, 50_000) / 10).astype(dtype)
     b = (random.integers(1, 100, 50_000) / 10).astype(dtype) * random.choice([-1, 1], 50_000)
@@ -65,7 +65,7 @@ def test_floor_divide_and_remainder_give_the_dividend_back(device: br.Device, dt
 
 
 @pytest.mark.parametrize("exponent", range(-6, 8))
-def test_floor_divide_is_that_of_numpy_also_for_quotients_beyond_whole_numbers(
+def test_floor_divide_matches_numpy_for_quotients_too_large_for_exact_integers(
     device: br.Device, exponent: int
 ) -> None:
     random = np.random.default_rng(exponent + 6)
@@ -75,7 +75,7 @@ def test_floor_divide_is_that_of_numpy_also_for_quotients_beyond_whole_numbers(
     same(br.tensor(a, device=device) // br.tensor(b, device=device), a // b)
 
 
-def test_wide_numbers_that_a_program_sends_as_bfloat16_are_rounded_once(device: br.Device) -> None:
+def test_wide_numbers_uploaded_as_bfloat16_are_rounded_once(device: br.Device) -> None:
     floats = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8, 1 + 3 * 2.0**-8 - 2.0**-40, 1e300])
     integers = np.array([2**24 + 2**16 + 1, 2**62 + 2**54 + 1, 2**62 + 2**54, -(2**60) - 2**52 - 1])
     for array in (floats, integers, np.abs(integers).astype(np.uint64)):
@@ -86,7 +86,7 @@ def test_wide_numbers_that_a_program_sends_as_bfloat16_are_rounded_once(device: 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("value", [2**54 + 2**30 + 1, 2**62 + 2**54 + 1, -(2**62) - 2**38 - 1])
-def test_an_integer_beside_floats_is_rounded_once(
+def test_an_integer_combined_with_floats_is_rounded_once(
     device: br.Device, dtype: Any, value: int
 ) -> None:
     expected = nearest(Fraction(value), dtype)

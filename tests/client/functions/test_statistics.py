@@ -68,7 +68,7 @@ def test_corrections_match_numpys_ddof(device: br.Device) -> None:
 
 
 @given(a=arrays(np.float64, array_shapes(max_dims=3, max_side=4), elements=WITH_NAN))
-def test_extremes_propagate_nan(device: br.Device, a: np.ndarray) -> None:
+def test_max_and_min_propagate_nan(device: br.Device, a: np.ndarray) -> None:
     x = br.tensor(a, device=device)
     same(x.max(axis=0), a.max(axis=0))
     same(x.min(axis=-1, keepdims=True), a.min(axis=-1, keepdims=True))

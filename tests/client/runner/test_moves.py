@@ -1,4 +1,4 @@
-"""Moves of tensors between devices, as far as this process orders them."""
+"""Moves of tensors between devices: the part that runs in the client."""
 
 from __future__ import annotations
 

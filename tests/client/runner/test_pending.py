@@ -26,7 +26,7 @@ def test_an_exception_in_a_callback_is_logged_and_the_others_are_called(
     assert "a callback of the program" in caplog.text
 
 
-def test_an_exception_in_a_callback_that_comes_late_is_logged_too(
+def test_an_exception_in_a_late_callback_is_logged_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pending: Pending[int] = Pending()
@@ -35,7 +35,7 @@ def test_an_exception_in_a_callback_that_comes_late_is_logged_too(
     assert "a callback of the program" in caplog.text
 
 
-def test_an_interrupt_in_a_callback_reaches_the_program_after_the_others_were_called() -> None:
+def test_an_interrupt_in_a_callback_is_raised_after_the_other_callbacks() -> None:
     pending: Pending[int] = Pending()
     got: list[int] = []
 

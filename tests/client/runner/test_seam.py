@@ -1,7 +1,6 @@
-"""Runners around a device, or around some tensors, see everything exactly once.
+"""Runners around a device or around some tensors see every operation and event exactly once.
 
-The programs are the calls of the completeness table, which issue every row of the IR, and a call of
-every public function and method.
+The tests run calls that issue every row of the IR, and a call of every public function and method.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NAMES: Final = [*TABLE_CALLS, *sorted(set(public_functions()) - WITHOUT_A_DEVICE
 
 
 def program(name: str) -> Callable[[], object]:
-    """Return the program of this name, which was seen to succeed."""
+    """Return the program of this name, after checking that it succeeds."""
     if name in TABLE_CALLS:
         return TABLE_CALLS[name]
     with calling_on(answering()):
@@ -54,7 +53,7 @@ def run(name: str, device: RecordingDevice, *decorators: Decorator) -> list[Any]
 
 
 def renumbered(events: Events) -> list[tuple[Any, ...]]:
-    """Name tensors by the order in which they appear, wherever an event has their ids."""
+    """Replace the tensor ids in events by numbers in the order of appearance."""
     places = {"operation": 1, "upload": 1, "fetch": 1, "read": 0, "move": 0, "drop": 0}
     numbers: dict[int, int] = {}
     renamed = []
@@ -68,7 +67,7 @@ def renumbered(events: Events) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stacked_runners_see_all_that_the_session_sees_once_and_in_order(name: str) -> None:
+def test_stacked_runners_see_each_session_event_once_and_in_order(name: str) -> None:
     bare, decorated = answering(), answering()
     run(name, bare)
     inner, outer = run(name, decorated, Recorder, Recorder)
@@ -78,7 +77,7 @@ def test_stacked_runners_see_all_that_the_session_sees_once_and_in_order(name: s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_runner_that_rewrites_operations_is_seen_from_inside_only(name: str) -> None:
+def test_only_inner_runners_see_rewritten_operations(name: str) -> None:
     bare, decorated = answering(), answering()
     run(name, bare)
     inner, _, outer = run(name, decorated, Recorder, SubtractingAdder, Recorder)
@@ -94,7 +93,7 @@ def test_every_public_function_is_called() -> None:
     assert len(NAMES) > 500
 
 
-def test_what_is_no_operation_passes_through_the_runners_of_its_device() -> None:
+def test_calls_that_are_not_operations_pass_through_the_devices_runners() -> None:
     source, target = answering(), answering()
     source.client = sender = Recorder(source.client)
     target.client = receiver = Recorder(target.client)
@@ -116,7 +115,7 @@ def test_what_is_no_operation_passes_through_the_runners_of_its_device() -> None
     assert receiver.dropped == receiver.made
 
 
-def test_a_runner_sees_what_is_done_with_tensors_that_were_there_before() -> None:
+def test_a_new_runner_sees_operations_on_earlier_tensors() -> None:
     device = answering()
     x = br.zeros((2,), device=device)
     device.client = recorder = Recorder(device.client)
@@ -164,7 +163,7 @@ def test_a_tracker_sees_operations_on_its_tensors_and_no_others() -> None:
     ]
 
 
-def test_an_operation_of_two_trackers_goes_to_the_outer_one_which_passes_it_on() -> None:
+def test_an_operation_on_tensors_of_two_trackers_goes_to_the_outer_then_the_inner() -> None:
     device = answering()
     device.client = around = Recorder(device.client)
     x = br.zeros((2,), device=device)
@@ -181,7 +180,7 @@ def test_an_operation_of_two_trackers_goes_to_the_outer_one_which_passes_it_on()
     assert len(device.runner.operations) == 4
 
 
-def test_trackers_that_do_not_stand_around_each_other_are_not_mixed() -> None:
+def test_tensors_of_unrelated_trackers_cannot_be_combined() -> None:
     device = answering()
     x = br.zeros((2,), device=device)
     first, second = (tracked(Tracker(x.handle.client), x) for _ in range(2))
@@ -189,7 +188,7 @@ def test_trackers_that_do_not_stand_around_each_other_are_not_mixed() -> None:
         first + second
 
 
-def test_a_tracked_tensor_is_read_and_moved_as_what_it_is() -> None:
+def test_a_tracked_tensor_can_be_read_and_moved() -> None:
     device, target = answering(), answering()
     x = br.tensor(np.zeros(2, np.float32), device=device)
     tracker = Tracker(x.handle.client)
@@ -201,7 +200,7 @@ def test_a_tracked_tensor_is_read_and_moved_as_what_it_is() -> None:
     assert [event[0] for event in tracker.events] == ["read", "move"]
 
 
-def test_tensors_that_a_tracker_made_are_dropped_once() -> None:
+def test_tensors_created_by_a_tracker_are_dropped_once() -> None:
     device = answering()
     x = br.zeros((2,), device=device)
     t = tracked(Tracker(x.handle.client), x)

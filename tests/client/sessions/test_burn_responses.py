@@ -18,10 +18,10 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 
 class Holder:
-    """Who made a handle, and hears that it was dropped."""
+    """The client of a handle, which is told when the handle is dropped."""
 
     def drop_handle(self, identifier: int) -> None:
-        """Nothing is on a server."""
+        """Do nothing, because there is no server."""
 
 
 def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> TensorHandle:
@@ -51,8 +51,8 @@ def test_responses_complete_their_requests_in_any_order(replies: BurnResponses) 
 @pytest.mark.parametrize(
     ("declared", "answered", "elements", "expected"),
     [
-        (I32, I64, [1, -2], [1, -2]),  # positions of extremes, as recorded
-        (BOOL, U8, [1, 0], [True, False]),  # truth values that were gathered, as recorded
+        (I32, I64, [1, -2], [1, -2]),  # argmax and argmin, as recorded
+        (BOOL, U8, [1, 0], [True, False]),  # gathered bools, as recorded
         (BOOL, BOOL_U8, [0, 1], [False, True]),
     ],
 )
@@ -105,7 +105,7 @@ def test_each_pending_request_fails_with_its_own_error_object(replies: BurnRespo
             pending.result(0)
         errors.append(caught.value)
     assert len({id(error) for error in errors}) == 3
-    replies.fail(ConnectionLost("again"))  # nobody is left
+    replies.fail(ConnectionLost("again"))  # no request is pending any more
 
 
 def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponses) -> None:

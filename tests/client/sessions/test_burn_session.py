@@ -46,7 +46,7 @@ DATA = TensorData(bytes(8), (2,), F32)
 
 
 def opened(end: BurnEnd, usages: tuple[int, ...] = (3, 3, 0)) -> BurnSession:
-    """Open a session as a device does, while the server's end answers what it asks."""
+    """Open a session as a device does, while the server's end replies to its requests."""
     device = end.admit(lambda: br.RemoteDevice(end.address, dialect="burn-0.21"), usages)
     assert isinstance(device.session, BurnSession)
     return device.session
@@ -109,7 +109,7 @@ def test_queued_tasks_are_sent_without_a_flush(
 def test_a_tensor_dropped_while_its_use_is_queued_is_sent_with_its_last_use_marked(
     session: BurnSession, end: BurnEnd, x: TensorHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nothing leaves meanwhile, as in a program that is quick.
+    # Nothing is sent in between, as in a fast program.
     monkeypatch.setattr(Flusher, "schedule", lambda flusher, session: None)
     first = add(session, x, x)
     last = add(session, first, x)
@@ -186,7 +186,7 @@ def test_a_larger_upload_is_refused_with_the_reason_and_nothing_is_sent(
 def test_the_server_is_never_pinged(
     session: BurnSession, end: BurnEnd, x: TensorHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An hour passes each time somebody looks.
+    # Each reading of the clock is an hour later.
     hours = itertools.count(time.monotonic(), 3600)
     clock = SimpleNamespace(monotonic=lambda: next(hours))
     monkeypatch.setattr(keepalive, "time", clock)
@@ -254,10 +254,10 @@ def test_a_response_to_an_unknown_request_ends_the_session(
         pending.result(PATIENCE_SECONDS)
 
 
-def test_moves_are_exposed_before_anybody_is_told_and_fetched_by_address(
+def test_a_moved_tensor_is_exposed_before_it_is_fetched_by_address(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
-    # The original loses the wish of who asks for a tensor while it is being exposed.
+    # The original loses a fetch that arrives while the tensor is being exposed.
     exposing = in_thread(session.expose, x.id, x.spec, 2**63 + 1, 5.0)
     (expose,) = end.tasks()
     (question,) = end.tasks()

@@ -1,4 +1,4 @@
-"""Queued tasks are sent when they are many, on a flush, or when their millisecond is over."""
+"""Queued tasks are sent when they are many, on a flush, or after a millisecond."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burn_remote_protocol.messages import Seed
 
 
 class Connection:
-    """Notes what is sent."""
+    """Records the frames that are sent."""
 
     def __init__(self) -> None:
         self.error: ConnectionLost | None = None
@@ -28,7 +28,7 @@ class Connection:
 
 
 class NeverFlushing:
-    """Stands for the thread that flushes a session: the millisecond never passes."""
+    """A fake of the flushing thread, whose millisecond never passes."""
 
     def __init__(self, asked: list[object]) -> None:
         self.schedule = asked.append
@@ -36,7 +36,7 @@ class NeverFlushing:
 
 @pytest.fixture
 def scheduled() -> list[object]:
-    """Sessions that asked to be flushed in a millisecond."""
+    """The sessions that scheduled a flush."""
     return []
 
 

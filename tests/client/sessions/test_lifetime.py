@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class FakeSession:
-    """Waits in each flush until it may go on."""
+    """Blocks in each flush until the test releases it."""
 
     def __init__(self) -> None:
         self.is_flushing = threading.Event()
@@ -28,10 +28,10 @@ class FakeSession:
         assert self.may_go_on.wait(PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def abandon_after_fork(self) -> None:
-        """Nothing to abandon."""
+        """Do nothing."""
 
 
 def test_a_session_that_cannot_send_delays_no_flush_of_another() -> None:

@@ -68,7 +68,7 @@ def synced(session: NativeSession) -> None:
     session.sync().result(PATIENCE_SECONDS)
 
 
-def test_operations_leave_in_order_with_ids_that_are_never_used_again(
+def test_operations_are_sent_in_order_with_ids_that_are_never_reused(
     session: NativeSession, end: NativeEnd
 ) -> None:
     first, second = zeros(1), zeros(2)
@@ -173,7 +173,7 @@ def test_tasks_without_a_reply_are_sent_with_their_arguments(
     assert fetch == Fetch(transfer, "ws://a:1", y, f32(2))
 
 
-def test_a_failure_that_nobody_read_is_raised_by_a_sync_and_not_by_settling(
+def test_an_unread_failure_is_raised_by_sync_and_not_by_settle(
     session: NativeSession, end: NativeEnd
 ) -> None:
     end.send(Failed((7,), OperationFailed("why", tensor=7)))
@@ -256,7 +256,7 @@ SENDING = codes_of(
 
 
 class Program:
-    """Uses of a session, with what the program knows of each."""
+    """A user's calls of a session, and the tensors and requests that it knows of."""
 
     def __init__(self, session: NativeSession) -> None:
         self.session = session
@@ -277,7 +277,7 @@ class Program:
         self.session.flush()
 
     def upload(self) -> None:
-        # As the innermost runner does: the program has the handle before the elements leave.
+        # As in the innermost runner, the program has the handle before the elements are sent.
         tensor = self.session.reserve()
         self.session.upload(tensor, TensorData(bytes(LARGE.nbytes), LARGE.shape, F32))
 
@@ -287,10 +287,10 @@ class Program:
 
 @pytest.mark.parametrize("step", ["execute", "drop", "upload", "ask"])
 @pytest.mark.parametrize("is_checked", [False, True], ids=["plain", "checked"])
-def test_ctrl_c_at_any_line_loses_repeats_and_leaks_nothing(
+def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_tasks(
     step: str, is_checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Batches leave, and numbers of signatures are used again, in the middle of a step.
+    # Small limits, so that batches are sent and signature numbers reused within a step.
     monkeypatch.setattr(native_session, "BATCH_TASKS", 3)
     monkeypatch.setattr(signature_table, "MAX_SIGNATURES", 2)
     end = NativeEnd(is_checked=is_checked)
@@ -314,7 +314,7 @@ def test_ctrl_c_at_any_line_loses_repeats_and_leaks_nothing(
 
 
 def check(program: Program, end: NativeEnd, place: str) -> None:
-    """Check that the server did what the program knows of, once, and keeps nothing else."""
+    """Check that the server executed each known call once and holds no other tensors."""
     operations = [task for task in end.tasks if type(task) is tuple and len(task) == 2]
     executed = {ids[0]: signed for signed, ids in operations}
     assert len(executed) == len(operations), f"an operation was sent twice: {place}"
@@ -323,6 +323,6 @@ def check(program: Program, end: NativeEnd, place: str) -> None:
     leaked = executed.keys() - program.held.keys() - end.dropped
     assert not leaked, f"a tensor that nobody holds was not dropped: {place}"
     assert program.freed <= end.dropped, f"a drop was lost: {place}"
-    # Ids that no operation made may be dropped: that does nothing.
+    # Drops of ids that no operation created are allowed and have no effect.
     in_use = (program.held.keys() & executed.keys()) - program.maybe_freed
     assert not end.dropped & in_use, f"a tensor in use was dropped: {place}"

@@ -54,7 +54,7 @@ def test_operations_are_sent_in_order_with_their_ids(outgoing: Outgoing) -> None
     assert len(outgoing) == 0
 
 
-def test_a_tensor_dropped_before_its_use_leaves_is_freed_with_that_use(outgoing: Outgoing) -> None:
+def test_a_tensor_dropped_before_its_use_is_sent_is_freed_with_that_use(outgoing: Outgoing) -> None:
     outgoing.operation(ADD, [1, 2, 3])
     outgoing.operation(ADD, [1, 2, 4])
     outgoing.drop(1)
@@ -71,7 +71,7 @@ def test_a_tensor_used_twice_in_one_operation_is_freed_with_the_second_use(
     assert statuses(operation) == ["ReadOnly", "ReadWrite"]
 
 
-def test_a_tensor_whose_last_use_has_left_is_dropped_by_a_task_of_its_own(
+def test_a_tensor_whose_last_use_was_sent_is_dropped_by_a_separate_task(
     outgoing: Outgoing,
 ) -> None:
     outgoing.operation(ADD, [1, 2, 3])

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Ends:
-    """A receiver, the far end of its link, and what it handled and lost."""
+    """A receiver, the far end of its link, and records of its frames and errors."""
 
     def __init__(self) -> None:
         near, self.far = memory_pair()
@@ -57,7 +57,7 @@ def test_a_waiting_thread_reads_the_link_itself(ends: Ends) -> None:
     assert [ends.handled.get_nowait() for _ in range(2)] == [b"before", b"answer"]
 
 
-def test_frames_behind_the_answer_are_handled_too(ends: Ends) -> None:
+def test_frames_after_the_awaited_reply_are_handled_too(ends: Ends) -> None:
     pending = ends.expect(b"answer")
     for frame in (b"answer", b"behind"):
         ends.far.send(frame)
@@ -65,7 +65,7 @@ def test_frames_behind_the_answer_are_handled_too(ends: Ends) -> None:
     assert [ends.handled.get_nowait() for _ in range(2)] == [b"answer", b"behind"]
 
 
-def test_waiting_ends_when_its_time_is_over(ends: Ends) -> None:
+def test_waiting_ends_at_its_timeout(ends: Ends) -> None:
     pending = ends.expect(b"never")
     ends.receiver.wait(pending, 0.01)
     assert not pending.done()
@@ -77,7 +77,7 @@ def test_the_attendant_reads_while_nobody_waits(ends: Ends) -> None:
     assert ends.handled.get(timeout=PATIENCE_SECONDS) == b"unasked"
 
 
-def test_threads_that_wait_at_once_all_get_their_answers(ends: Ends) -> None:
+def test_concurrently_waiting_threads_all_get_their_replies(ends: Ends) -> None:
     ends.receiver.start()
     frames = [b"%d" % number for number in range(8)]
     pending = [ends.expect(frame) for frame in frames]

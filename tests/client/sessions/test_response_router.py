@@ -59,7 +59,7 @@ def test_a_failure_names_its_line_however_many_operations_follow() -> None:
 
 
 def note(locations: Locations, tensor: int) -> None:
-    """Note a tensor as a session does, below the innermost runner and the program."""
+    """Record a tensor from the same call depth as a session does."""
 
     def execute() -> None:
         locations.note(tensor)

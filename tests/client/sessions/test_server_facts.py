@@ -11,7 +11,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 
 
 def answering(usages: dict[DType, int], asked: list[DType] | None = None):  # type: ignore[no-untyped-def]
-    """Return a server's answers as ``ask``."""
+    """Return a function ``ask`` that replies with these usages."""
 
     def ask(dtype: DType) -> Pending[DTypeUsage]:
         pending: Pending[DTypeUsage] = Pending()

@@ -42,7 +42,7 @@ def test_reusing_a_number_removes_the_signature_that_had_it(
     assert id(first) not in numbering.known
 
 
-def test_a_number_that_was_taken_and_not_kept_is_given_to_the_next_signature() -> None:
+def test_a_number_taken_but_not_kept_goes_to_the_next_signature() -> None:
     numbering = SignatureTable()
     first, second = negation(1), negation(2)
     assert numbering.take(first)[0][0] == 0
