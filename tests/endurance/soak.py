@@ -102,10 +102,11 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
 
 def _check_counters(metrics: dict[str, float]) -> None:
     """Check the counters of a server without clients."""
-    count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()} assert
-    count["sessions_opened_total"] == count["sessions_closed_total"], count taken =
-    count["transfers_served_total"] + count["transfers_expired_total"] assert taken <=
-    count["transfers_exposed_total"], count  # the other exposes ended with their session
+    count = {name.removeprefix("burn_remote_"): number for name, number in metrics.items()}
+    assert count["sessions_opened_total"] == count["sessions_closed_total"], count
+    taken = count["transfers_served_total"] + count["transfers_expired_total"]
+    # The other exposes ended with their session.
+    assert taken <= count["transfers_exposed_total"], count
 
 
 def _start(rng: random.Random, servers: list[RunningServer]) -> _Client:

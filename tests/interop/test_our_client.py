@@ -64,9 +64,10 @@ def test_a_real_server_ignores_a_token(real: str) -> None:
         assert br.ones((3,), device=device).sum().item() == 3
 
 
-@pytest.mark.parametrize("dialect", ["native", "klingon"]) def
-test_a_dialect_that_the_server_does_not_support_is_named_in_the_error(dialect: str, real: str) ->
-None:
+@pytest.mark.parametrize("dialect", ["native", "klingon"])
+def test_a_dialect_that_the_server_does_not_support_is_named_in_the_error(
+    dialect: str, real: str
+) -> None:
     with pytest.raises(br.BurnRemoteError, match=r"404|klingon"):
         br.RemoteDevice(real, dialect=dialect)
 
@@ -126,7 +127,9 @@ def test_training_gives_the_same_losses_on_a_real_server_and_on_ours(
     assert there[-1] < 0.1 * there[0]
 
 
-def test_a_burst_of_operations_takes_one_frame_each_and_frees_its_tensors(theirs: br.Device) -> None:
+def test_a_burst_of_operations_takes_one_frame_each_and_frees_its_tensors(
+    theirs: br.Device,
+) -> None:
     x = br.zeros((16, 16), device=theirs)
     one = br.ones((16, 16), device=theirs)
     theirs.sync()
@@ -228,7 +231,9 @@ def test_tensors_move_between_servers(
     np.testing.assert_array_equal(tensor.numpy(), expected.astype(tensor.numpy().dtype))
 
 
-def test_many_concurrent_moves_arrive_as_the_right_tensors(theirs: br.Device, ours: RunningServer) -> None:
+def test_many_concurrent_moves_arrive_as_the_right_tensors(
+    theirs: br.Device, ours: RunningServer
+) -> None:
     with br.RemoteDevice(ours.address) as native:
         there = [br.full((50,), i, dtype=br.int64, device=theirs).to(native) for i in range(20)]
         back = [tensor.to(theirs) for tensor in there]
@@ -244,7 +249,9 @@ def test_a_move_of_a_failed_tensor_raises_an_error_and_does_not_hang(
             failed.to(br.RemoteDevice(ours.address, dialect="burn-0.21")).numpy()
 
 
-def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(doomed: br.Device) -> None:
+def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(
+    doomed: br.Device,
+) -> None:
     # The original panics on casts between integers.
     tensor = br.tensor([1, 2], device=doomed).astype(br.int32)
     with pytest.raises(br.ConnectionLost, match=r"panic.*Base\.Cast.*test_our_client\.py"):

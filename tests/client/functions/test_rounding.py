@@ -50,8 +50,10 @@ def test_floor_divide_of_floats_matches_numpy(device: br.Device, dtype: Any) -> 
         alike(number // br.tensor(b, device=device), floor_divided(dtype.type(number), b, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"]) def
-test_quotient_times_divisor_plus_remainder_is_the_dividend(device: br.Device, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_quotient_times_divisor_plus_remainder_is_the_dividend(
+    device: br.Device, dtype: str
+) -> None:
     random = np.random.default_rng(0)
     a = (random.integers(-1000, 1000, 50_000) / 10).astype(dtype)
     b = (random.integers(1, 100, 50_000) / 10).astype(dtype) * random.choice([-1, 1], 50_000)
