@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Category(StrEnum):
-    """The kind of number that a dtype holds; the IR has operations for each."""
+    """The category of a dtype's elements; the IR has a family of operations for each."""
 
     FLOAT = "float"
     INT = "int"
@@ -193,7 +193,7 @@ class DType:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Whether ``other`` is this dtype, its name, or NumPy's dtype of that name."""
+        """Whether ``other`` is this dtype, its name, or NumPy's dtype with that name."""
         if self is other or isinstance(other, DType):
             return self is other
         name = getattr(other, "name", None) or getattr(other, "__name__", other)

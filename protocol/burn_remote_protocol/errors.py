@@ -89,7 +89,8 @@ _EXCERPT: Final = _Excerpt()
 
 
 def shown(value: object) -> str:
-    """Return a short representation of a value from a peer, whatever its size or nesting."""
+    """Return a short representation of a value from a peer; its size and nesting may be
+    anything."""
     text = _EXCERPT.repr(value)
     return text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}…"
 
@@ -101,7 +102,7 @@ class BurnRemoteError(Exception):
 
 
 class ProtocolViolation(BurnRemoteError):
-    """A peer sent bytes or messages that the protocol forbids; its session is closed."""
+    """A peer sent bytes or messages that the protocol forbids; this end closes the session."""
 
     code = "protocol_violation"
 
@@ -200,7 +201,7 @@ class ArgumentMismatch(UsageError, TypeError):
 
 
 class ClosedDevice(UsageError):
-    """The device was closed by this program, or this is a forked child and its parent owns it."""
+    """This program closed the device, or this process is a fork and its parent owns the device."""
 
     code = "closed_device"
 

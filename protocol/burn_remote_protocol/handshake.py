@@ -10,11 +10,11 @@ from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 
 __all__ = ["CHECKSUM", "CHECKSUM_SETTING", "MEMORY_SETTING", "accepted", "agreed_version"]
 
-# Hint in ``Hello.settings``: a server asks for checksums on the chunks that it fetches.
+# Setting in ``Hello``: a server that fetches requests checksums in the chunks.
 CHECKSUM_SETTING: Final = "chunk_checksum"
 CHECKSUM: Final = "xxh3"
 
-# Hint in ``Hello.settings``: a server can open memory lent by processes of the host named here.
+# Setting in ``Hello``: the identity of the host on which the fetching server can open lent memory.
 MEMORY_SETTING: Final = "memory_handles"
 
 
@@ -30,8 +30,9 @@ def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
 
 
 def accepted(reply: object, spoken: Sequence[int]) -> Welcome:
-    """Return the server's ``Welcome``. Raises the error of a refusal, ``ProtocolViolation`` for
-    another message, and ``VersionMismatch`` for a version that was not offered."""
+    """Return the server's ``Welcome``. Raises the error in a ``Refused`` or ``Closing``,
+    ``ProtocolViolation`` for any other message, and ``VersionMismatch`` if the server chose a
+    version that this end did not offer."""
     if isinstance(reply, Refused | Closing):
         raise reply.error
     if not isinstance(reply, Welcome):

@@ -25,14 +25,15 @@ RequestId = NewType("RequestId", int)
 PayloadId = NewType("PayloadId", int)
 # Drawn by the server in the native dialect, by the client in Burn's dialect (u64).
 SessionId = NewType("SessionId", int)
-# Drawn by the client. It authorizes fetching the tensor: 32 random bytes cannot be guessed.
+# Drawn by the client. Whoever knows it may fetch the tensor: 32 random bytes cannot be guessed.
 TransferId = NewType("TransferId", bytes)
 
 MAX_ID: Final = 2**64 - 1
 TRANSFER_ID_BYTES: Final = 32
 
-# Burn 0.21 identifies transfers by numbers, which its own client counts up from 0. The numbers that
-# we draw for a move to or from such a server are at least this, and cannot be guessed.
+# Burn 0.21 identifies transfers by numbers, which its own client counts up from 0. For a move to or
+# from such a server, our client draws a random number of at least this value, which cannot be
+# guessed.
 SECRET_NUMBERS: Final = 2**63
 
 
@@ -47,5 +48,5 @@ def new_transfer_number() -> int:
 
 
 def is_secret(transfer: bytes | int) -> bool:
-    """Whether a transfer id was drawn at random, so that only those who were told it know it."""
+    """Whether a transfer id was drawn at random, so that nobody can guess it."""
     return not isinstance(transfer, int) or transfer >= SECRET_NUMBERS

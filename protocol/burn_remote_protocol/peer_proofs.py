@@ -3,14 +3,13 @@
 The target, which dials, and the source, which is dialled, each draw a nonce. Each side then sends
 an HMAC-SHA256 under a key derived from the token, over everything that the two have agreed on:
 
-* both nonces, so that a recorded proof is worthless on any other connection;
-* a label per role, so that a proof cannot be sent back to the side that made it;
-* the versions offered and the version chosen, so that neither can be changed on the way;
-* the address that the target dialled, so that a stranger who was dialled in place of the source
-  cannot pass the exchange on to the source: the source refuses a proof for another's address.
+* both nonces, so that a recorded proof is worthless on any other connection; * a label per role, so
+that a proof cannot be sent back to the side that made it; * the versions offered and the version
+chosen, so that neither can be changed on the way; * the address that the target dialled, against a
+man in the middle: the source refuses a proof that names another server's address.
 
-The same exchange gives a key under which the target signs each fetch, with its transfer id. Whoever
-relays the bytes of an authenticated connection can therefore not add fetches of its own.
+The same exchange gives a key under which the target signs each fetch, with its transfer id. A man
+in the middle that relays an authenticated connection can therefore not insert fetches.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ __all__ = [
     "target_proof",
 ]
 
-# The hint in ``Hello.settings`` by which a target says that it will prove its peer token.
+# Setting in ``Hello``: the target offers to prove its peer token.
 PROOF_SETTING: Final = "peer_proof"
 PROOF: Final = "hmac-sha256"
 
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-# 128 bits: a forger has one attempt per connection.
+# 128 bits are enough: an attacker has one attempt per connection.
 TAG_BYTES: Final = 16
 
 _TARGET: Final = b"burn-remote peer 1 target\0"
@@ -55,10 +54,10 @@ _TAGGED: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What both sides of a peer connection have agreed on.
+    """The values that both sides of a peer connection have agreed on, and that the proofs cover.
 
-    ``challenge`` is the source's nonce, ``nonce`` the target's; ``address`` is the one that the
-    target dialled, as ``Address.uri`` writes it.
+    ``challenge`` is the source's nonce, ``nonce`` the target's. ``address`` is the address that the
+    target dialled, in the form of ``Address.uri``.
     """
 
     offered: tuple[int, ...]
@@ -99,17 +98,17 @@ class FetchSigner:
 
 
 def peer_key(token: str) -> bytes:
-    """Return the key that a token stands for. It opens what the token opens: keep it secret."""
+    """Derive the key of a token. It grants the same access as the token: keep it secret."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def target_proof(key: bytes, transcript: Transcript) -> bytes:
-    """Return what the dialling server sends to prove its token."""
+    """Return the proof that the target, the dialling server, sends."""
     return hmac.digest(key, _TARGET + transcript.encoded(), "sha256")
 
 
 def source_proof(key: bytes, transcript: Transcript) -> bytes:
-    """Return what the dialled server sends to prove its token."""
+    """Return the proof that the source, the dialled server, sends."""
     return hmac.digest(key, _SOURCE + transcript.encoded(), "sha256")
 
 
@@ -121,7 +120,7 @@ def fetch_signer(key: bytes, transcript: Transcript) -> FetchSigner:
 def find_key(keys: Iterable[bytes], transcript: Transcript, proof: bytes) -> bytes | None:
     """Return the key with which a target made its proof, or ``None`` for none of them.
 
-    Every key is tried, each in constant time: the duration does not tell which one fits.
+    Tries every key, each in constant time, so that the duration does not reveal which one matches.
     """
     found: bytes | None = None
     for key in keys:

@@ -54,7 +54,7 @@ def block_sizes(shape: Shape, scheme: QuantScheme) -> Shape:
 def check_blocks(shape: Shape, scheme: QuantScheme) -> None:
     """Raise ``ShapeMismatch`` unless whole blocks cover every axis.
 
-    Burn 0.21's backends divide incomplete blocks differently, so results would not agree.
+    Burn 0.21's backends disagree about the layout of incomplete blocks, so results would differ.
     """
     for axis, (size, block) in enumerate(zip(shape, block_sizes(shape, scheme), strict=True)):
         if block and size % block:
@@ -65,13 +65,13 @@ def check_blocks(shape: Shape, scheme: QuantScheme) -> None:
 
 
 def check_computable(scheme: QuantScheme) -> None:
-    """Raise ``Unsupported`` unless Burn 0.21 defines the values and their places in words."""
+    """Raise ``Unsupported`` unless Burn 0.21 defines how the scheme's values are packed."""
     if scheme.value in VALUE_RANGES and scheme.store in ("Native", ("PackedU32", 0)):
         return
     raise Unsupported(
         f"{scheme.value} values stored as {scheme.store} can be uploaded, read and moved, but only "
-        f"{', '.join(VALUE_RANGES)} can be computed with, a byte each (Native) or packed along the "
-        "innermost axis (PackedU32, 0)"
+        f"{', '.join(VALUE_RANGES)} can be computed with, one byte each (Native) or packed along "
+        "the innermost axis (PackedU32, 0)"
     )
 
 

@@ -94,11 +94,11 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What can happen to a session."""
+    """An event in the life of a session."""
 
     OPENED = enum.auto()  # the server sent ``Welcome``, the client received it
     BROKE = enum.auto()  # the link that serves the session failed, or delivered garbled bytes
-    RESUMED = enum.auto()  # as OPENED, for a session that existed before
+    RESUMED = enum.auto()  # like OPENED, for a resumed session
     EXPIRED = enum.auto()  # the lease ran out, or the client gave up
     CLOSING = enum.auto()  # the other end sent ``Closing``
     FINISHED = enum.auto()  # the work that was requested before ``Closing`` is done
@@ -145,7 +145,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
 
     (State.ATTACHED, Event.BROKE):
         Transition(State.DETACHED, Action.CLOSE_LINK | Action.RESUME, Action.START_LEASE),
-    # The client noticed a break that the server has not. A client is never resumed by a server.
+    # The client noticed a broken link before the server did. Only clients resume.
     (State.ATTACHED, Event.RESUMED):
         Transition(State.ATTACHED, _NOTHING, Action.CLOSE_LINK | _WELCOME_AND_REPLAY),
     (State.ATTACHED, Event.CLOSING):
@@ -153,7 +153,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
     (State.ATTACHED, Event.CLOSE):
         Transition(State.ENDED, _CLOSE, _CLOSE),
 
-    # A report about a link that is already known to be broken.
+    # A second report of the same broken link.
     (State.DETACHED, Event.BROKE):
         Transition(State.DETACHED, _NOTHING, _NOTHING),
     (State.DETACHED, Event.RESUMED):
@@ -166,7 +166,8 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
     (State.DETACHED, Event.CLOSE):
         Transition(State.ENDED, Action.FREE, Action.STOP_LEASE | Action.FREE),
 
-    # The client hangs up right after ``Closing``; the lease bounds how long its work continues.
+    # The client closes the link right after ``Closing``; the lease bounds how long its tasks still
+    # run.
     (State.LEAVING, Event.BROKE):
         Transition(State.LEAVING, _NOTHING, Action.START_LEASE),
     (State.LEAVING, Event.EXPIRED):

@@ -24,7 +24,7 @@ __all__ = [
 Shape = tuple[int, ...]
 
 # Attention over blocked layouts has been seen with 12 dimensions; recorded Burn programs have fewer
-# than 10. NumPy's own limit is 64, and a backend reports it late and in other words.
+# than 10. NumPy's own limit is 64, but it would be reported late and with another error.
 MAX_RANK = 32
 
 # Keeps the byte count of 16-byte items within a signed 64-bit integer. No machine holds more.

@@ -17,9 +17,9 @@ __all__ = [
     "unpack_lists",
 ]
 
-# The unpacker allocates a list as soon as a header claims its length, with at most 1,024 nested:
-# 8 bytes × this × 1,024 = 32 MiB is the most that a hostile frame can make it allocate. The limit
-# also applies to the tasks of a batch and the tensors of a concatenation.
+# The unpacker allocates a list as soon as it reads the length in its header. Lists nest at most
+# 1,024 deep, so a hostile frame can make it allocate at most 8 bytes × this × 1,024 = 32 MiB. The
+# limit also applies to the tasks of a batch and the tensors of a concatenation.
 MAX_LIST_LENGTH: Final = 4096
 
 # Unpacking a value of this size (empty maps) holds the interpreter lock for up to 20 ms. A task
@@ -31,7 +31,7 @@ _EMPTY_BUFFER: Final = b"\xc4\x00"
 
 
 def unpack_frozen(body: bytes | memoryview) -> Any:
-    """Unpack lists as tuples and maps as tuples of pairs: hashable, and never copied later.
+    """Unpack lists as tuples and maps as tuples of pairs, which are hashable and immutable.
 
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
@@ -39,11 +39,12 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
 
 
 def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, memoryview | None]:
-    """Unpack a value that may contain one large byte buffer, directly after a match of ``before``.
+    """Unpack a value that may contain a large byte buffer directly after a match of ``before``.
 
-    Returns the value with an empty buffer in that place, and the buffer, which is not copied. The
-    buffer is ``None`` for a small value, which is unpacked whole. Raises ``ProtocolViolation`` like
-    ``unpack_frozen``, and ``LimitExceeded`` if the rest exceeds ``MAX_VALUE_BYTES``.
+    Returns the value with an empty buffer in that place, and the buffer as a view of ``body``. The
+    buffer is ``None`` if the value is small; the value is then complete. Raises
+    ``ProtocolViolation`` like ``unpack_frozen``, and ``LimitExceeded`` if the rest exceeds
+    ``MAX_VALUE_BYTES``.
     """
     if len(body) <= MAX_VALUE_BYTES:
         return unpack_frozen(body), None

@@ -109,7 +109,7 @@ def encode_init(session: int) -> bytes:
 
 
 def encode_close(session: int) -> bytes:
-    """Return the last frame on ``/request``, which a client need not send."""
+    """Return the last frame on ``/request``. A client may omit it."""
     return _pack({"Close": [session]})
 
 
@@ -140,8 +140,8 @@ def decode_tasks(
 ) -> tuple[Task | Operation | Close, ...]:
     """Decode a frame on ``/request`` into its tasks.
 
-    ``recognize`` returns an operation that was decoded before, and ``None`` for any other frame. A
-    read or an expose that is a tensor's last use is followed by its ``Drop``. Raises
+    ``recognize`` returns the operation in a frame whose signature is cached, and ``None`` for any
+    other frame. If a read or an expose is a tensor's last use, a ``Drop`` follows it. Raises
     ``ProtocolViolation``.
     """
     operation = recognize(frame)

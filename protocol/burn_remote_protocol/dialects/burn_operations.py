@@ -28,10 +28,10 @@ __all__ = [
     "split_operation",
 ]
 
-# Signatures cached by their bytes, up to 1 KiB each. A program with more distinct operations has
-# the rest decoded in full.
+# Signatures cached by their bytes, up to 1 KiB each. If a program has more distinct operations, the
+# rest are decoded in full.
 FRAMES_KEPT: Final = 4096
-# Enough for operations on several tensors of high rank.
+# The longest cache key. Enough for operations on several tensors of high rank.
 KEY_BYTES_KEPT: Final = 1024
 
 BEFORE_ID: Final = b"\x94\x91"
@@ -102,9 +102,9 @@ def split_operation(frame: bytes) -> Split | None:
 def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
     """Cache the signature of a frame under the bytes between its variable numbers.
 
-    Bytes that look like the beginning of a tensor could be part of something else. The frame is
-    therefore decoded once with other ids in these places. If exactly those ids come out, the places
-    are right.
+    Bytes that look like the beginning of a tensor could be part of another value. The frame is
+    therefore decoded once with other ids at the positions found. If the result has exactly those
+    ids, the positions are correct.
     """
     if pieces[-1] or sum(map(len, key)) > KEY_BYTES_KEPT:
         return None
@@ -137,7 +137,7 @@ def _with_unused_ids(key: tuple[bytes, ...]) -> bytes:
 
 
 class _Use(NamedTuple):
-    """The bytes after a tensor's id: for a use that keeps it, and for its last use."""
+    """The bytes after a tensor's id, for its last use and for any other use."""
 
     kept: bytes
     last: bytes
@@ -171,7 +171,7 @@ class OperationTemplate:
         tail: bytes,
         pack: Callable[[int], bytes],
     ) -> bytes:
-        """Return the frame for ``tensors``; those at the indices ``last`` are in their last use.
+        """Return the frame for ``tensors``; it is the last use of those at the indices ``last``.
 
         ``tail`` is the position and stream, as ``encode_identity`` writes them.
         """

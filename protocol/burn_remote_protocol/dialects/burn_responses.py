@@ -40,19 +40,19 @@ MAX_ELEMENT_BYTES: Final = 2**32 - 1
 
 
 class BurnReply(NamedTuple):
-    """The response to a read (data), a sync (``None``) or a dtype query (bits)."""
+    """The reply to a read (data), a sync (``None``) or a dtype query (bits)."""
 
     request: int
     value: TensorData | BurnRemoteError | int | None
 
 
-# -- responses --------------------------------------------------------------------------------
+# -- replies ----------------------------------------------------------------------------------
 
 
 def encode_reply(reply: BurnReply, *, is_sync: bool = False) -> list[bytes | memoryview]:
-    """Encode a response as a list of buffers, without copying elements.
+    """Encode a reply as a list of buffers, without copying elements.
 
-    ``is_sync`` marks an error as the response to a sync, not to a read.
+    ``is_sync`` marks an error as the reply to a sync, not to a read.
     """
     value = reply.value
     identity = encode_identity(reply.request)

@@ -1,6 +1,6 @@
 """The native dialect's messages as MessagePack values.
 
-``native`` encodes batches and chunks, which have a format of their own.
+``native`` encodes batches and chunks, which have other formats.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KINDS"]
 
-# The kinds of frames, given by the first byte.
+# The types of frames, given by the first byte.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
     _LENT, _CHALLENGE, _PROOF, _CONFIRMATION,
@@ -55,8 +55,8 @@ __all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KIN
 # Longer than any token that a server accepts.
 MAX_TOKEN_CHARACTERS: Final = 1024
 
-# Kinds of frames that hold tokens or secrets. Error messages end up in logs, so they do not quote
-# these bodies.
+# Types of frames that contain tokens or secrets. Error messages end up in logs, so they do not
+# quote these bodies.
 SECRET_KINDS: Final = frozenset({_HELLO, _WELCOME, _PROOF, _CONFIRMATION})
 
 
@@ -156,11 +156,11 @@ def _failed_from_wire(tensors: Any, error: Any) -> Failed:
 
 
 def _fetch_tag(*tag: Any) -> bytes:
-    """Decode what follows a fetch's offset: nothing, or the fetch's tag."""
+    """Decode the optional last element of a fetch, its tag."""
     return exactly(TAG_BYTES, "a fetch's tag", *tag) if tag else b""
 
 
-# For each class of message: the kind of its frame, and the encoder of its body.
+# For each class of message: the type of its frame, and the encoder of its body.
 MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     Hello: (
         _HELLO,
@@ -189,7 +189,7 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
 }  # fmt: skip
 
-# For each kind of frame: the decoder of the message in its body.
+# For each type of frame: the decoder of the message in its body.
 MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
     _HELLO: _hello_from_wire,
     _WELCOME: _welcome_from_wire,

@@ -56,8 +56,8 @@ __all__ = [
     "encode_task",
 ]
 
-# Signatures that a session may number, each about 2 KiB of the server's memory. The operations of
-# any further signature are sent in full.
+# The most signatures that a session may number; each takes about 2 KiB of the server's memory.
+# Operations with any other signature are sent in full.
 MAX_SIGNATURES: Final = 4096
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
@@ -65,8 +65,8 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
 
-# Codes of tasks that may make later tasks of the batch wait for another server, that take long, or
-# whose duration is unknown until they are decoded.
+# Codes of slow tasks: those that may wait for another server, that take long, or whose duration is
+# unknown until they are decoded.
 SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
 DEFINE_TASK: Final = _DEFINE
 DROP_TASK: Final = _DROP
@@ -155,7 +155,7 @@ def decode_task(wire: Any) -> Task:
 def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
     """Return the tensors that a batch drops right after task ``place``; definitions are skipped.
 
-    ``tasks`` are undecoded. Never raises: a malformed task drops nothing.
+    ``tasks`` are unpacked but not decoded. Never raises: a malformed task drops nothing.
     """
     for task in tasks[place + 1 : place + 3]:
         if type(task) is tuple and len(task) == 2 and task[0] == _DROP:

@@ -21,8 +21,8 @@ from burn_remote_protocol.operations.row import Operation
 
 __all__ = ["OperationPredictor"]
 
-# Layouts cached per session, up to 6 KiB each. A program with more distinct operations has the ids
-# of the rest searched for.
+# Layouts cached per session, up to 6 KiB each. When a program has more distinct operations, the
+# cache is cleared.
 LAYOUTS_KEPT: Final = 1024
 
 # MessagePack's unsigned integers by first byte: the number of bytes that follow, and their
@@ -31,7 +31,7 @@ _READ: Final = {0xCC: (1, "B"), 0xCD: (2, "H"), 0xCE: (4, "I"), 0xCF: (8, "Q")}
 
 
 class _Layout:
-    """Frames that differ only in their numbers, each of which has a fixed length."""
+    """The common layout of frames that differ only in numbers of fixed lengths."""
 
     __slots__ = ("length", "mask", "pattern", "read", "signature")
 
@@ -73,7 +73,7 @@ class _LayoutBuilder:
             self.literal(content[:1])
         else:
             count, code = 1, "B"
-        # A one-byte number has a highest bit of 0; all other bits of a number may vary.
+        # The highest bit of a one-byte number is 0; all other bits of numbers may vary.
         self.mask += b"\x80" if len(content) == 1 else bytes(count)
         self.pattern += bytes(count)
         self.format += code if is_read else f"{count}x"
@@ -84,7 +84,7 @@ def _length(number: bytes) -> int:
 
 
 class OperationPredictor:
-    """The recognizer of one session's operations."""
+    """Decodes one session's operations, predicting each from the one before."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
@@ -92,7 +92,7 @@ class OperationPredictor:
         self._last: _Layout | None = None
 
     def recognize(self, frame: bytes) -> Operation | None:
-        """Return the operation that a frame registers, as ``recognize_operation`` does."""
+        """Return the operation that a frame registers; ``None`` if it must be decoded in full."""
         expected = self._successors.get(self._last)
         if (
             expected is None

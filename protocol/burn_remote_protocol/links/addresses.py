@@ -22,19 +22,20 @@ __all__ = [
     "without_token",
 ]
 
-# Burn's own servers and clients use it too, so an address means the same to all of them.
+# The default port of Burn's servers and clients too.
 DEFAULT_PORT: Final = 3000
 
 # Every known scheme, and whether it encrypts. ``transports.register`` adds to it.
 SCHEMES: Final[dict[str, bool]] = {"ws": False, "wss": True}
 
-# Which scheme to suggest in place of a wrong one.
+# The scheme to suggest instead of an unknown one.
 _SUGGESTED: Final = {"http": "ws", "https": "wss", "tcp": "ws", "grpc": "ws"}
 
-# A host name has at most 253 characters and a token 512, each of them up to three in a path.
+# A host name has at most 253 characters, and a token 512, each of which percent-encoding may turn
+# into three.
 MAX_ADDRESS_CHARACTERS: Final = 2048
 
-# What RFC 6750 allows in a bearer token.
+# The characters that RFC 6750 allows in a bearer token.
 TOKEN_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 MAX_TOKEN_CHARACTERS: Final = 512
 _DEVICE_PATH: Final = re.compile(
@@ -45,11 +46,11 @@ _SECRETS: Final = re.compile(r"(/token/|[?&]token=)[^/?#&\s'\"]*")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: ``scheme://host:port/path``.
+    """The address of a server: ``scheme://host:port/path``.
 
     ``host`` has no brackets; ``path`` is ``""`` or begins with a slash and does not end with one.
-    As text, for messages and logs, an address does not show the token in its path; ``uri`` is the
-    whole address.
+    ``str()`` and ``repr()``, for messages and logs, hide the token in the path; ``uri`` contains
+    it.
     """
 
     scheme: str
@@ -120,7 +121,7 @@ def parse_address(text: str) -> Address:
 
 
 def names_scheme(text: str) -> bool:
-    """Return whether a text is the name of a scheme, or of one that people write instead."""
+    """Whether a text is the name of a scheme, or a common mistake for one, like ``http``."""
     return text.lower() in SCHEMES | _SUGGESTED
 
 
@@ -193,8 +194,9 @@ def without_token(text: str) -> str:
 def parse_device_path(path: str) -> tuple[str | None, int] | None:
     """Return the token and the device number of ``[/token/TOKEN][/1]``, or ``None``.
 
-    No server has any other path. In particular, this rejects paths that a proxy could normalize to
-    one outside ``/token/``, such as ``/token/..%2f..%2fadmin``.
+    Returns ``None`` for any other path, because servers have no others. In particular, this rejects
+    paths that a proxy could normalize to one outside ``/token/``, such as
+    ``/token/..%2f..%2fadmin``.
     """
     match = _DEVICE_PATH.fullmatch(path)
     if match is None:

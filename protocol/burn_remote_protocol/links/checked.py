@@ -1,8 +1,8 @@
 """Links whose frames carry a checksum, for transports that do not detect corrupted bytes.
 
-TCP's checksum misses one corrupted segment in some ten thousand, and proxies and network cards
-corrupt bytes behind its back. TLS detects that; a plain WebSocket does not. So each frame is sent
-with a header:
+TCP's checksum misses one corrupted segment in some ten thousand, and does not cover corruption
+inside proxies and network cards. TLS detects corruption; a plain WebSocket does not. So each frame
+is sent with a header:
 
 ====== ===== ==================================================================================
 offset bytes meaning
@@ -13,12 +13,13 @@ offset bytes meaning
 9      …     the frame
 ====== ===== ==================================================================================
 
-The seed makes a frame that was lost, repeated or reordered fail its check, or the next one's. A
-flipped bit in a WebSocket header can lose a frame, by turning it into a pong.
+Because of the seed, the receiver also detects frames that were lost, repeated or reordered. (A
+flipped bit in a WebSocket header can lose a frame by turning it into a pong.)
 
-An end that has sent or received one checked frame accepts no other, so a flipped bit cannot turn
-the checksums off. A frame that fails ends the link with ``GarbledBytes``, and so does broken
-WebSocket framing: what was lost is sent again over the next link.
+After an end has sent or received one checked frame, it refuses frames without a checksum, so a
+flipped bit cannot turn the checksums off. A wrong checksum ends the link with ``GarbledBytes``, and
+so does invalid WebSocket framing. The session resumes over a new link, which sends the lost frames
+again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ __all__ = [
 
 _MARK: Final = b"\xfe"
 _HEADER_BYTES: Final = 9
-# Copying a frame of this size takes less time than decoding it through a memoryview costs, 1 µs.
+# Up to this size, copying a frame takes less time than the 1 µs by which a memoryview slows its
+# decoding.
 COPIED_BYTES: Final = 16 * 1024
 
 
@@ -67,7 +69,7 @@ class Checks:
         return _MARK + digest + frame
 
     def seal_parts(self, head: bytes, payload: memoryview) -> bytes:
-        """Return the header and ``head`` of a frame that ``payload`` continues."""
+        """Return the header of the frame ``head + payload``, followed by ``head``."""
         digest = xxh3_64(head, self._sent)
         digest.update(payload)
         self._sent += 1
@@ -100,8 +102,8 @@ class CheckedLink:
     """A ``BlockingLink`` with checksums.
 
     ``receive`` raises ``GarbledBytes`` where other links raise ``ProtocolViolation``. After a
-    ``KeyboardInterrupt`` in a send, close the link: if a frame was numbered and not sent, the other
-    end refuses the next one.
+    ``KeyboardInterrupt`` during a send, close the link: the interrupted frame may have been
+    numbered but not sent, and the other end would then refuse the next one.
     """
 
     detects_corruption: Final = True
@@ -165,7 +167,7 @@ class CheckedAsyncLink:
         return self._link.peer
 
     async def send(self, frame: bytes) -> None:
-        # Sealed and handed to the transport without a suspension in between, so in one order.
+        # No ``await`` comes between numbering a frame and writing it, so the frames stay in order.
         await self._link.send(self._checks.seal(frame))
 
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
@@ -181,7 +183,7 @@ class CheckedAsyncLink:
             raise _garbled(error) from error
 
     def open(self, sealed: bytes) -> bytes | memoryview:
-        """Check a frame that was received before this link was made. Raises ``GarbledBytes``."""
+        """Check a frame that was received before this link was created. Raises ``GarbledBytes``."""
         return self._checks.open(sealed)
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:

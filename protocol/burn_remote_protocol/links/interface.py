@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 # The default size limit of a received message. A faulty peer can make this end allocate that much.
-# Burn 0.21 sends a tensor as one message, and its own server accepts this much.
+# Burn 0.21 sends a tensor as one message, and its server has the same limit.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
 
 # Close codes of RFC 6455, section 7.4.1.
@@ -71,7 +71,7 @@ class BlockingLink(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end, for messages to people: ``"ws://gpu-box:3000/session"``."""
+        """The other end, for error messages: ``"ws://gpu-box:3000/session"``."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class BlockingLink(Protocol):
 
     @property
     def detects_corruption(self) -> bool:
-        """Whether what arrives is what was sent, as over TLS and within a process."""
+        """Whether corrupted bytes end the link (TLS) or cannot occur (within a process)."""
         ...
 
     def send(self, frame: bytes) -> None:
@@ -114,7 +114,7 @@ class BlockingLink(Protocol):
         ...
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until a frame, or the end of the link, may be there to ``receive``.
+        """Wait until ``receive`` may find a frame or the end of the link.
 
         Consumes nothing. Return ``False`` after the timeout or an ``interrupt``.
         """
@@ -130,14 +130,13 @@ class BlockingLink(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Make the current or else the next ``wait_readable`` return."""
+        """Make the current ``wait_readable`` return, or the next one if no thread is in it."""
         ...
 
     def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         """Notify the other end and end the link, within a bounded time. Never raises.
 
-        Threads inside any other method leave it with ``ConnectionLost``. Closing again does
-        nothing.
+        Threads inside another method leave it with ``ConnectionLost``. A second call does nothing.
         """
         ...
 
@@ -146,11 +145,11 @@ class Memory(Protocol):
     """A pool of bytes that several links share. Thread-safe."""
 
     def take(self, size: int) -> bool:
-        """Take bytes out of the pool if there are so many."""
+        """Reserve bytes; return ``False`` if the pool has fewer left."""
         ...
 
     def give_back(self, size: int) -> None:
-        """Put bytes back."""
+        """Release reserved bytes."""
         ...
 
 
@@ -212,9 +211,10 @@ class AsyncLink(Protocol):
         ...
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
-        """From now on take the bytes of large messages out of ``memory`` while they arrive.
+        """Count the bytes of large incoming messages against ``memory`` from now on.
 
-        A link for which there is no room is not read; one whose messages arrive too slowly ends.
+        While ``memory`` has no room, the link does not read. If a message arrives too slowly, the
+        link ends.
         """
         ...
 
@@ -236,7 +236,7 @@ class AsyncLink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a peer requests before its link opens.
+    """The HTTP request of a peer that opens a link.
 
     ``headers`` are case-insensitive. ``refusal`` is the gate's reason to refuse, or empty.
     """
@@ -259,18 +259,18 @@ class Response:
 # Serves one link until it returns.
 Handle = Callable[[AsyncLink, Request], Awaitable[None]]
 
-# Returns the response to a request that shall not become a link, or ``None``.
+# Returns an HTTP response to send instead of opening a link, or ``None`` to open it.
 Respond = Callable[[Request], Response | None]
 
 
 class ConnectionGate(Protocol):
-    """Limits how many connections a listener holds, by the address they come from."""
+    """Limits the number of connections that a listener holds, per source address."""
 
     def enter(self, address: str) -> tuple[bool, str]:
-        """Count a new connection; return whether it may stay, and the reason if it is refused.
+        """Count a new connection; return whether to keep it, and a reason if it is refused.
 
-        One that is refused but may stay is told the reason in the response to its request.
-        ``leave`` follows in any case.
+        A refused connection that is kept gets the reason in an HTTP response; one that is not kept
+        is closed without a response. The caller calls ``leave`` in any case.
         """
         ...
 

@@ -32,11 +32,11 @@ __all__ = [
     "encode_tensor_data",
 ]
 
-# About 4 KiB each. Beyond that, a program's operations are decoded in full again, at ten times the
-# cost.
+# The most cached signatures, about 4 KiB each. Operations with further signatures are decoded in
+# full each time, which takes ten times as long.
 SIGNATURES_KEPT: Final = 4096
 
-# Enough for several tensors of high rank, some 40 bytes each. Longer keys are not cached.
+# The longest cache key. Enough for several tensors of high rank, some 40 bytes each.
 KEY_BYTES_KEPT: Final = 1024
 
 # Version 2 of marshal writes numbers exactly: it distinguishes -0.0 from 0.0 and True from 1, and a

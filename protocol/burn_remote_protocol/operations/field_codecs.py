@@ -48,10 +48,10 @@ class FieldCodec(ABC):
         return argument
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
-        """Return a wire value without the ids of its tensors; append those.
+        """Return a wire value without the ids of its tensors; append the ids to ``tensors``.
 
-        The rest is a key of the cache of signatures, so only the removed parts are checked: ids and
-        the arrays around them. Raises ``TypeError`` or ``ValueError``.
+        The returned value is a key in the cache of signatures. Only the removed parts, ids and the
+        arrays around them, are checked. Raises ``TypeError`` or ``ValueError``.
         """
         return wire
 
@@ -152,7 +152,8 @@ class ListCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class WrappedCodec(FieldCodec):
-    """A struct of one field, on the wire an array of one; its argument is the field's."""
+    """A struct of one field: on the wire an array of length one, as an argument the field's
+    value."""
 
     inner: FieldCodec
     what: str

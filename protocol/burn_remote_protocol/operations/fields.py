@@ -166,12 +166,12 @@ def string(name: str) -> Field:
 
 
 def name_of(name: str, *names: str) -> Field:
-    """One of a few names."""
+    """One of the given names."""
     return Field(name, Role.PARAMETER, NameCodec(names))
 
 
 def distribution(name: str) -> Field:
-    """How random numbers are distributed: a tuple of a name and its numbers."""
+    """A distribution of random numbers: a tuple of its name and parameters."""
     return Field(name, Role.PARAMETER, DistributionCodec())
 
 

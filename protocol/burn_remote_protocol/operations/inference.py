@@ -13,7 +13,7 @@ __all__ = ["check_declared", "check_whole_blocks", "infer"]
 
 
 def infer(row: Row, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a call in wire order, without absent ones.
+    """Return the outputs of a call in wire order; absent optional outputs are left out.
 
     Raises ``ShapeMismatch`` or ``DTypeMismatch`` naming the operation, ``LimitExceeded`` for
     outputs larger than any tensor may be.
@@ -65,7 +65,7 @@ def _check_kind(signature: Signature) -> None:
     kind = kind_of(row, specs[0])
     if kind != signature.kind:
         raise DTypeMismatch(f"{row} on {specs[0]} is {kind}, but {signature.kind} was declared")
-    # Beside Dequantize Burn writes the dtype of the result, not of the quantized input.
+    # With Dequantize, Burn writes the dtype of the result, not of the quantized input.
     quantized = any(spec.dtype.category is Category.QUANTIZED for spec in specs)
     if KINDS[kind].carries_dtype and not quantized and signature.dtype is not specs[0].dtype:
         raise DTypeMismatch(f"{row} on {specs[0]}, but dtype {signature.dtype} was declared")

@@ -66,7 +66,7 @@ class StringCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class NameCodec(FieldCodec):
-    """One of a few names: a Rust enum without bodies."""
+    """One of the given names: a Rust enum whose variants have no data."""
 
     names: tuple[str, ...]
 
@@ -77,7 +77,7 @@ class NameCodec(FieldCodec):
 
 
 class ScalarCodec(FieldCodec):
-    """A ``Scalar``; rules and kernels see its Python number."""
+    """A ``Scalar``; rules and kernels receive its Python number."""
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         return decode_scalar(wire)
@@ -110,7 +110,7 @@ class SchemeCodec(FieldCodec):
 
 
 class DistributionCodec(FieldCodec):
-    """Random numbers: ``("Default",)``, or a name and its one or two numbers."""
+    """A distribution of random numbers: ``("Default",)``, or a name and one or two parameters."""
 
     NUMBERS: ClassVar = {"Bernoulli": 1, "Uniform": 2, "Normal": 2}
 

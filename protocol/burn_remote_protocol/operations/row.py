@@ -78,7 +78,8 @@ class Signature:
     ``kind`` is the outer name on the wire (``"NumericFloat"``); ``dtype`` is the dtype that some
     kinds carry in addition to the variant. ``arguments`` has one entry per field of the row: a
     ``TensorUse``, a tuple of them for a list, ``None`` for an absent option, or the parameter's
-    value."""
+    value.
+    """
 
     kind: str
     row: Row

@@ -1,4 +1,4 @@
-"""The table of operations: one row each, by family and name, and their kinds on the wire."""
+"""The table of operations, by family and name, and the table of their kinds on the wire."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
 class WireKind(NamedTuple):
     """An outer name on the wire.
 
-    ``family`` is that of its operations, ``carries_dtype`` says whether a dtype stands beside the
-    variant, and ``categories`` are those that the operation's first tensor may have.
+    ``family`` is the family of its operations, ``carries_dtype`` says whether a dtype precedes the
+    variant, and ``categories`` are those that an operation's first tensor may have.
     """
 
     family: str
@@ -83,7 +83,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
 
 
 def kind_of(row: Row, first: TensorSpec) -> str:
-    """Return the wire kind of an operation from its first tensor, an input where it has one.
+    """Return the wire kind of an operation; ``first`` is its first input, or output if it has none.
 
     Raises ``DTypeMismatch`` when the operation does not exist for tensors of that dtype.
     """

@@ -63,7 +63,7 @@ class TensorUse(NamedTuple):
 class Scalar:
     """A number with the variant it has on the wire: ``Float``, ``Int``, ``UInt`` or ``Bool``.
 
-    Two scalars are equal when their bytes are: ``0.0`` is not ``-0.0``, and NaN is NaN.
+    Scalars with equal bytes are equal: ``0.0`` differs from ``-0.0``, and a NaN equals itself.
     """
 
     variant: str
@@ -149,7 +149,7 @@ def encode_tensor(identifier: int, use: TensorUse) -> list[Any]:
 
 
 def decode_tensor_data(wire: Any) -> TensorData:
-    """Read ``[bytes, [dims], dtype]``; the bytes must be exactly those of shape and dtype."""
+    """Read ``[bytes, [dims], dtype]``; the number of bytes must match shape and dtype."""
     content, dims, dtype = sequence(wire, 3, "the data of a tensor")
     spec = TensorSpec(checked_shape(dims), DType.from_wire(dtype))
     if type(content) not in (bytes, bytearray, memoryview):

@@ -1,13 +1,13 @@
 """A connection of ``websockets.asyncio`` whose data frames bypass the library's parser and queues.
 
 ``websockets`` keeps the handshake, control frames, pings and closing. Received bytes go to our own
-``FrameParser``, and messages are written to the event loop's transport as they are. This saves half
-of the server's time for a small message, and the copies of large ones.
+``FrameParser``, and messages are written directly to the event loop's transport. This halves the
+server's time for a small message, and avoids copies of large ones.
 
-How it works: the event loop calls ``data_received``. Up to the end of the HTTP headers the bytes go
-to the library. After that the parser gets them: messages are queued for ``receive_message``, and
-control frames go to the library, whole. Once the peer has violated the protocol, everything goes to
-the library, which discards it.
+How it works: the event loop calls ``data_received``. It passes bytes to the library up to the end
+of the HTTP headers, and later bytes to the parser. Parsed messages are queued for
+``receive_message``; whole control frames go to the library. After a protocol violation, all bytes
+go to the library, which discards them.
 
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
@@ -106,7 +106,7 @@ class DirectConnection(Connection):
 
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
-        if self._parser.received:  # from before the connection was open
+        if self._parser.received:  # bytes that arrived before the connection was open
             self._parse()
         if not self._messages:
             self._count_taken(b"")
@@ -115,7 +115,7 @@ class DirectConnection(Connection):
                 violation, self._violation = self._violation, None
                 raise violation
             if self.state is not State.OPEN:
-                await super().close()  # bounds the wait for the peer's end of the connection
+                await super().close()  # bounds the wait for the peer to close the connection
                 await super().recv()  # raises the reason
             self._receiver = self.loop.create_future()
             try:
@@ -367,16 +367,16 @@ class DirectClientConnection(DirectConnection, ClientConnection):
 class Keepalive:
     """Pings a connection's peer each interval, and ends the connection when the peer is silent.
 
-    Any received bytes are a sign of life; while a message is incomplete, only ``PART_BYTES`` of it.
-    So are ``PART_BYTES`` that the network accepts: this end's pings are fewer. While reading is
-    paused, the peer's bytes are not seen, so silence does not count. A dead peer is found within
-    two intervals.
+    Any received bytes are a sign of life, but while a message is incomplete, at least
+    ``PART_BYTES`` of it must arrive. ``PART_BYTES`` sent and accepted by the network also count,
+    because this end's pings alone are shorter. While reading is paused, silence does not count. A
+    dead peer is detected within two intervals.
     """
 
     def __init__(
         self, connection: DirectConnection, interval_seconds: float, on_silence: Callable[[], None]
     ) -> None:
-        """Begin. ``on_silence`` is called before the connection is ended for silence."""
+        """Start the timer. It calls ``on_silence`` before it ends the connection."""
         self._connection: Final = connection
         self._interval_seconds: Final = interval_seconds
         self._on_silence: Final = on_silence

@@ -34,8 +34,8 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # dead peer delays shutdown by this much.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
-# A sender waits while more bytes than this are in the transport's buffer: enough for the kernel to
-# be busy while the next chunk is prepared, and the memory that a slow peer costs.
+# A sender waits while the transport's buffer holds more bytes than this. It is enough to keep the
+# kernel busy while the next chunk is prepared, and it bounds the memory that a slow peer occupies.
 WRITE_LIMIT_BYTES: Final = 2**20
 
 # Options of ``websockets`` for both ends of a link.
@@ -50,7 +50,7 @@ CONNECTION_OPTIONS: Final[Mapping[str, Any]] = {
 class _DirectConnect(websocket_connect):
     """``connect`` of ``websockets``, except that it follows no redirects.
 
-    A redirect could lead to a path or a host that nobody has checked.
+    A redirect could lead to a path or a host that was not checked.
     """
 
     def process_redirect(self, exc: Exception) -> Exception | str:

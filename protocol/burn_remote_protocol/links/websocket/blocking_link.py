@@ -3,7 +3,7 @@
 A link has no thread of its own: the caller that waits for a frame reads the socket itself. Handing
 each frame over from a reader thread would add 40 µs to a round trip.
 
-The way of a frame: out through ``FrameWriter`` to ``SocketStream.write``; in through
+Outgoing frames go through ``FrameWriter`` to ``SocketStream.write``, incoming ones through
 ``SocketStream.read`` to ``FrameParser``. ``websockets``' Sans-I/O ``ClientProtocol`` interprets
 control frames and decides what to respond.
 
@@ -51,7 +51,8 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # How long ``close`` waits for the peer's close frame, so that the last frames sent are not lost. A
 # dead peer delays the program's exit by this much.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
-# How long ``close`` waits for other threads to leave this link: they were woken and do not block.
+# How long ``close`` waits for other threads to leave this link. It wakes them first, so they leave
+# at once.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
 _NO_PAYLOAD: Final = memoryview(b"")
 
@@ -225,7 +226,7 @@ class BlockingWebSocket:
                 self._released = True
 
     def _read(self, deadline: float | None) -> bool:
-        """Read once; return ``False`` when the time is over. The receive lock is held."""
+        """Read once; return ``False`` after the deadline. The caller holds the receive lock."""
         if self._stopped:
             raise ConnectionLost(self._end)
         self._post()
@@ -251,7 +252,7 @@ class BlockingWebSocket:
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
         """Take one step of the protocol's state machine and send the frames it produces."""
         with self._protocol_lock:
-            # It is closing already, or the close code may not be sent: there is nothing to send.
+            # The connection is already closing, or the close code must not be sent.
             with contextlib.suppress(InvalidState, ProtocolError):
                 step(*arguments)
             self._protocol.events_received()

@@ -28,7 +28,8 @@ __all__ = ["connection_failure", "dial", "upgrade"]
 _OTHER_HOST: Final = (62, 64)
 
 _HEADERS_END: Final = b"\r\n\r\n"
-# Any status but 101. The body is ignored. ``websockets`` would reject HTTP/1.0 responses unread.
+# The status line of a response with any status but 101. Parsed here, because ``websockets`` rejects
+# HTTP/1.0 responses without reporting their status.
 _REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})")
 
 
@@ -56,8 +57,8 @@ def upgrade(
 ) -> tuple[ClientProtocol, bytes]:
     """Perform the opening handshake; return the protocol state and the bytes that followed it.
 
-    The state serves control frames and closing only; it is given no messages. Raises
-    ``ConnectionFailed``.
+    The protocol state handles only control frames and closing; messages never pass through it.
+    Raises ``ConnectionFailed``.
     """
     protocol = ClientProtocol(parse_uri(address.uri), max_size=None)
     request = protocol.connect()
@@ -161,7 +162,8 @@ def _resolve(address: Address, deadline: float) -> list[Any]:
         except UnicodeError:  # a label of more than 63 characters
             resolved.put(socket.gaierror(f"{address.host!r} is not a host name"))
 
-    # A daemon thread: at the deadline it may still be inside the resolver, and nothing can stop it.
+    # A daemon thread, because it may still be inside the resolver at the deadline, and nothing can
+    # stop it.
     threading.Thread(target=look_up, name="burn-remote-resolve", daemon=True).start()
     try:
         found = resolved.get(timeout=_remaining(deadline))
@@ -191,7 +193,7 @@ def _connect_any(found: list[Any], deadline: float) -> socket.socket:
 
 
 def _configure(sock: socket.socket) -> None:
-    # With Nagle's algorithm a second small frame would wait for the first one's acknowledgement.
+    # With Nagle's algorithm, a second small frame would wait for the acknowledgement of the first.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     enable_tcp_keepalive(sock)
 

@@ -4,12 +4,12 @@ Binary messages are assembled here, as RFC 6455, section 5, defines them. Contro
 separated from the stream; ``websockets`` interprets them.
 
 How it works: the reader appends raw bytes to ``received``. ``take`` moves them to the buffer, or to
-the payload in progress, and returns the next whole message. A message that lies whole in the buffer
-is sliced out of it. A longer one is collected in parts, and ``bytes_to_read`` lets the reader fetch
-the rest of its payload in one read, which then is the message itself or is joined once.
+the payload in progress, and returns the next whole message. A message that is completely in the
+buffer is sliced out of it. The payload of a longer one is collected in parts. ``bytes_to_read``
+tells the reader to fetch the rest of the payload in one read, so the parts are joined at most once.
 
-A ``KeyboardInterrupt`` can be raised between any two bytecodes. All of the parser's position is
-therefore one immutable ``_State``, and each step replaces it with a single store.
+A ``KeyboardInterrupt`` can be raised between any two bytecodes. The whole state of the parser is
+therefore one immutable ``_State``, which each step replaces with a single store.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from burn_remote_protocol.links.websocket.frames import (
 
 __all__ = ["GROWING_BYTES", "READ_BYTES", "FrameParser"]
 
-# How much to read while the length of what follows is unknown. Each read of a small frame allocates
-# this much, and a burst of small frames needs one read per this many bytes. A payload that lacks
-# more than this is read into memory of its own.
+# How many bytes to read while the length of the next frame is unknown. Each read of a small frame
+# allocates this much, and a burst of small frames needs one read per this many bytes. If more than
+# this is missing from a payload, the rest is read into separate memory.
 READ_BYTES: Final = 64 * 2**10
 
-# From this size on, a message from a client is one buffer that grows with each part. Joining the
-# parts of a message of 128 MiB at its end took 0.4 s of one turn of a server's event loop. A client
-# reads such a message in one part instead, and a signal may interrupt it within a step.
+# From this size on, a server collects a client's message in one growing buffer: joining the parts
+# of 128 MiB at the end blocked its event loop for 0.4 s. A client does not use such a buffer: it
+# reads large messages in one part, and a signal could interrupt it while the buffer grows.
 GROWING_BYTES: Final = 2**20
 
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
@@ -54,12 +54,12 @@ _Parts = tuple[Any, ...]
 class _State(NamedTuple):
     """The parser's position in the stream."""
 
-    received: list[bytes]  # raw bytes not looked at yet; the reader appends to this list
+    received: list[bytes]  # raw bytes not yet parsed; the reader appends to this list
     buffer: bytes = b""
     position: int = 0  # everything in ``buffer`` before this has been parsed
-    # The payload so far of a message that is received in parts; ``None`` if there is none. A linked
-    # list costs the same per part however many parts a slow peer sends. Small parts are joined on
-    # the way, so that each byte is copied at most 16 times.
+    # The payload so far of a message that is received in parts; ``None`` if there is none. Adding a
+    # part to a linked list takes constant time, however many parts a slow peer sends. Small parts
+    # are joined as they arrive, such that each byte is copied at most 16 times.
     parts: _Parts | None = None
     size: int = 0  # length of that message, counting the current frame in full
     missing: int = 0  # bytes of the current frame that are not in ``parts`` yet
@@ -68,7 +68,7 @@ class _State(NamedTuple):
     key: bytes = b""  # masking key for the next byte of the current frame, if it is masked
 
     def complete(self) -> bool:
-        """Tell whether ``parts`` hold a whole message."""
+        """Whether ``parts`` hold a whole message."""
         return self.parts is not None and not self.missing and not self.open
 
     def with_part(self, part: bytes | memoryview, **changes: Any) -> _State:
@@ -117,29 +117,31 @@ class FrameParser:
 
     @property
     def is_within_message(self) -> bool:
-        """Whether a part of a message, or of a header, has arrived."""
+        """Whether a message or a header has arrived incompletely."""
         state = self._state
         return bool(state.missing or state.open or state.position < len(state.buffer))
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much has arrived of an incomplete message."""
+        """The number of bytes of an incomplete message that have arrived."""
         state = self._state
         return state.size - state.missing if state.parts is not None else 0
 
     def bytes_to_read(self) -> int:
-        """Return how many bytes to read next. More than ``READ_BYTES`` are certain to follow."""
+        """Return how many bytes to read next. If more than ``READ_BYTES``, they are certain to
+        follow."""
         state = self._state
         if state.missing > READ_BYTES:
             return state.missing
         if state.bulk and not state.missing:
             # Read only the next header, so that its payload can be read into memory of its own.
-            # Bytes that came with the header would have to be joined to the rest: a copy of 1 MiB.
+            # Payload bytes read with the header would have to be joined to the rest, a copy of 1
+            # MiB.
             return max(1, _HEADER_64_BYTES - (len(state.buffer) - state.position))
         return READ_BYTES
 
     def ready(self) -> bool:
-        """Tell whether ``take`` can make progress without another read."""
+        """Whether ``take`` can make progress without another read."""
         state = self._state
         if state.received or state.complete():
             return True

@@ -1,9 +1,10 @@
 """Outgoing WebSocket messages of a client: framing, masking and sending, without large copies.
 
 How it works: ``message_buffers`` turns one message into buffers in sending order. A small message
-is one buffer, header included. A large payload is referred to in blocks, and each block is masked
-(RFC 6455, section 5.3, demands it of clients) only when its turn to be written comes. A
-``FrameWriter`` writes the buffers of one message after another, whichever threads send them.
+is one buffer, header included. A large payload becomes several blocks that refer to the caller's
+memory, and each block is masked (RFC 6455, section 5.3, requires it of clients) just before it is
+written. A ``FrameWriter`` writes the buffers of one message after another, even if several threads
+send.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MASK_BLOCK_BYTES: Final = 256 * 2**10
 # call.
 JOINED_BYTES: Final = 64 * 2**10
 
-# Masking keys drawn at once: one system call for each frame would cost 0.5 µs.
+# Masking keys drawn per system call; a system call for each frame would take 0.5 µs.
 KEYS_PER_DRAW: Final = 256
 
 _EMPTY: Final = memoryview(b"")
@@ -43,9 +44,9 @@ _EMPTY: Final = memoryview(b"")
 class OutgoingBuffer:
     """Bytes to be sent, and how many of them the operating system has accepted.
 
-    They are masked when their turn comes. ``accepted`` has one number per system call, appended by
-    the C call that made it: no ``KeyboardInterrupt`` can occur between the call and its record.
-    ``more`` says that the rest of the frame follows at once.
+    They are masked just before they are sent. ``accepted`` holds the result of each system call.
+    The C function that makes the call also appends its result, so no ``KeyboardInterrupt`` can
+    occur in between. ``more`` says that the rest of the frame follows immediately.
     """
 
     __slots__ = ("_data", "_key", "accepted", "more")
@@ -64,23 +65,23 @@ class OutgoingBuffer:
         return memoryview(self._data)[sum(accepted) :] if accepted else self._data
 
     def done(self) -> bool:
-        """Tell whether the operating system has accepted all of it."""
+        """Whether the operating system has accepted all bytes."""
         return sum(self.accepted) == len(self._data)
 
     def detach(self) -> None:
-        """Mask now, into a copy: the caller's memory is no longer needed."""
+        """Mask the bytes now, into a copy, so that the caller's memory is no longer needed."""
         if self._key is not None:
             self._data = apply_mask(self._data, self._key)
             self._key = None
 
 
-# Writes some of a buffer; waits at most so many seconds, without a limit for ``None``. Returns
-# ``False`` when the time is over. Raises ``OSError``.
+# ``write(buffer, timeout_seconds)`` writes some bytes of a buffer. Returns ``False`` after the
+# timeout; ``None`` means no timeout. Raises ``OSError``.
 Write = Callable[[OutgoingBuffer, float | None], bool]
 
 
 class FrameWriter:
-    """Writes whole messages one after the other, whichever threads send them.
+    """Writes whole messages one after the other, even if several threads send.
 
     An interrupted send leaves the rest of its message in the queue, where it is sent before the
     next message. Control frames never wait for a sender: they join the queue between messages.
@@ -90,10 +91,11 @@ class FrameWriter:
         self._write: Final = write
         self._fragment_bytes: Final = fragment_bytes
         self._keys: Final[list[bytes]] = []
-        # The message being sent, or what an interrupt left of one. Guarded by ``lock``.
+        # The message being sent, or the rest of an interrupted one. Guarded by ``lock``.
         self._unsent: collections.deque[OutgoingBuffer] = collections.deque()
-        # Control frames that arose while a message was being sent. A receiver puts them here
-        # instead of waiting for the sender: if both ends waited so, neither would read again.
+        # Control frames to send after the current message. A receiver appends them instead of
+        # waiting for the sender: if both ends waited for their senders, neither would read, a
+        # deadlock.
         self._control: collections.deque[OutgoingBuffer] = collections.deque()
         self.lock: Final = threading.Lock()
 
@@ -176,7 +178,7 @@ def messages_buffers(
 ) -> list[OutgoingBuffer]:
     """Return several binary messages as buffers; small ones share a buffer, for one system call.
 
-    ``keys`` as for ``message_buffers``.
+    ``keys`` is as for ``message_buffers``.
     """
     buffers: list[OutgoingBuffer] = []
     joined: list[bytes] = []
@@ -215,7 +217,7 @@ def _masked_blocks(parts: list[memoryview], size: int, key: bytes) -> Iterator[O
 
 
 def _next_key(keys: list[bytes]) -> bytes:
-    # A list and not a generator: an interrupt inside a generator would end it.
+    # A list, not a generator: an interrupt would end the generator.
     if not keys:
         drawn = os.urandom(4 * KEYS_PER_DRAW)
         keys.extend(drawn[start : start + 4] for start in range(0, len(drawn), 4))

@@ -15,9 +15,9 @@ from typing import Final
 
 __all__ = ["PART_BYTES", "KeepaliveTimer", "TimerEvent", "enable_tcp_keepalive"]
 
-# Fewer bytes of an incomplete message are not a sign of life. If a bit of a frame's length is
-# flipped, the peer's pings and pongs look like parts of a message that never ends; more than this
-# within an interval cannot be pings and pongs.
+# The fewest bytes of an incomplete message that count as a sign of life. If a bit of a frame's
+# length is flipped, the peer's later pings and pongs look like parts of a message that never ends.
+# Pings and pongs alone have fewer bytes per interval than this.
 PART_BYTES: Final = 1024
 
 # The kernel probes an idle peer, and the connection fails after about a minute without a response.
@@ -48,7 +48,8 @@ class TimerEvent(enum.Enum):
 
 
 class KeepaliveTimer:
-    """Decides when to ping and when to give up the peer. Without an interval, never."""
+    """Decides when to ping and when to give the peer up. ``None`` as the interval turns both
+    off."""
 
     def __init__(self, interval_seconds: float | None) -> None:
         self.interval_seconds: Final = interval_seconds or 0.0
@@ -68,8 +69,8 @@ class KeepaliveTimer:
             return TimerEvent.NOTHING
         if self._awaits_response:
             return TimerEvent.NO_RESPONSE
-        # Set the time first: a thread that looks between these lines must not conclude that the
-        # response to this ping was due at the old time.
+        # Set the deadline first: another thread that runs between these lines must not find this
+        # ping's response overdue because of the old deadline.
         self._due = now + self.interval_seconds
         self._part_bytes = 0
         self._awaits_response = True

@@ -97,7 +97,7 @@ def _request(connection: ServerConnection, request: HttpRequest) -> Request:
 
 
 class _GatedConnection(DirectServerConnection):
-    """A server's connection that passes a gate when it is accepted, before it has sent anything."""
+    """A server's connection that the gate checks as soon as it is accepted."""
 
     def __init__(self, *arguments: Any, gate: ConnectionGate | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -107,7 +107,7 @@ class _GatedConnection(DirectServerConnection):
         self.refusal = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection; abort it if the gate does not let it stay for a refusal."""
+        """Count the connection; abort it if the gate does not keep it."""
         if self._gate is not None:
             name = transport.get_extra_info("peername")
             self._address = str(name[0]) if isinstance(name, tuple) else "a local socket"

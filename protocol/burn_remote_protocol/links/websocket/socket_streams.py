@@ -1,9 +1,9 @@
 """Byte streams over a connected socket, with and without TLS, for use by several threads.
 
-Both streams guarantee more than a socket does: the result of a blocking system call is stored by
-the C call that made it. A ``KeyboardInterrupt`` often arrives while such a call is blocked. The
-call then returns with part of its work done, and Python raises the interrupt before another line
-of Python could store the result.
+Both streams guarantee that a ``KeyboardInterrupt`` loses no bytes. With a plain socket, it can: the
+interrupt often arrives while a system call is blocked, the call returns a partial result, and
+Python raises before the next line can store it. Here, the C function that makes the system call
+also stores the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from burn_remote_protocol.links.websocket.frame_writer import OutgoingBuffer
 
 __all__ = ["PlainStream", "SocketStream", "TlsStream", "WatchResult"]
 
-# Optional flags. Without MSG_MORE a header travels in a packet of its own; without MSG_WAITALL a
-# large payload is read in several calls.
+# Flags that some platforms lack. Without MSG_MORE, a header is sent in a separate packet; without
+# MSG_WAITALL, a large payload is read in several calls.
 _MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 _DONT_WAIT: Final[int] = getattr(socket, "MSG_DONTWAIT", 0)
 _WHOLE: Final[int] = getattr(socket, "MSG_WAITALL", 0)
 
-# The most to request from a read that returns whatever is there: most of a larger buffer would be
-# allocated in vain.
+# The most bytes to request in a read that may return fewer; most of a larger buffer would stay
+# unused.
 TIMED_READ_BYTES: Final = 2**20
 
 # OpenSSL returns at most this much per call.
@@ -39,7 +39,7 @@ TLS_RECORD_BYTES: Final = 2**14
 
 
 class WatchResult(enum.Enum):
-    """Why ``SocketStream.watch`` returned."""
+    """The reason why ``SocketStream.watch`` returned."""
 
     READABLE = enum.auto()
     WOKEN = enum.auto()
@@ -58,23 +58,25 @@ class SocketStream(Protocol):
         ...
 
     def bound_silence(self, seconds: float) -> None:
-        """Let a ``read`` without a timeout return ``False`` after so long without any bytes."""
+        """Make a ``read`` without a timeout return ``False`` after ``seconds`` without any
+        bytes."""
         ...
 
     def watch(self, timeout_seconds: float | None) -> WatchResult:
-        """Wait until there is something to read, ``wake`` is called, or the time is over."""
+        """Wait until the stream is readable, another thread calls ``wake``, or the timeout
+        expires."""
         ...
 
     def wake(self) -> None:
-        """Make the current or the next ``watch`` return."""
+        """Make the current ``watch`` return, or the next one."""
         ...
 
     def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
-        """Write some of a buffer; return ``False`` after the timeout. Raises ``OSError``."""
+        """Write some bytes of a buffer; return ``False`` after the timeout. Raises ``OSError``."""
         ...
 
     def finish_writing(self) -> None:
-        """Send the end of the stream after what was written."""
+        """Send the end of the stream after all written bytes."""
         ...
 
     def shut_down(self) -> None:
@@ -99,11 +101,11 @@ class _Waker:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._poll.register(self._read_end, select.POLLIN)
-        # Without it, a late ``wake`` could write into a file that reuses the descriptor.
+        # Without the lock, a late ``wake`` could write into a file that reuses the descriptor.
         self._lock = threading.Lock()
 
     def wake(self) -> None:
-        # A full pipe already wakes; nobody waits at a closed one.
+        # A full pipe already wakes the waiting thread, and no thread waits for a closed one.
         with self._lock, contextlib.suppress(OSError):
             os.write(self._write_end, b"\0")
 
@@ -148,7 +150,7 @@ class PlainStream:
         return True
 
     def bound_silence(self, seconds: float) -> None:
-        # The kernel measures the time: a poll before each read would add 1 µs to a round trip.
+        # The kernel applies the timeout: a poll before each read would add 1 µs to a round trip.
         whole, part = divmod(seconds, 1)
         bound = struct.pack("ll", int(whole), int(part * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
@@ -187,9 +189,9 @@ class PlainStream:
 class TlsStream:
     """A TLS connection. Takes ownership of ``sock``, whose handshake is complete.
 
-    OpenSSL allows one call at a time per connection, so no call may block: each is made under a
-    lock, and threads wait outside of it. An interrupt could lose the result of a call only within
-    the few microseconds between that call and the append that stores it.
+    OpenSSL allows one call at a time per connection. Calls are made under a lock and never block;
+    threads wait outside of the lock. An interrupt can lose the result of a call only in the few
+    microseconds between that call and the append that stores it.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:

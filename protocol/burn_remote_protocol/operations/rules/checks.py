@@ -43,7 +43,7 @@ ANY: Final[Categories] = frozenset(Category)
 
 
 def refuse_shape(text: str) -> NoReturn:
-    """Raise ``ShapeMismatch`` with a sentence on what was seen and what was expected."""
+    """Raise ``ShapeMismatch``. The text says what was seen and what was expected."""
     raise ShapeMismatch(text)
 
 
@@ -83,7 +83,7 @@ def check_shape(argument: str, spec: TensorSpec, expected: Iterable[int]) -> Non
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Return the common shape: aligned at the last axis, sizes of 1 stretch."""
+    """Return the shape to which the shapes broadcast, by NumPy's rules."""
     broadcast: list[int] = []
     for position in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-position] for shape in shapes if len(shape) >= position} - {1}
@@ -96,12 +96,12 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def wanted(call: Call, output: int) -> TensorSpec | None:
-    """Return the output that the caller declared, if it declared any."""
+    """Return the declared spec of an output; ``None`` if the caller declared no outputs."""
     return call.requested[output] if output < len(call.requested) else None
 
 
 def declared(call: Call, categories: Categories) -> TensorSpec:
-    """Return the only output, which the caller has to declare; check its dtype and size."""
+    """Return the only output, which the caller must declare; check its dtype and size."""
     spec = wanted(call, 0)
     if spec is None:
         refuse_shape("the shape and dtype of the output must be given")
@@ -115,7 +115,7 @@ def result(shape: Iterable[int], dtype: DType) -> TensorSpec:
 
 
 def index_dtype(call: Call, output: int) -> DType:
-    """Return the integer dtype that the caller wants for indices, ``I64`` when it says none."""
+    """Return the declared integer dtype of indices; ``I64`` if the caller declared none."""
     spec = wanted(call, output)
     if spec is None:
         return I64
@@ -124,7 +124,7 @@ def index_dtype(call: Call, output: int) -> DType:
 
 
 def bool_dtype(call: Call, output: int) -> DType:
-    """Return the bool dtype that the caller wants, ``BOOL`` when it says none."""
+    """Return the declared bool dtype; ``BOOL`` if the caller declared none."""
     spec = wanted(call, output)
     if spec is None:
         return BOOL

@@ -105,7 +105,7 @@ def _check_gradient(call: Call, spatial: int) -> None:
 
 
 def x_backward(spatial: int) -> Rule:
-    """Take the gradient of a convolution to its input."""
+    """Infer the gradient of a convolution with respect to its input."""
 
     def rule(call: Call) -> Outputs:
         _check_gradient(call, spatial)
@@ -115,7 +115,7 @@ def x_backward(spatial: int) -> Rule:
 
 
 def weight_backward(spatial: int) -> Rule:
-    """Take the gradient of a convolution to its kernels."""
+    """Infer the gradient of a convolution with respect to its kernels."""
 
     def rule(call: Call) -> Outputs:
         _check_gradient(call, spatial)
@@ -132,7 +132,7 @@ def convolution_backward_cost(call: Call) -> int:
 
 
 def bias_backward(spatial: int) -> Rule:
-    """Take the gradient of a convolution to its bias."""
+    """Infer the gradient of a convolution with respect to its bias."""
 
     def rule(call: Call) -> Outputs:
         x, bias, grad = call.inputs
@@ -217,7 +217,7 @@ def deformable_cost(call: Call) -> int:
 
 
 def deformable_backward(call: Call) -> Outputs:
-    """Take the gradient to each input that was given."""
+    """Infer the gradient with respect to each input that was given."""
     x, offset, weight, mask, bias, grad = call.inputs
     check_same_dtype(x, out_grad=grad)
     check_shape("out_grad", grad, _check_deformed(call))

@@ -134,7 +134,7 @@ def mask_fill(call: Call) -> Outputs:
 
 
 def cast(call: Call) -> Outputs:
-    """Keep the shape; take the declared dtype, of the input's category."""
+    """Keep the shape; use the declared dtype, which must be of the input's category."""
     spec = call.inputs[0]
     category = {spec.dtype.category}
     categories = INTEGERS if category & INTEGERS else frozenset(category)
@@ -158,10 +158,10 @@ def _into(sources: Categories, targets: Categories, default: DType) -> Rule:
 
 
 def into_float(sources: Categories) -> Rule:
-    """Keep the shape; take the floating-point dtype that the caller wants, else ``F32``."""
+    """Keep the shape; use the declared floating-point dtype, by default ``F32``."""
     return _into(sources, FLOATS, F32)
 
 
 def into_int(sources: Categories) -> Rule:
-    """Keep the shape; take the integer dtype that the caller wants, else ``I64``."""
+    """Keep the shape; use the declared integer dtype, by default ``I64``."""
     return _into(sources, INTEGERS, I64)

@@ -117,7 +117,7 @@ def linear_cost(call: Call) -> int:
 
 
 def linear_x_backward(call: Call) -> Outputs:
-    """Take the gradient back to the input: ``[…, out] → […, in]``."""
+    """Infer the gradient with respect to the input: ``[…, out] → […, in]``."""
     weight, grad = call.inputs
     _check_layer(output_grad=grad, weight=weight)
     check_rank("weight", weight, 2)
@@ -133,7 +133,7 @@ def linear_x_backward_cost(call: Call) -> int:
 
 
 def linear_weight_backward(call: Call) -> Outputs:
-    """Take the gradient to the weight ``[in, out]``."""
+    """Infer the gradient with respect to the weight ``[in, out]``."""
     x, grad = call.inputs
     _check_layer(output_grad=grad, x=x)
     sizes = _last("x", x), _last("output_grad", grad)
@@ -149,7 +149,7 @@ def linear_weight_backward_cost(call: Call) -> int:
 
 
 def linear_bias_backward(call: Call) -> Outputs:
-    """Take the gradient to the bias ``[out]``."""
+    """Infer the gradient with respect to the bias ``[out]``."""
     (grad,) = call.inputs
     check_category("output_grad", grad, FLOATS)
     return (TensorSpec((_last("output_grad", grad),), grad.dtype),)
@@ -165,7 +165,7 @@ def embedding(call: Call) -> Outputs:
 
 
 def embedding_backward(call: Call) -> Outputs:
-    """Take the gradient of the looked-up rows to the weights."""
+    """Infer the gradient of the looked-up rows with respect to the weights."""
     weights, grad, indices = call.inputs
     _check_layer(weights=weights, out_grad=grad)
     check_category("indices", indices, INTEGERS)

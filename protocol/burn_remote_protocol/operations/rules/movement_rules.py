@@ -34,7 +34,7 @@ Outputs = tuple[TensorSpec, ...]
 
 
 def reshape(call: Call) -> Outputs:
-    """Take the declared shape, which must have as many elements."""
+    """Use the declared shape, which must have the same number of elements."""
     (spec,) = call.inputs
     target = declared(call, ANY).shape
     if math.prod(target) != spec.size:
@@ -45,7 +45,7 @@ def reshape(call: Call) -> Outputs:
 
 
 def expand(call: Call) -> Outputs:
-    """Take the declared shape, to which the input must broadcast."""
+    """Use the declared shape, to which the input must broadcast."""
     (spec,) = call.inputs
     target = declared(call, ANY).shape
     leading = len(target) - len(spec.shape)
@@ -67,7 +67,7 @@ def swap_dims(call: Call) -> Outputs:
 
 
 def permute(call: Call) -> Outputs:
-    """Put the axes in another order; each is named once."""
+    """Reorder the axes; each must be named once."""
     (spec,) = call.inputs
     axes = call.parameters["axes"]
     if sorted(axes) != list(range(len(spec.shape))):
@@ -84,20 +84,20 @@ def flip(call: Call) -> Outputs:
 
 
 def unfold(call: Call) -> Outputs:
-    """Replace an axis by its complete windows and append an axis of the window's size."""
+    """Replace an axis by the number of its complete windows; append an axis for their elements."""
     (spec,) = call.inputs
     dim, size, step = (call.parameters[name] for name in ("dim", "size", "step"))
     check_axis("dim", dim, spec.shape)
     if step == 0:
         refuse_shape("step=0 does not move a window; it must be 1 or more")
-    # A window of no elements fits once more than the axis is long, as Burn counts.
+    # Burn counts ``size + 1`` windows of zero elements.
     windows = max(0, (spec.shape[dim] + step - size) // step)
     shape = (*spec.shape[:dim], windows, *spec.shape[dim + 1 :], size)
     return (result(shape, spec.dtype),)
 
 
 def slice_ranges(shape: Shape, ranges: tuple[Slice, ...]) -> tuple[range, ...]:
-    """Return the indices that slices take of the leading axes, in the order they are taken.
+    """Return the indices that slices select from the leading axes, in order.
 
     Burn's rule: ``start`` and ``end`` count from the end when negative and are clamped to the
     axis; a negative ``step`` walks ``start..end`` from its last element to its first.
@@ -140,7 +140,7 @@ def slice_assign(call: Call) -> Outputs:
 
 
 def repeat_dim(call: Call) -> Outputs:
-    """Multiply one axis."""
+    """Multiply the size of one axis."""
     (spec,) = call.inputs
     dim, times = call.parameters["dim"], call.parameters["times"]
     check_axis("dim", dim, spec.shape)
@@ -149,7 +149,7 @@ def repeat_dim(call: Call) -> Outputs:
 
 
 def cat(call: Call) -> Outputs:
-    """Add up one axis of tensors that are otherwise alike."""
+    """Add the sizes along one axis; all other sizes must be equal."""
     (specs,) = call.inputs
     if not specs:
         refuse_shape("there is no tensor to concatenate; at least one must be given")

@@ -67,7 +67,7 @@ def pool(spatial: int) -> Rule:
 
 
 def pool_cost(call: Call) -> int:
-    """Count an operation for each element under each window; padding costs nothing."""
+    """Count one operation per element of each window; padding does not count."""
     x: TensorSpec = call.inputs[0]
     spatial = len(x.shape) - 2
     kernel = _per_axis(call.parameters["kernel_size"])
@@ -78,7 +78,7 @@ def pool_cost(call: Call) -> int:
 
 
 def pool_backward(spatial: int) -> Rule:
-    """Take the gradient of pooling to its input."""
+    """Infer the gradient of pooling with respect to its input."""
 
     def rule(call: Call) -> Outputs:
         x, grad = call.inputs
@@ -101,7 +101,7 @@ def pool_with_indices(spatial: int) -> Rule:
 
 
 def pool_with_indices_backward(spatial: int) -> Rule:
-    """Take the gradient of pooling to the positions in ``indices``."""
+    """Infer the gradient of pooling with respect to the positions in ``indices``."""
 
     def rule(call: Call) -> Outputs:
         x, grad, indices = call.inputs
@@ -132,7 +132,7 @@ def adaptive(spatial: int) -> Rule:
 
 
 def adaptive_backward(spatial: int) -> Rule:
-    """Take the gradient of adaptive pooling to its input."""
+    """Infer the gradient of adaptive pooling with respect to its input."""
 
     def rule(call: Call) -> Outputs:
         x, grad = call.inputs
@@ -153,7 +153,7 @@ def interpolate(call: Call) -> Outputs:
 
 
 def interpolate_backward(call: Call) -> Outputs:
-    """Take the gradient of interpolation to its input."""
+    """Infer the gradient of interpolation with respect to its input."""
     x, grad = call.inputs
     _image("x", x, 2)
     check_same_dtype(x, grad=grad)

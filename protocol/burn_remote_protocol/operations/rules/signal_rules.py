@@ -69,14 +69,14 @@ def _check_ctc(call: Call) -> None:
 
 
 def ctc_loss(call: Call) -> Outputs:
-    """Give one loss per sequence, of log-probabilities ``[time, batch, classes]``."""
+    """Return one loss per sequence, from log-probabilities ``[time, batch, classes]``."""
     _check_ctc(call)
     log_probs = call.inputs[0]
     return (TensorSpec((log_probs.shape[1],), log_probs.dtype),)
 
 
 def ctc_loss_backward(call: Call) -> Outputs:
-    """Take the gradient of the loss to the log-probabilities."""
+    """Infer the gradient of the loss with respect to the log-probabilities."""
     _check_ctc(call)
     log_probs, grad = call.inputs[0], call.inputs[4]
     check_same_dtype(log_probs, grad_loss=grad)
@@ -98,7 +98,7 @@ def quantize(call: Call) -> Outputs:
 
 
 def dequantize(call: Call) -> Outputs:
-    """Keep the shape; take the floating-point dtype that the caller wants, else ``F32``."""
+    """Keep the shape; use the declared floating-point dtype, by default ``F32``."""
     (spec,) = call.inputs
     check_category("input", spec, QUANTIZED)
     target = wanted(call, 0) or TensorSpec(spec.shape, F32)
