@@ -21,7 +21,7 @@ from burn_remote_server.execution.worker import Worker
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
-__all__ = ["MAX_WAITING_REPLIES", "TURN_COST", "Session", "Sessions"]
+__all__ = ["FRAME_COST", "MAX_WAITING_REPLIES", "TURN_COST", "Session", "Sessions"]
 
 logger = get_logger(__name__)
 

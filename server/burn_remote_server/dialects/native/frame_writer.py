@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.links.checked import AnyAsyncLink
+from burn_remote_protocol.messages import Acknowledged
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 
@@ -35,7 +35,7 @@ class FrameWriter:
         self._outbox = outbox
         self._sent = sent
         self._session = session
-        self._control: deque[bytes] = deque()  # frames outside the session's sequence
+        self._acknowledgement: Acknowledged | None = None
         self._stopped = False
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
@@ -49,9 +49,12 @@ class FrameWriter:
         self._wake.set()
         self._progress.set()
 
-    def send_control(self, message: object) -> None:
-        """Send a message outside the session's numbered frames."""
-        self._control.append(encode_frame(message))
+    def acknowledge(self, message: Acknowledged) -> None:
+        """Send an acknowledgement before the outbox's frames.
+
+        It replaces an earlier one that was not sent, so none pile up for a peer that reads nothing.
+        """
+        self._acknowledgement = message
         self._wake.set()
 
     async def progress(self) -> None:
@@ -71,14 +74,15 @@ class FrameWriter:
     async def flush(self) -> None:
         """Send all queued frames."""
         sent = 0
-        while not self._stopped and (self._control or len(self._outbox)):
+        while not self._stopped and (self._acknowledgement is not None or len(self._outbox)):
             sent += 1
             if sent % SENT_AT_ONCE == 0:
                 # OutgoingTransfers does not wait while the peer reads as fast.
                 await asyncio.sleep(0)
                 continue  # another connection may serve the session now
-            if self._control:
-                await self._link.send(self._control.popleft())
+            if self._acknowledgement is not None:
+                message, self._acknowledgement = self._acknowledgement, None
+                await self._link.send(encode_frame(message))
                 continue
             frame = self._outbox.take()
             if isinstance(frame, bytes):

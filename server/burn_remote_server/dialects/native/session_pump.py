@@ -42,7 +42,7 @@ from burn_remote_server.dialects.native.handshake import (
     send_closing,
 )
 from burn_remote_server.execution.outbox import NativeOutbox
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -218,7 +218,7 @@ class _Connection:
         """Send a frame each interval; its checksum reveals whether an earlier frame was lost."""
         while True:
             await asyncio.sleep(self._host.settings.heartbeat_seconds)
-            self._writer.send_control(self._attachment.acknowledgement())
+            self._writer.acknowledge(self._attachment.acknowledgement())
 
     async def _read(self) -> None:
         attachment, writer = self._attachment, self._writer
@@ -239,7 +239,7 @@ class _Connection:
             self._take(message, len(frame))
             del frame, message  # do not keep them alive during the waits below
             if attachment.owes_acknowledgement:
-                writer.send_control(attachment.acknowledgement())
+                writer.acknowledge(attachment.acknowledgement())
             while (
                 session.is_behind(queue_length, queue_bytes) or len(outbox) >= MAX_WAITING_REPLIES
             ):
@@ -262,6 +262,7 @@ class _Connection:
             attachment.note_frame(number)
             session.submit_chunk(message)
         elif isinstance(message, Acknowledged):
+            session.spent += FRAME_COST
             attachment.note_acknowledged(message.received)
         else:
             raise ProtocolViolation(f"a client in a session must not send {name_of(message)}")
