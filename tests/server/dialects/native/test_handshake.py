@@ -1,0 +1,124 @@
+"""The first and the last messages of a native connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    GarbledBytes,
+    HandshakeRefused,
+    ProtocolViolation,
+    SessionLost,
+    VersionMismatch,
+)
+from burn_remote_protocol.messages import Closing, Hello, Refused, Sync
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.dialects.native.handshake import (
+    read_hello,
+    receive_first,
+    receive_hello,
+    refuse,
+    say_goodbye,
+)
+from burn_remote_server.hosting.host import Host
+from burn_remote_server.settings.server_settings import Settings
+from support.memory_links import async_memory_pair
+from support.native_clients import PATIENCE_SECONDS, batch
+from support.scripted import ScriptedLink
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(handshake_timeout_seconds=0.01), [NumpyBackend()], tasks)
+        yield host
+        host.draining.set()
+
+
+async def test_the_highest_common_version_is_chosen(host: Host) -> None:
+    hello = Hello((max(VERSIONS) + 1, *VERSIONS), client="a test")
+    link = ScriptedLink([encode_frame(hello)])
+    assert await receive_hello(link, host) == (hello, max(VERSIONS))
+
+
+def test_versions_that_the_server_does_not_speak_are_refused_with_both_lists() -> None:
+    with pytest.raises(VersionMismatch, match=r"the client speaks versions 98, 99 .* server"):
+        read_hello(encode_frame(Hello((98, 99))))
+
+
+def test_the_first_message_must_be_a_hello() -> None:
+    with pytest.raises(ProtocolViolation, match="must be Hello, not Batch"):
+        read_hello(batch(Sync(1)))
+
+
+async def test_the_wait_for_the_first_frame_is_bounded(host: Host) -> None:
+    with pytest.raises(ProtocolViolation, match=r"no Hello arrived within 0\.01 seconds"):
+        await receive_first(ScriptedLink([]), host)
+
+
+async def test_a_client_that_leaves_before_its_first_frame_is_lost(host: Host) -> None:
+    link = ScriptedLink([])
+    link.end()
+    with pytest.raises(ConnectionLost):
+        await receive_first(link, host)
+
+
+async def test_a_refusal_has_its_reason_and_closes_the_connection() -> None:
+    link = ScriptedLink([])
+    await refuse(link, HandshakeRefused("no room"))
+    (frame,) = link.sent
+    refused = decode_frame(frame)
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, HandshakeRefused)
+    assert "no room" in str(refused.error)
+    assert link.closed_with == (1008, "refused")
+
+
+async def test_garbled_bytes_are_not_answered_but_the_connection_is_closed() -> None:
+    link = ScriptedLink([])
+    await refuse(link, GarbledBytes("a flipped bit"))
+    assert link.sent == []
+    assert link.closed_with == (1008, "refused")
+
+
+async def test_a_lost_connection_is_neither_answered_nor_closed_again() -> None:
+    link = ScriptedLink([])
+    await refuse(link, ConnectionLost("it hung up"))
+    assert link.sent == []
+    assert link.closed_with == (0, "")
+
+
+async def test_a_session_that_is_unknown_is_refused_although_its_error_is_a_lost_connection() -> (
+    None
+):
+    link = ScriptedLink([])
+    await refuse(link, SessionLost("unknown"))
+    assert isinstance(decode_frame(link.sent[0]), Refused)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(SessionLost("shutting down"), 1001), (ProtocolViolation("a bad frame"), 1008)],
+)
+async def test_a_goodbye_has_its_reason_and_the_close_code_for_it(
+    error: BurnRemoteError, code: int
+) -> None:
+    link = ScriptedLink([])
+    await say_goodbye(link, error)
+    closing = decode_frame(link.sent[0])
+    assert isinstance(closing, Closing)
+    assert type(closing.error) is type(error)
+    assert link.closed_with == (code, error.code)
+
+
+async def test_last_words_to_a_client_that_has_left_raise_nothing() -> None:
+    near, far = async_memory_pair()
+    await near.close()
+    await refuse(far, HandshakeRefused("no room"))
+    await say_goodbye(far, SessionLost("shutting down"))
