@@ -114,7 +114,10 @@ class AsyncNativeClient:
 
     async def submit(self, *tasks: Any) -> None:
         """Send a batch that is sent again if the link breaks."""
-        frame = batch(*tasks, received=self._end.take_received())
+        await self.send_counted(batch(*tasks, received=self._end.take_received()))
+
+    async def send_counted(self, frame: bytes) -> None:
+        """Send a session frame that is sent again if the link breaks."""
         self._end.window.append(frame, len(frame))
         with contextlib.suppress(ConnectionLost):
             await self.near.send(frame)

@@ -184,6 +184,10 @@ class PeerConnection:
         except BurnRemoteError as error:
             self._break(error)
             await self.link.close()
+        except Exception as error:  # it would end the server, which owns this task
+            logger.exception("peer connection failed unexpectedly", peer=self.link.peer)
+            self._break(BurnRemoteError(f"the server failed: {type(error).__name__}: {error}"))
+            await self.link.close()
 
     def _break(self, error: BurnRemoteError) -> None:
         self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.dialects.native import decode_frame
@@ -390,6 +390,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(EVENTS)
 def test_in_any_order_of_events_one_link_serves_each_reply_arrives_once_and_it_is_freed_once(
     events: list[str],

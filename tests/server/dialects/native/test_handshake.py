@@ -24,7 +24,7 @@ from burn_remote_server.dialects.native.handshake import (
     receive_first,
     receive_hello,
     refuse,
-    say_goodbye,
+    send_closing,
 )
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
@@ -110,7 +110,7 @@ async def test_a_goodbye_has_its_reason_and_the_close_code_for_it(
     error: BurnRemoteError, code: int
 ) -> None:
     link = ScriptedLink([])
-    await say_goodbye(link, error)
+    await send_closing(link, error)
     closing = decode_frame(link.sent[0])
     assert isinstance(closing, Closing)
     assert type(closing.error) is type(error)
@@ -121,4 +121,4 @@ async def test_last_words_to_a_client_that_has_left_raise_nothing() -> None:
     near, far = async_memory_pair()
     await near.close()
     await refuse(far, HandshakeRefused("no room"))
-    await say_goodbye(far, SessionLost("shutting down"))
+    await send_closing(far, SessionLost("shutting down"))

@@ -53,6 +53,7 @@ from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE
 from burn_remote_server.dialects.native.session_pump import serve_session
 from burn_remote_server.execution.sessions import (
     FRAME_COST,
@@ -265,6 +266,19 @@ async def test_a_violation_ends_that_session_only_and_says_why(frame: bytes) -> 
         await good.hang_up()
 
 
+async def test_chunks_count_as_frames_of_the_session() -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        await client.submit(BeginUpload(1, SPEC, SPEC.nbytes), Sync(1))
+        await client.reply()
+        await client.send_counted(chunk_head(1, 0) + DATA.bytes[:8])
+        await client.hang_up()
+        await client.ended()
+        assert (await client.resume()).received == 2
+        await client.hang_up()
+
+
 async def test_a_chunk_of_a_tensor_that_is_complete_is_a_violation() -> None:
     async with hosting() as host:
         client = AsyncNativeClient(host.devices[0])
@@ -372,6 +386,28 @@ async def test_frames_left_on_the_old_link_are_not_executed_after_a_takeover() -
         await client.hang_up()
 
 
+async def test_a_frame_that_wakes_the_old_reader_after_a_takeover_is_not_executed() -> None:
+    async with hosting() as host:
+        attachments = Attachments()
+        old = ScriptedLink([HELLO])
+        serving = [asyncio.create_task(serve_session(old, host.devices[0], attachments))]
+        await old.wait_sent(1)
+        await turns(3)  # its reader waits
+        session = only_session(host)
+        resume = Resume(session.identifier, session.secret, 0)
+        new = ScriptedLink([encode_frame(Hello((1,), resume=resume))])
+        # Both handlers run in the next turn: first the takeover, then the reader of the old link.
+        serving.append(asyncio.create_task(serve_session(new, host.devices[0], attachments)))
+        old.say([batch(Sync(1))])
+        await new.wait_sent(1)
+        await turns(5)
+        assert not old.frames
+        assert session.counters.batches == 0
+        assert [type(decode_frame(frame)) for frame in new.sent] == [Welcome]
+        new.end()
+        await asyncio.wait(serving)
+
+
 async def test_a_takeover_does_not_close_the_new_link_when_the_old_one_fails() -> None:
     async with hosting() as host:
         client = AsyncNativeClient(host.devices[0])
@@ -401,7 +437,7 @@ STEPS = st.lists(
 )
 
 
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=30)
 @given(STEPS, st.booleans(), st.booleans())
 def test_however_links_break_each_task_runs_once_and_each_reply_arrives_once(
     steps: list[str | int], is_checked: bool, is_inline: bool
@@ -593,6 +629,18 @@ async def test_work_that_was_sent_before_the_end_is_finished_for_others() -> Non
         assert not host.sessions
 
 
+async def test_a_client_that_ended_its_session_is_told_nothing_more() -> None:
+    async with hosting() as host:
+        attachments = Attachments()
+        client = AsyncNativeClient(host.devices[0], attachments)
+        await client.open()
+        await client.say(Closing(ClosedDevice("bye")))
+        with pytest.raises(ConnectionLost):
+            await client.hear()
+        assert not host.sessions
+        assert attachments._attachments == {}
+
+
 async def test_a_session_that_is_leaving_cannot_be_resumed() -> None:
     async with hosting(inline_cost_limit=0) as host:
         attachments = Attachments()
@@ -638,6 +686,43 @@ async def test_a_client_that_breaks_off_during_shutdown_is_not_waited_for() -> N
             await client.hang_up()
         await client.ended()
         assert not host.sessions
+
+
+async def test_a_session_whose_link_breaks_during_shutdown_is_not_kept_for_a_resume() -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        await client.hang_up()
+        host.draining.set()
+        await client.ended()
+        assert not host.sessions
+
+
+async def test_a_session_that_failed_is_not_kept_when_its_link_breaks() -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        only_session(host).error = BurnRemoteError("a defect")
+        await client.hang_up()
+        await client.ended()
+        assert not host.sessions
+
+
+async def test_replies_that_wait_when_a_server_shuts_down_are_sent_before_its_goodbye() -> None:
+    async with hosting(inline_cost_limit=10**9) as host:
+        total = 3 * SENT_AT_ONCE
+
+        def drain_after_the_first(frame: bytes) -> None:
+            if isinstance(decode_frame(frame), Reply):
+                host.draining.set()
+
+        link = ScriptedLink([HELLO, batch(*map(Sync, range(total)))], drain_after_the_first)
+        await serve_session(link, host.devices[0], Attachments())
+        welcome, *replies, closing = map(decode_frame, link.sent)
+        assert isinstance(welcome, Welcome)
+        assert [reply.request for reply in replies] == [*range(total)]
+        assert isinstance(closing, Closing)
+        assert link.closed_with[0] == 1001
 
 
 async def test_a_client_that_comes_during_shutdown_is_told_so() -> None:
