@@ -83,7 +83,7 @@ class BurnResponses:
         else:
             self._finish_sync(request, value if isinstance(value, OperationFailed) else None)
         # Last, so that after an interrupt before this line the reply is delivered again.
-        del self._requests[reply.request]
+        self._requests.pop(reply.request, None)  # unless ``fail`` removed it meanwhile
 
     def _finish_sync(self, request: _Request, failure: OperationFailed | None) -> None:
         self._unreported = first = self._unreported or failure

@@ -43,7 +43,10 @@ class _Request:
 
 
 class ResponseRouter:
-    """Requests without a reply, by number. Messages are taken by one thread at a time."""
+    """Requests without a reply, by number. Messages are taken by one thread at a time.
+
+    Another thread may call ``fail`` meanwhile, which removes all requests.
+    """
 
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
@@ -98,12 +101,12 @@ class ResponseRouter:
         value = reply.value
         if isinstance(value, BurnRemoteError):
             request.pending.fail(self._explained(value))
-            del self._requests[reply.request]
+            self._requests.pop(reply.request, None)
         elif isinstance(value, TensorSpec):
             self._begin_download(request, value)
         else:
             self._complete(request, value)
-            del self._requests[reply.request]
+            self._requests.pop(reply.request, None)
 
     def _complete(self, request: _Request, value: bytes | int | None) -> None:
         spec = request.read
@@ -141,7 +144,7 @@ class ResponseRouter:
             request.pending.complete(
                 TensorData(request.buffer, request.read.shape, request.read.dtype)
             )
-            del self._requests[chunk.payload]
+            self._requests.pop(chunk.payload, None)
 
     def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
         if len(self._unreported) < UNREPORTED_LENGTH:

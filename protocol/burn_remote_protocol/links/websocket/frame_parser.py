@@ -141,13 +141,16 @@ class FrameParser:
         return READ_BYTES
 
     def ready(self) -> bool:
-        """Whether ``take`` can make progress without another read."""
+        """Tell whether ``take`` can make progress, or raise, without another read."""
         state = self._state
         if state.received or state.complete():
             return True
         if state.missing:
             return False
-        found = self._parse_header(state.buffer, state.position)
+        try:
+            found = self._parse_header(state.buffer, state.position)
+        except ProtocolViolation:
+            return True
         return found is not None and found[2] + found[1] <= len(state.buffer)
 
     def take(self) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 from typing import Any
 
@@ -185,6 +186,17 @@ def test_what_the_protocol_forbids_is_a_violation(sent: bytes) -> None:
 def test_a_client_that_does_not_mask_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="masked"):
         parse(FrameParser(LIMIT_BYTES, masked=True), [frame_bytes(Opcode.BINARY, b"bare")])
+
+
+@pytest.mark.parametrize("sent", [b"\x82\x85", b"\x82\x05abcde"])
+def test_a_parser_is_ready_to_raise(sent: bytes) -> None:
+    parser = FrameParser(LIMIT_BYTES, masked=sent[1] < 0x80)
+    parser.received.append(sent)
+    with contextlib.suppress(ProtocolViolation):
+        parser.take()
+    assert parser.ready()
+    with pytest.raises(ProtocolViolation):
+        parser.take()
 
 
 def test_a_huge_length_is_refused_from_the_header_alone() -> None:
