@@ -309,7 +309,7 @@ def test_replies_that_were_buffered_when_the_link_broke_are_not_delivered_twice(
             is_busy.set()
             may_go_on.wait(5)
 
-        reads[0].on_done(hold)
+        reads[0].when_done(hold)  # in the thread that receives
         session.flush()
         proxy.flowing.set()
         reads[0].attend()

@@ -260,7 +260,7 @@ class _Arriving:
     def __init__(self, data: Pending[TensorData]) -> None:
         self._data = data
         self.array: Pending[Array] = Pending(self)
-        data.on_done(self._deliver)
+        data.when_done(self._deliver)
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for the data, at most ``timeout_seconds`` (``Source``)."""
@@ -273,6 +273,10 @@ class _Arriving:
     def attend(self) -> None:
         """Have the data received even if no thread waits for them (``Source``)."""
         self._data.attend()
+
+    def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
+        """Return a function that has ``callback`` called in the session's thread (``Source``)."""
+        return self._data.deferred(callback)
 
     def _deliver(self, data: Pending[TensorData]) -> None:
         try:

@@ -27,6 +27,10 @@ class Source(Protocol):
         """Make sure that values arrive although no thread waits for them."""
         ...
 
+    def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
+        """Return a function that never blocks and has ``callback`` called in another thread."""
+        ...
+
 
 class Pending(Generic[T]):
     """A future value: wait for it with ``result()`` or ``await``, from any thread or event loop."""
@@ -58,11 +62,26 @@ class Pending(Generic[T]):
         self._finish(None, error)
 
     def on_done(self, callback: Callable[[Pending[T]], object]) -> None:
-        """Call ``callback(self)`` once: now if the value has arrived, else when it arrives.
+        """Call ``callback(self)`` once: now if the value has arrived, else soon after it.
 
-        The thread that delivers the value makes the call. An exception that the callback raises is
-        logged and otherwise ignored, as in ``concurrent.futures``, because that thread also
-        delivers other values.
+        Callbacks are called one at a time, in a thread of the session. A callback may wait for
+        other values and close the device. An exception that it raises is logged and otherwise
+        ignored, as ``concurrent.futures`` does.
+        """
+        self.when_done(callback if self._outcomes else self.deferred(callback))
+
+    def deferred(self, callback: Callable[[Pending[T]], object]) -> Callable[..., object]:
+        """Return a function that never blocks and has ``callback`` called.
+
+        Values without a source have no thread for callbacks: the thread that delivers calls them.
+        """
+        return callback if self._source is None else self._source.deferred(callback)
+
+    def when_done(self, callback: Callable[[Pending[T]], object]) -> None:
+        """Call ``callback(self)`` once: now if the value has arrived, else in the thread
+        that delivers it.
+
+        That thread delivers the values of others too: ``callback`` must not wait for anything.
         """
         self._callbacks.append(callback)
         if self._outcomes:
@@ -93,7 +112,7 @@ class Pending(Generic[T]):
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block until done, without reading any socket; return whether it is done."""
         event = threading.Event()
-        self.on_done(lambda _: event.set())
+        self.when_done(lambda _: event.set())
         return event.wait(timeout_seconds)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -109,7 +128,7 @@ class Pending(Generic[T]):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
-        self.on_done(deliver)
+        self.when_done(deliver)
         self.attend()
         yield from future
         return self.result()
@@ -122,7 +141,7 @@ class Pending(Generic[T]):
 
     def _call_back(self) -> None:
         """Call each callback that no other thread has taken."""
-        # ``on_done`` appends a callback and then looks for an outcome. A delivery appends the
+        # ``when_done`` appends a callback and then looks for an outcome. A delivery appends the
         # outcome and then looks for callbacks. So whichever of the two comes second makes the call.
         while self._callbacks:
             try:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
+from burn_remote.sessions.callback_thread import CallbackThread
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.links.interface import BlockingLink
 
@@ -36,6 +37,9 @@ class Receiver:
         handle: Callable[[Any], None],
         lost: Callable[[Any, BurnRemoteError], None],
     ) -> None:
+        # Calls the program's callbacks: in a thread that receives, they would have to return before
+        # any value that they wait for can arrive.
+        self.callbacks: Final = CallbackThread()
         # One attribute, so that no thread passes a link's frame to another link's ``handle``.
         self._source = (link, handle)
         self._lost = lost
@@ -106,6 +110,7 @@ class Receiver:
             self._closed = True
             self._changed.notify_all()
         self._wanted.set()
+        self.callbacks.close()
         self._source[0].interrupt()
         if self._attendant is not threading.current_thread() and self._attendant.is_alive():
             # The attendant no longer blocks; the bound is for an interpreter that is shutting down.

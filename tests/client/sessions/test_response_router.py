@@ -9,7 +9,7 @@ import pytest
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import RING_LENGTH, Locations
 from burn_remote.sessions.native.response_router import UNREPORTED_LENGTH, ResponseRouter
-from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.errors import ClosedDevice, OperationFailed
 from burn_remote_protocol.messages import Failed, Reply
 
 
@@ -43,6 +43,20 @@ def test_a_sync_raises_no_failure_that_a_read_has_raised() -> None:
     for pending, tensor in ((read, 5), (sync, 6)):
         with pytest.raises(OperationFailed, match=rf"failure {tensor}\b"):
             pending.result(0)
+
+
+@pytest.mark.parametrize("value", [None, failed(5).error])
+def test_a_reply_is_delivered_although_another_thread_ends_the_session(value: Any) -> None:
+    answers = ResponseRouter(Locations())
+    pending, other = asked(answers, 1), asked(answers, 2)
+    pending.when_done(lambda _: answers.fail(ClosedDevice("closed")))
+    answers.take(Reply(1, value))
+    for one, error in ((pending, OperationFailed if value else None), (other, ClosedDevice)):
+        if error is None:
+            one.result(0)
+        else:
+            with pytest.raises(error):
+                one.result(0)
 
 
 def test_a_failure_names_its_line_however_many_operations_follow() -> None:

@@ -255,6 +255,10 @@ class BurnSession:
             self.flush()
         self._connection.receiver.attend()
 
+    def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
+        """Return a function that has ``callback`` called in another thread (``Source``)."""
+        return self._connection.receiver.callbacks.deferred(callback)
+
     def _handle(self, frame: bytes) -> None:
         is_repeated = frame is self._current_frame  # after an interrupt
         self._current_frame = frame

@@ -356,6 +356,10 @@ class NativeSession:
             self.flush()
         self._connection.receiver.attend()
 
+    def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
+        """Return a function that has ``callback`` called in another thread (``Source``)."""
+        return self._connection.receiver.callbacks.deferred(callback)
+
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
         """Handle a frame of link number ``link``; called again after an interrupt."""
         is_repeated = frame is self._current_frame[0]

@@ -1,0 +1,81 @@
+"""A thread that calls a program's callbacks, apart from the threads that receive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote.runner.pending import Pending
+
+__all__ = ["CallbackThread"]
+
+Callback = Callable[[Pending[Any]], object]
+Calls = queue.SimpleQueue[tuple[Callback, Pending[Any]] | None]
+
+_logger: Final = logging.getLogger("burn_remote")
+
+
+class CallbackThread:
+    """Calls callbacks one at a time, in the order in which their values arrived.
+
+    A callback may wait for other values, close the device, or block: the values that others wait
+    for arrive all the same. The thread starts with the first callback.
+    """
+
+    def __init__(self) -> None:
+        self._calls: Final[Calls] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._is_started = False
+        self._is_closed = False
+
+    def deferred(self, callback: Callback) -> Callback:
+        """Return a function that never blocks and has ``callback`` called in the thread."""
+        with self._starting:
+            if not self._is_started:
+                threading.Thread(
+                    target=_call_until_closed,
+                    args=(self._calls,),
+                    name="burn-remote-callbacks",
+                    daemon=True,
+                ).start()
+                self._is_started = True
+
+        def defer(pending: Pending[Any]) -> None:
+            self._calls.put((callback, pending))
+            if self._is_closed:  # the thread may have ended before it came to this call
+                _call_remaining(self._calls)
+
+        return defer
+
+    def close(self) -> None:
+        """End the thread once it has called what was deferred. Does not wait."""
+        self._is_closed = True
+        self._calls.put(None)
+
+
+def _call_until_closed(calls: Calls) -> None:
+    while (call := calls.get()) is not None:
+        # SystemExit and asyncio's CancelledError too: the callbacks behind it belong to others.
+        _call(call, BaseException)
+        call = None  # frees the elements while the thread waits
+
+
+def _call_remaining(calls: Calls) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            call = calls.get_nowait()
+            if call is not None:
+                _call(call, Exception)
+    calls.put(None)  # the thread may not have seen it yet
+
+
+def _call(call: tuple[Callback, Pending[Any]], caught: type[BaseException]) -> None:
+    callback, pending = call
+    try:
+        callback(pending)
+    except caught:
+        _logger.exception("a callback of %r raised", pending)
