@@ -203,6 +203,9 @@ from burn_remote.functions.tensor import (
 from burn_remote.functions.value import (
     read,
 )
+from burn_remote.graphs.compiled import (
+    compile,
+)
 from burn_remote.runner.interface import (
     RunnerClient,
     TensorHandle,
@@ -293,7 +296,7 @@ __all__ = [
     "arange", "argmax", "argmin", "argsort", "argtopk", "asarray", "asin", "asinh", "astype",
     "atan", "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
-    "ceil", "clip", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
+    "ceil", "clip", "compile", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
     "cumulative_prod", "cumulative_sum", "custom", "default_device", "dequantize", "diff", "divide",
     "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten",
     "flex32", "flip", "float16", "float32", "float64", "floor", "floor_divide", "full", "full_like",

@@ -210,8 +210,9 @@ class OperationFailed(BurnRemoteError):
     """An operation failed on the server.
 
     ``operation`` is its name (``"Numeric.Add"``), ``shapes`` describes its tensors, ``reason`` is
-    the server's message, and ``tensor`` is the id of its first output. The client fills in
-    ``location``, the line of the program that issued the operation (``"train.py:31"``).
+    the server's message, and ``tensor`` is the id of its first output. For an operation of a graph,
+    ``step`` is its position in the graph, and ``tensor`` the first output of the graph. The client
+    fills in ``location``, the line of the program that issued the operation (``"train.py:31"``).
     """
 
     code = "operation_failed"
@@ -224,6 +225,7 @@ class OperationFailed(BurnRemoteError):
         shapes: str = "",
         tensor: int | None = None,
         location: str = "",
+        step: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -231,6 +233,7 @@ class OperationFailed(BurnRemoteError):
         self.shapes = shapes
         self.tensor = tensor
         self.location = location
+        self.step = step
 
     def __str__(self) -> str:
         what = f"{self.operation}({self.shapes}) failed: " if self.operation else ""
@@ -309,24 +312,30 @@ CODES: Final = _by_code(
 
 
 def error_to_wire(error: BurnRemoteError) -> list[Any]:
-    """Encode an error as ``[code, reason, operation, shapes, tensor id | nil]``."""
+    """Encode an error as ``[code, reason, operation, shapes, tensor id | nil]``.
+
+    The failure of an operation of a graph has one more element, its position in the graph.
+    """
     if isinstance(error, OperationFailed):
-        return [error.code, error.reason, error.operation, error.shapes, error.tensor]
+        step = () if error.step is None else (error.step,)
+        return [error.code, error.reason, error.operation, error.shapes, error.tensor, *step]
     return [error.code, str(error), "", "", None]
 
 
 def error_from_wire(wire: Any) -> BurnRemoteError:
     """Decode the result of ``error_to_wire``. Raises ``ProtocolViolation`` for any other value."""
     try:
-        code, reason, operation, shapes, tensor = wire
+        code, reason, operation, shapes, tensor, *steps = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}") from None
     texts = (code, reason, operation, shapes)
-    if any(type(text) is not str for text in texts) or type(tensor) not in (int, type(None)):
+    is_valid = all(type(text) is str for text in texts) and type(tensor) in (int, type(None))
+    if not is_valid or len(steps) > 1 or any(type(step) is not int for step in steps):
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}")
     kind = CODES.get(code, OperationFailed)
     if issubclass(kind, OperationFailed):
-        return kind(reason, operation=operation, shapes=shapes, tensor=tensor)
+        step = steps[0] if steps else None
+        return kind(reason, operation=operation, shapes=shapes, tensor=tensor, step=step)
     if kind is LimitExceeded:
         return ProtocolViolation(reason)
     return kind(reason)

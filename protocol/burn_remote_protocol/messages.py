@@ -18,6 +18,7 @@ __all__ = [
     "Cleanup",
     "Closing",
     "Define",
+    "DefineGraph",
     "Drop",
     "Execute",
     "Expose",
@@ -103,6 +104,25 @@ class Define:
 
     number: int
     signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class DefineGraph:
+    """Assign a number to a graph: a sequence of operations that one later task runs.
+
+    The tensors of a graph have *slots*. The inputs have the slots from 0 to ``input_count - 1``;
+    each output of a step fills the next free slot. A step is the number of a signature, followed by
+    the slots of its inputs. ``outputs`` has the slots of the graph's outputs.
+
+    ``numbers`` lists the scalars that each call brings: the step, the position of the scalar among
+    the arguments of the step's signature, and the position of its value in the call.
+    """
+
+    number: int
+    input_count: int
+    steps: tuple[tuple[int, ...], ...]
+    outputs: tuple[int, ...]
+    numbers: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +220,8 @@ class Fetch:
 
 
 Task = (
-    Define | Execute | Drop | Upload | BeginUpload | Read | Sync | Seed | QueryDType | Cleanup
-    | Expose | Fetch
+    Define | DefineGraph | Execute | Drop | Upload | BeginUpload | Read | Sync | Seed | QueryDType
+    | Cleanup | Expose | Fetch
 )  # fmt: skip
 
 

@@ -283,6 +283,7 @@ OPERATORS: Final = frozenset(
 WITHOUT_A_DEVICE: Final = frozenset(
     {
         "burn_remote.address_to_id",
+        "burn_remote.compile",
         "burn_remote.default_device",
         "burn_remote.id_to_address",
         "burn_remote.quant_scheme",

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from burn_remote.arguments.traced_numbers import TracedNumber
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
 
@@ -88,6 +90,8 @@ def number_for(dtype: DType, value: Any) -> float:
     and an integer that ``dtype`` cannot hold; ``ArgumentMismatch`` if it is not a number.
     """
     seen = value.__class__
+    if type(value) is TracedNumber:
+        return cast("float", value.program.calculated(partial(number_for, dtype), value))
     category = dtype.category
     if category is Category.FLOAT and (seen is float or seen is int):
         try:
@@ -135,8 +139,10 @@ def refuse_elements(value: object) -> None:
         raise _not_a_number(value)
 
 
-def number_key(value: float) -> object:
+def number_key(value: Any) -> object:
     """Return a cache key that distinguishes 0.0 from -0.0 and makes NaN equal to itself."""
+    if type(value) is TracedNumber:
+        return id(value), value.program  # the program keeps the id from being used again
     return value if value and value == value else repr(value)
 
 

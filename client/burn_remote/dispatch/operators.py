@@ -9,13 +9,14 @@ import numpy as np
 
 from burn_remote.arguments.arrays import Array, data_from
 from burn_remote.arguments.numbers import Number, number_for, number_key
+from burn_remote.arguments.traced_numbers import scalar_of
 from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
+from burn_remote.runner.interface import DerivedData
 from burn_remote.runner.stack import outermost
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
-from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Operator:
         key = (spec, number_key(number))
         signature = self._signatures.known.get(key)
         if signature is None:
-            signature = self._signatures.add(key, (spec,), (Scalar.of(number),))
+            signature = self._signatures.add(key, (spec,), (scalar_of(number),))
         (out,) = handle.client.register_op(signature, (handle,))
         return x.__class__(out)
 
@@ -114,7 +115,7 @@ class Operator:
         key = (specs, *map(number_key, exact))
         signature = self._signatures.known.get(key)
         if signature is None:
-            signature = self._signatures.add(key, specs, tuple(map(Scalar.of, exact)))
+            signature = self._signatures.add(key, specs, tuple(map(scalar_of, exact)))
         (out,) = self._issue(signature, inputs)
         return out
 
@@ -189,7 +190,7 @@ class Operator:
         key = (spec, number_key(number))
         signature = self._signatures.known.get(key)
         if signature is None:
-            signature = self._signatures.add(key, (), (Scalar.of(number),), (spec,))
+            signature = self._signatures.add(key, (), (scalar_of(number),), (spec,))
         (out,) = client.register_op(signature, ())
         return out
 
@@ -280,13 +281,14 @@ def constant(x: Tensor, number: Number) -> Tensor:
 
 def upload(x: Tensor, array: Array) -> Tensor:
     """Send a NumPy array to the device of ``x``."""
-    return x.__class__(x.handle.client.register_tensor_data(data_from(array)))
+    return x.__class__(x.handle.client.register_tensor_data(DerivedData(*data_from(array))))
 
 
 def counted(kind: type[Tensor], client: RunnerClient, count: int) -> Tensor:
     """Return the integers from 0 to ``count - 1`` as int64 ``[count]``."""
     if count <= MAX_UPLOADED_RANGE:
-        return kind(client.register_tensor_data(data_from(np.arange(count, dtype=np.int64))))
+        data = DerivedData(*data_from(np.arange(count, dtype=np.int64)))
+        return kind(client.register_tensor_data(data))
     ones = kind(ONES.create(client, TensorSpec((count,), I64)))
     return SUB_SCALAR.scalar(CUM_SUM.apply((ones,), (0,)), 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from burn_remote.runner.graphs import Graph
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import outermost
@@ -64,6 +65,12 @@ class ForwardingRunner:
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation."""
         return self.inner.register_op(signature, inputs)
+
+    def register_graph(
+        self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue the operations of a graph one by one, so that this runner sees each of them."""
+        return graph.issue_each(self, inputs, numbers)
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements."""

@@ -16,9 +16,20 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
+    from burn_remote.runner.graphs import Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
 
-__all__ = ["RunnerClient", "Session", "TensorHandle"]
+__all__ = ["DerivedData", "RunnerClient", "Session", "TensorHandle"]
+
+
+class DerivedData(TensorData):
+    """Elements that follow from the arguments of one call, such as the indices of ``x[[0, 2]]``.
+
+    A recorded graph keeps them as constants. It refuses other uploads, because the program may
+    upload different elements in each call.
+    """
+
+    __slots__ = ()
 
 
 class TensorHandle:
@@ -69,6 +80,16 @@ class RunnerClient(Protocol):
 
         ``inputs`` are the present input tensors in wire order. Raises ``ConnectionLost`` when the
         session has ended.
+        """
+        ...
+
+    def register_graph(
+        self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue the operations of a graph and return the handles of its outputs.
+
+        ``numbers`` has the graph's changing numbers. A runner that has to see every operation
+        calls ``graph.issue_each(self, inputs, numbers)``.
         """
         ...
 
@@ -141,6 +162,15 @@ class Session(Protocol):
 
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue an operation; return the id of its first output, the others follow it."""
+        ...
+
+    @property
+    def graph_steps(self) -> int:
+        """The most steps of a graph that the server runs as one task; 0 if it runs none."""
+        ...
+
+    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+        """Issue a graph; return the id of its first output, the others follow it."""
         ...
 
     def reserve(self) -> int:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.runner.graphs import Graph
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError, UsageError
@@ -84,6 +85,21 @@ class SessionRunner:
         return tuple(
             [TensorHandle(owner, first + place, spec) for place, spec in enumerate(outputs)]
         )
+
+    def register_graph(
+        self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue the operations of a graph; see ``RunnerClient.register_graph``."""
+        session = self.session
+        if len(graph.steps) > session.graph_steps:
+            return graph.issue_each(self, inputs, numbers)
+        tensor = session.execute_graph(graph, [handle.id for handle in inputs], [*numbers])
+        owner = self._owner
+        handles = []
+        for spec in graph.outputs:
+            handles.append(TensorHandle(owner, tensor, spec))
+            tensor += 1
+        return tuple(handles)
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
@@ -172,7 +188,7 @@ class Level:
 
     def __init__(self, stack: RunnerStack, runner: RunnerClient) -> None:
         self._stack: Final = stack
-        self.runner: Final = runner
+        self.runner = runner
 
     @property
     def device(self) -> Any:
@@ -193,6 +209,15 @@ class Level:
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation; its outputs belong to this level."""
         outputs = self.runner.register_op(signature, inputs)
+        for handle in outputs:
+            self._own(handle)
+        return outputs
+
+    def register_graph(
+        self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue the operations of a graph; its outputs belong to this level."""
+        outputs = self.runner.register_graph(graph, inputs, numbers)
         for handle in outputs:
             self._own(handle)
         return outputs
@@ -262,6 +287,7 @@ class RunnerStack:
         "move",
         "outermost",
         "read_tensor_async",
+        "register_graph",
         "register_op",
         "register_tensor_data",
         "seed",
@@ -270,6 +296,9 @@ class RunnerStack:
     )
 
     register_op: Callable[[Signature, Sequence[TensorHandle]], tuple[TensorHandle, ...]]
+    register_graph: Callable[
+        [Graph, Sequence[TensorHandle], Sequence[Any]], tuple[TensorHandle, ...]
+    ]
     register_tensor_data: Callable[[TensorData], TensorHandle]
     create_empty_handle: Callable[[TensorSpec], TensorHandle]
     read_tensor_async: Callable[[TensorHandle], Pending[TensorData]]
@@ -307,6 +336,17 @@ class RunnerStack:
         self.outermost = runner if isinstance(runner, Level) else Level(self, runner)
         self._bind()
 
+    def take_away(self, runner: Any) -> None:
+        """Remove a runner, also from between others. What it forwards to takes its place."""
+        level: RunnerClient = self.outermost
+        while isinstance(level, Level) and level.runner is not runner:
+            level = level.runner.inner if hasattr(level.runner, "inner") else level.runner
+        if isinstance(level, Level):
+            level.runner = runner.inner
+        while isinstance(self.outermost.runner, Level):
+            self.outermost = self.outermost.runner
+        self._bind()
+
     def close(self) -> None:
         """End the session once no other session fetches tensors from it."""
         try:
@@ -318,6 +358,7 @@ class RunnerStack:
         bare = self.outermost.runner is self._innermost
         runner: RunnerClient = self._innermost if bare else self.outermost
         self.register_op = runner.register_op
+        self.register_graph = runner.register_graph
         self.register_tensor_data = runner.register_tensor_data
         self.create_empty_handle = runner.create_empty_handle
         self.read_tensor_async = runner.read_tensor_async

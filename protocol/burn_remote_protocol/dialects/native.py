@@ -31,8 +31,11 @@ from burn_remote_protocol.dialects.native_messages import (
     SECRET_KINDS,
 )
 from burn_remote_protocol.dialects.native_tasks import (
+    DEFINE_GRAPH_TASK,
     DEFINE_TASK,
     DROP_TASK,
+    MAX_GRAPH_STEPS,
+    MAX_GRAPHS,
     MAX_SIGNATURES,
     READ_TASK,
     SLOW_TASKS,
@@ -56,13 +59,17 @@ from burn_remote_protocol.messages import (
 
 __all__ = [
     "CHUNK_BYTES",
+    "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
     "DROP_TASK",
     "INLINE_BYTES",
     "MAX_BATCH_TASKS",
     "MAX_BODY_BYTES",
+    "MAX_GRAPHS",
+    "MAX_GRAPH_STEPS",
     "MAX_SIGNATURES",
     "READ_TASK",
+    "SESSION_LIMITS",
     "SLOW_TASKS",
     "VERSION",
     "VERSIONS",
@@ -93,6 +100,14 @@ MAX_BODY_BYTES: Final = 512 * 1024
 # Flag: the chunk's header has a checksum, the low 32 bits of the 64-bit XXH3. For 512 KiB,
 # computing it takes 5 µs on the event loop of each side; CRC-32 would take 95 µs.
 _HAS_CHECKSUM: Final = 1
+
+# What a server announces in ``Welcome.limits``, in addition to its settings.
+SESSION_LIMITS: Final[dict[str, int]] = {
+    "chunk_bytes": CHUNK_BYTES,
+    "signatures": MAX_SIGNATURES,
+    "graphs": MAX_GRAPHS,
+    "graph_steps": MAX_GRAPH_STEPS,
+}
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.dialects.native_values import (
     count,
     seconds,
@@ -26,6 +27,7 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -46,8 +48,11 @@ from burn_remote_protocol.operations.encoding import (
 from burn_remote_protocol.operations.row import Operation
 
 __all__ = [
+    "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
     "DROP_TASK",
+    "MAX_GRAPHS",
+    "MAX_GRAPH_STEPS",
     "MAX_SIGNATURES",
     "READ_TASK",
     "SLOW_TASKS",
@@ -60,15 +65,21 @@ __all__ = [
 # Operations with any other signature are sent in full.
 MAX_SIGNATURES: Final = 4096
 
+# Graphs that a session may number, from ``MAX_SIGNATURES`` on, and the steps of one graph. A step
+# takes about 300 bytes of the server's memory.
+MAX_GRAPHS: Final = 256
+MAX_GRAPH_STEPS: Final = 4096
+
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
-_QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK = range(-9, -13, -1)
+_QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)
 
 # Codes of slow tasks: those that may wait for another server, that take long, or whose duration is
 # unknown until they are decoded.
 SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
 DEFINE_TASK: Final = _DEFINE
+DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
 READ_TASK: Final = _READ
 
@@ -84,6 +95,24 @@ def _define_from_wire(number: Any, operation: Any) -> Define:
     return Define(count(number, MAX_SIGNATURES - 1), decode_operation(operation).signature)
 
 
+def _graph_number(value: Any) -> int:
+    if count(value, MAX_SIGNATURES + MAX_GRAPHS - 1) < MAX_SIGNATURES:
+        raise ProtocolViolation(f"the numbers of graphs begin at {MAX_SIGNATURES}, not {value}")
+    return int(value)
+
+
+def _graph_from_wire(
+    number: Any, input_count: Any, steps: Any, outputs: Any, numbers: Any
+) -> DefineGraph:
+    return DefineGraph(
+        _graph_number(number),
+        count(input_count, MAX_LIST_LENGTH),
+        tuple(tuple(count(one) for one in step) for step in steps),
+        tuple(count(slot) for slot in outputs),
+        tuple((count(step), count(field), count(place)) for step, field, place in numbers),
+    )
+
+
 def _number_tensors(task: Define) -> Operation:
     signature = task.signature
     return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
@@ -91,6 +120,7 @@ def _number_tensors(task: Define) -> Operation:
 
 _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
     Define: lambda t: [_DEFINE, t.number, encode_operation(_number_tensors(t))],
+    DefineGraph: lambda t: [_DEFINE_GRAPH, t.number, t.input_count, t.steps, t.outputs, t.numbers],
     Execute: lambda t: [_EXECUTE, encode_operation(t.operation)],
     Drop: lambda t: [_DROP, list(t.tensors)],
     Upload: lambda t: [_UPLOAD, t.tensor, encode_tensor_data(t.data)],
@@ -110,6 +140,7 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
 
 _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _DEFINE: _define_from_wire,
+    _DEFINE_GRAPH: _graph_from_wire,
     _EXECUTE: lambda operation: Execute(decode_operation(operation)),
     _DROP: lambda tensors: Drop(tuple(count(tensor) for tensor in tensors)),
     _UPLOAD: lambda tensor, data: Upload(count(tensor), decode_tensor_data(data)),

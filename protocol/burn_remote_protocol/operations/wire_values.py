@@ -35,6 +35,7 @@ __all__ = [
     "encode_slice",
     "encode_tensor",
     "encode_tensor_data",
+    "is_scalar_value",
     "is_unsigned",
     "sequence",
     "unexpected",
@@ -183,6 +184,11 @@ def decode_scalar(wire: Any) -> Scalar:
     if fits is None or not fits(value):
         raise unexpected(f"a scalar ({', '.join(_SCALARS)}, with a value that fits)", wire)
     return Scalar(name, value)
+
+
+def is_scalar_value(variant: str, value: Any) -> bool:
+    """Whether a value fits a variant of ``Scalar``."""
+    return _SCALARS[variant](value)
 
 
 def encode_scalar(scalar: Scalar) -> dict[str, Any]:

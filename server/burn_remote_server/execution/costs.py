@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
+    DEFINE_GRAPH_TASK,
     DEFINE_TASK,
     DROP_TASK,
     READ_TASK,
     SLOW_TASKS,
     Batch,
 )
+from burn_remote_server.execution.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.execution.plans import Plan
 
 __all__ = ["TASK_COST", "batch_cost"]
@@ -34,7 +36,7 @@ _INTEGER: Final = frozenset({int})
 
 
 def batch_cost(
-    batch: Batch, numbered: Mapping[int, Plan], *, size: int, binds_slowly: bool
+    batch: Batch, numbered: Mapping[int, Plan | GraphPlan], *, size: int, binds_slowly: bool
 ) -> int | None:
     """Estimate the cost of a batch of ``size`` bytes; return ``None`` if it is unknown."""
     defined: set[int] = set()
@@ -48,11 +50,11 @@ def batch_cost(
                 total += numbered[number].cost + TASK_COST
             elif number == DROP_TASK:
                 total += TASK_COST + DROPPED_COST * len(task[1])
-            elif number == DEFINE_TASK:
+            elif number in _DEFINITIONS:
                 if binds_slowly:
                     return None
                 defined.add(task[1])
-                total += TASK_COST + BOUND_COST
+                total += TASK_COST + _DEFINITIONS[number](task)
             elif number == READ_TASK:
                 total += TASK_COST + READ_COST * _elements(task[3][0])
             elif number not in SLOW_TASKS:
@@ -62,6 +64,12 @@ def batch_cost(
         except (TypeError, IndexError, KeyError):
             return None
     return total + DECODED_BYTE_COST * size if defined else total
+
+
+_DEFINITIONS: Final[dict[int, Callable[[Any], int]]] = {
+    DEFINE_TASK: lambda task: BOUND_COST,
+    DEFINE_GRAPH_TASK: lambda task: GRAPH_STEP_COST * len(task[3]),
+}
 
 
 def _elements(shape: object) -> int:

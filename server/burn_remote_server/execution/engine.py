@@ -25,6 +25,7 @@ from burn_remote_protocol.messages import (
     Chunk,
     Cleanup,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -40,6 +41,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DROPPED_COST, batch_cost
 from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers, transfer_key
+from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
 from burn_remote_server.execution.slots import InFlight, Uploading
@@ -101,6 +103,7 @@ class Engine:
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
+            DefineGraph: interpreter.define_graph,
             Execute: lambda task: interpreter.execute(task.operation),
             Drop: lambda task: interpreter.tensors.drop(task.tensors),
             Upload: self._upload,
@@ -133,6 +136,8 @@ class Engine:
                 # The task after the last use of a temporary tensor drops it.
                 dying = dropped_next(tasks, place) if plan.reusable else ()
                 invoke(plan, task[1:], dying)
+            elif isinstance(plan, GraphPlan):
+                self._interpreter.invoke_graph(plan, task[1:])
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)

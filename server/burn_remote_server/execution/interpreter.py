@@ -14,10 +14,13 @@ from sys import getrefcount
 from typing import Any, Final
 
 from burn_remote_protocol.errors import DeviceLost, LimitExceeded, OperationFailed, QuotaExceeded
+from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends.interface import Backend, BackendSession
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.execution.graph_runner import GraphRunner
+from burn_remote_server.execution.graphs import GRAPH_STEP_BYTES, GraphPlan
 from burn_remote_server.execution.ownership import HELD_HERE, held_once
 from burn_remote_server.execution.plans import (
     Plan,
@@ -84,7 +87,8 @@ class Interpreter:
         self._forget: Final = self.tensors.forget
         self._record: Final = self.tensors.record
         self._report = report
-        self.numbered: dict[int, Plan] = {}
+        self.numbered: dict[int, Any] = {}  # ``Plan`` or ``GraphPlan``
+        self._graphs: Final = GraphRunner(backend, quota, self.tensors, report)
         self._is_cleared = False
         # Keyed by ``id``: the decoder returns the same object for the same signature, and the plan
         # keeps that object alive.
@@ -97,6 +101,12 @@ class Interpreter:
     def define(self, number: int, signature: Signature) -> None:
         """Assign a number to a signature, replacing an earlier one with that number."""
         self.numbered[number] = self._prepare(signature)
+
+    def define_graph(self, task: DefineGraph) -> None:
+        """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
+        plan = GraphPlan(task, self.numbered, self.backend.owns_memory, self._prepare)
+        self._count_plan(plan, GRAPH_STEP_BYTES * len(plan.steps))
+        self.numbered[task.number] = plan
 
     def _prepare(self, signature: Signature) -> Plan:
         plan = Plan(signature, self.session)
@@ -121,7 +131,7 @@ class Interpreter:
             plan.run_into = timed(plan.run_into, allowed_seconds)
         return plan
 
-    def _count_plan(self, plan: Plan, size: int) -> None:
+    def _count_plan(self, plan: Plan | GraphPlan, size: int) -> None:
         """Count a plan's memory until the plan is freed. Raises ``LimitExceeded``."""
         try:
             self._plan_account.add(size)
@@ -149,6 +159,11 @@ class Interpreter:
                 self._plans.pop(next(iter(self._plans)))
             self._plans[id(signature)] = plan
         self.invoke(plan, tensors)
+
+    def invoke_graph(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
+        """Run a graph; ``arguments`` are the elements of its task after the number."""
+        self.executed += len(plan.steps)
+        self._graphs.run(plan, arguments)
 
     def known_plan(self, signature: Signature) -> Plan | None:
         """Return the plan of a signature that was executed before, or ``None``."""
@@ -273,8 +288,11 @@ class Interpreter:
         self.tensors.store_failure(outputs, failure)
         self._report(outputs, failure)
 
-    def fail_interrupted(self, plan: Plan, tensors: tuple[int, ...]) -> None:
+    def fail_interrupted(self, plan: Plan | GraphPlan, tensors: tuple[Any, ...]) -> None:
         """Fail an operation that an interrupt stopped before it stored all its outputs."""
+        if isinstance(plan, GraphPlan):
+            self._graphs.fail_interrupted(plan, tensors)
+            return
         if any(tensor not in self._arrays for tensor in tensors[plan.input_count :]):
             self._fail(plan, tensors, OperationFailed("it was interrupted"))
 

@@ -10,11 +10,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["HELD_HERE", "held_once"]
+__all__ = ["HELD_HERE", "HELD_IN_LIST", "held_once", "held_only_here"]
 
 
 def held_once(arrays: Sequence[Any], position: int) -> bool:
     """Whether only this sequence and one other place reference the array at ``position``."""
+    return _references(arrays, position) <= _HELD_ONCE
+
+
+def held_only_here(arrays: Sequence[Any], position: int, others: Sequence[Any]) -> bool:
+    """Whether only these two sequences reference the array at ``position`` of the first."""
     return _references(arrays, position) <= _HELD_ONCE
 
 
@@ -33,7 +38,16 @@ def _measured_local() -> int:
     return sys.getrefcount(local)
 
 
+def _measured_listed() -> int:
+    for item in [object()]:
+        return sys.getrefcount(item)
+    raise AssertionError
+
+
 _HELD_ONCE: Final = _measured()
 
 # The result of ``sys.getrefcount`` for an object that only one local variable references.
 HELD_HERE: Final = _measured_local()
+
+# The same for a variable of a loop over the only list that references the object.
+HELD_IN_LIST: Final = _measured_listed()

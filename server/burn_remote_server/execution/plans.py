@@ -223,11 +223,22 @@ def timed(run: Callable[..., Any], allowed_seconds: float) -> Callable[..., Any]
     return run_timed
 
 
-def as_failure(error: Exception, plan: Plan, tensor: int | None) -> OperationFailed:
-    """Convert an exception raised by an operation into the failure of its outputs."""
+def as_failure(
+    error: Exception, plan: Plan, tensor: int | None, step: int | None = None
+) -> OperationFailed:
+    """Convert an exception raised by an operation into the failure of its outputs.
+
+    ``step`` is the operation's position if it belongs to a graph.
+    """
     signature = plan.signature
     kind, reason = _blame(error, plan)
-    return kind(reason, operation=_named(signature), shapes=signature.describe(), tensor=tensor)
+    return kind(
+        reason,
+        operation=_named(signature),
+        shapes=signature.describe(),
+        tensor=tensor,
+        step=step,
+    )
 
 
 def _named(signature: Signature) -> str:

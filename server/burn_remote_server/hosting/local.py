@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
-    MAX_SIGNATURES,
+    SESSION_LIMITS,
     VERSIONS,
     Batch,
     decode_frame,
@@ -238,11 +237,7 @@ class LocalLink:
         self._rest = None
 
     def _open_session(self, hello: Hello) -> None:
-        limits = {
-            "chunk_bytes": CHUNK_BYTES,
-            "message_bytes": self._settings.max_message_bytes,
-            "signatures": MAX_SIGNATURES,
-        }
+        limits = {**SESSION_LIMITS, "message_bytes": self._settings.max_message_bytes}
         device = {"index": 0, "backend": self._backend.name}
         version = agreed_version(hello, VERSIONS)
         self._is_open = True

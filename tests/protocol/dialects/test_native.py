@@ -28,6 +28,7 @@ from burn_remote_protocol.messages import (
     Cleanup,
     Closing,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -60,6 +61,7 @@ OPERATION = decode_operation(golden("OperationIr")[0].tuples)
 
 TASKS = [
     Define(7, OPERATION.signature),
+    DefineGraph(4096, 2, ((0, 0, 1), (1, 2)), (3,), ((1, 1, 0),)),
     Execute(OPERATION),
     Drop((1, 2, 2**64 - 1)),
     Drop(()),
@@ -280,7 +282,7 @@ def test_well_formed_nonsense_never_raises_anything_but_a_violation(
         native.decode_frame(bytes((kind,)) + msgpack.packb(body))
 
 
-@given(st.integers(-12, -1), st.lists(JSON, max_size=6))
+@given(st.integers(-13, -1), st.lists(JSON, max_size=6))
 def test_tasks_of_nonsense_never_raise_anything_but_a_violation(code: int, rest: list[Any]) -> None:
     batch = native.decode_frame(b"\x02" + msgpack.packb([0, [[code, *rest]]]))
     with contextlib.suppress(ProtocolViolation):

@@ -27,6 +27,7 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -59,6 +60,10 @@ BYTES: list[tuple[Any, str]] = [
     (Seed(5), "92 f8 05"),
     (QueryDType(1, F32), "93 f7 01 a3463332"),
     (Cleanup(), "91 f6"),
+    (
+        DefineGraph(4096, 2, ((0, 0, 1), (1, 2)), (3,), ((1, 1, 0),)),
+        "96 f3 cd1000 02 92 93 00 00 01 92 01 02 91 03 91 93 01 01 00",
+    ),
     (
         Expose(5, SPEC, 2, TRANSFER, 30.0),
         f"96 f5 05 {SPEC_HEX} 02 {TRANSFER_HEX} cb403e000000000000",

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from burn_remote.runner.graphs import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn.burn_responses import BurnResponses
@@ -26,6 +27,7 @@ from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
+    Unsupported,
 )
 from burn_remote_protocol.messages import (
     Expose,
@@ -50,6 +52,7 @@ class BurnSession:
 
     transfer_domain: Final = "servers"
     has_secret_transfers: Final = False
+    graph_steps: Final = 0  # Burn's protocol has no graphs
 
     def __init__(self, dial: DialRoute, *, address: str, timeout_seconds: float) -> None:
         """Open a session over the links that ``dial`` opens.
@@ -91,6 +94,10 @@ class BurnSession:
         return self._connection.traffic
 
     # -- operations ---------------------------------------------------------------------------
+
+    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+        """Raise ``Unsupported``; see ``graph_steps``."""
+        raise Unsupported("Burn's protocol has no graphs")
 
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue one operation; see ``Session.execute``."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote.runner.graphs import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
@@ -27,6 +28,7 @@ from burn_remote.sessions.lifetime import (
 )
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.native.connection import Connection, Dial
+from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
 from burn_remote.sessions.raising import fresh
@@ -34,6 +36,7 @@ from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
+    MAX_SIGNATURES,
     chunk_head,
     decode_frame,
     encode_batch,
@@ -43,6 +46,7 @@ from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
+    UsageError,
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -66,6 +70,10 @@ from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
+
+# A second round numbers what the first one replaced; a graph that needs a third has too many
+# different operations.
+DEFINING_ROUNDS: Final = 2
 
 
 class NativeSession:
@@ -98,6 +106,7 @@ class NativeSession:
         self._undropped_bytes = 0
         self._signature_table: Final = SignatureTable()
         self._numbered: Final = self._signature_table.known  # cached: each operation looks there
+        self._graphs: Final = GraphTable()
         # The last batch that the connection took, and the number of queued tasks in it.
         self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock.
@@ -166,12 +175,64 @@ class NativeSession:
                 self._dropped.extend(range(first, end))
             raise
 
-    def _number(self, signature: Signature) -> Numbered:
-        numbered, definition = self._signature_table.take(signature)
+    def _number(self, signature: Signature, *, even_if_long: bool = False) -> Numbered:
+        numbered, definition = self._signature_table.take(signature, even_if_long=even_if_long)
         if definition is not None:
             self._append(definition)
             self._signature_table.keep(numbered)
         return numbered
+
+    @property
+    def graph_steps(self) -> int:
+        """The most steps of a graph that the server runs as one task; 0 if it runs none."""
+        return self.welcome.limits.get("graph_steps", 0)
+
+    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+        """Issue a graph; see ``Session.execute_graph``."""
+        first = end = 0
+        try:
+            with self._lock:
+                self._raise_error()
+                number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
+                first = self._next_tensor
+                self._next_tensor = end = first + len(graph.outputs)
+                task = [number, *inputs, *range(first, end)]
+                if numbers:
+                    task.append(numbers)
+                self._locations.note_graph(first, graph)
+                self._connection.traffic.operations += len(graph.steps)
+                if self._dropped and (
+                    self._undropped_bytes + graph.nbytes >= DROP_BYTES
+                    or len(self._dropped) >= DROP_TENSORS
+                ):
+                    self._append_drops()
+                self._undropped_bytes += graph.nbytes
+                self._append(self._pack(task))
+            return first
+        except BaseException:
+            # Ctrl-C: nobody will hold the outputs.
+            self._dropped.extend(range(first, end))
+            raise
+
+    def _define_graph(self, graph: Graph) -> int:
+        for _ in range(DEFINING_ROUNDS):
+            signatures = {id(step.signature): step.signature for step in graph.steps}
+            for key, signature in signatures.items():
+                if key not in self._numbered:
+                    self._number(signature, even_if_long=True)
+            # New numbers may have replaced some that this graph needs.
+            if all(key in self._numbered for key in signatures):
+                break
+        else:
+            raise UsageError(
+                f"a graph of {len(signatures):,} different operations, of which a server numbers "
+                f"{MAX_SIGNATURES:,}; compile parts of the function instead"
+            )
+        numbers = [self._numbered[id(step.signature)][0] for step in graph.steps]
+        number, encoded = self._graphs.take(graph, numbers)
+        self._append(encoded)
+        self._graphs.keep(graph, number)
+        return number
 
     def reserve(self) -> int:
         """Return a new tensor id; see ``Session.reserve``."""

@@ -149,7 +149,8 @@ class ResponseRouter:
     def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
         if len(self._unreported) < UNREPORTED_LENGTH:
             # Looked up now: after 16,384 more tensors the line would be lost.
-            failed.error.location = self._locations.find(failed.error.tensor)
+            error = failed.error
+            error.location = self._locations.find(error.tensor, error.step)
             self._unreported.append(failed.error)
 
     def _take_closing(self, closing: Closing, is_repeated: bool) -> None:
@@ -160,8 +161,11 @@ class ResponseRouter:
 
     def _explained(self, error: BurnRemoteError) -> BurnRemoteError:
         if isinstance(error, OperationFailed):
-            error.location = self._locations.find(error.tensor)
-            self._unreported = [one for one in self._unreported if one.tensor != error.tensor]
+            error.location = self._locations.find(error.tensor, error.step)
+            operation = (error.tensor, error.step)
+            self._unreported = [
+                one for one in self._unreported if (one.tensor, one.step) != operation
+            ]
         return error
 
 

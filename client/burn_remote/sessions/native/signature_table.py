@@ -32,7 +32,9 @@ class SignatureTable:
         self._ring: Final[list[int | None]] = [None] * MAX_SIGNATURES
         self._defined = 0
 
-    def take(self, signature: Signature) -> tuple[Numbered, bytes | None]:
+    def take(
+        self, signature: Signature, *, even_if_long: bool = False
+    ) -> tuple[Numbered, bytes | None]:
         """Number an unknown signature; return the number and the task that defines it, if any.
 
         The number takes effect once the task was appended to a batch and ``keep`` was called. After
@@ -41,7 +43,7 @@ class SignatureTable:
         size = sum(spec.nbytes for spec in signature.outputs)
         position = self._defined % MAX_SIGNATURES
         encoded = encode_task(Define(position, signature))
-        if len(encoded) > MAX_DEFINITION_BYTES:
+        if len(encoded) > MAX_DEFINITION_BYTES and not even_if_long:
             return (IN_FULL, signature, size), None
         replaced = self._ring[position]
         if replaced is not None:

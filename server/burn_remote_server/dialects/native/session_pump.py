@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
-    MAX_SIGNATURES,
+    SESSION_LIMITS,
     Batch,
     decode_frame,
     encode_frame,
@@ -294,9 +293,8 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
         lease_seconds=settings.lease_seconds,
         device=_about(device),
         limits={
-            "chunk_bytes": CHUNK_BYTES,
+            **SESSION_LIMITS,
             "message_bytes": settings.max_message_bytes,
-            "signatures": MAX_SIGNATURES,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
         },
         peer_address=device.peer_address,

@@ -1,0 +1,232 @@
+"""Numbers that a graph takes from each call, in place of the numbers of the call that recorded it.
+
+While a function is recorded, its numeric arguments are ``TracedNumber`` objects. Arithmetic on them
+is recorded in a ``NumberProgram``, which repeats it for the numbers of each later call. Where the
+recorded function needs a definite value (a branch, a shape, ``math.cos``), the program gets a
+*guard*: the graph is only valid for calls in which that expression has the same value again.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, final
+
+from burn_remote_protocol.operations.wire_values import Scalar
+
+__all__ = ["NumberProgram", "TracedNumber", "TracedScalar", "scalar_of", "untraced"]
+
+
+class _Instruction(NamedTuple):
+    """``function`` of registers; the result fills the next register, or is compared (a guard)."""
+
+    function: Callable[..., Any]
+    operands: tuple[int, ...]
+    is_guard: bool
+    expected: object
+
+
+@final
+class NumberProgram:
+    """Arithmetic and guards on the numbers of a call, in the order in which they were recorded.
+
+    Registers first hold the numbers of the call, then constants and results.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._registers: list[Any] = [*values]
+        self._constants: dict[int, Any] = {}
+        self._instructions: list[_Instruction] = []
+        self.inputs: Final = tuple(
+            [TracedNumber(self, place, value) for place, value in enumerate(values)]
+        )
+
+    def calculated(self, function: Callable[..., Any], *operands: Any) -> TracedNumber:
+        """Record a function of numbers, traced or not; return its result."""
+        result = function(*map(untraced, operands))
+        places = tuple([self._place(operand) for operand in operands])
+        self._instructions.append(_Instruction(function, places, False, None))
+        self._registers.append(result)
+        return TracedNumber(self, len(self._registers) - 1, result)
+
+    def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Record that the graph needs this value of a function of numbers; return the value."""
+        result = function(*map(untraced, operands))
+        places = tuple([self._place(operand) for operand in operands])
+        self._instructions.append(_Instruction(function, places, True, _exact(result)))
+        return result
+
+    def run(self, values: Sequence[Any]) -> list[Any] | None:
+        """Return the registers for the numbers of a call, or ``None`` if the graph is not valid."""
+        registers = [*values]
+        constants = self._constants
+        try:
+            for function, operands, is_guard, expected in self._instructions:
+                while len(registers) in constants:
+                    registers.append(constants[len(registers)])
+                result = function(*[registers[place] for place in operands])
+                if not is_guard:
+                    registers.append(result)
+                elif _exact(result) != expected:
+                    return None
+        except Exception:  # the recorded function would raise too, or branch before this
+            return None
+        return registers
+
+    def _place(self, operand: Any) -> int:
+        if type(operand) is TracedNumber:
+            return operand.place
+        self._constants[len(self._registers)] = operand
+        self._registers.append(operand)
+        return len(self._registers) - 1
+
+
+def _exact(value: Any) -> object:
+    """Return a key that is equal only for the same value of the same type, also for NaN and -0."""
+    return type(value), value if value and value == value else repr(value)
+
+
+def untraced(value: Any) -> Any:
+    """Return the value of a traced number, or anything else unchanged."""
+    return value.value if type(value) is TracedNumber else value
+
+
+def _arithmetic(function: Callable[..., Any]) -> Any:
+    def calculate(self: TracedNumber, *others: Any) -> Any:
+        if any(not _is_number(untraced(other)) for other in others):
+            return NotImplemented
+        return self.program.calculated(function, self, *others)
+
+    return calculate
+
+
+def _reflected(function: Callable[..., Any]) -> Any:
+    def calculate(self: TracedNumber, other: Any) -> Any:
+        if not _is_number(untraced(other)):
+            return NotImplemented
+        return self.program.calculated(function, other, self)
+
+    return calculate
+
+
+def _guarded(function: Callable[..., Any]) -> Any:
+    def decide(self: TracedNumber, *others: Any) -> Any:
+        if any(not _is_number(untraced(other)) for other in others):
+            return NotImplemented
+        return self.program.guarded(function, self, *others)
+
+    return decide
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or hasattr(value, "dtype")
+
+
+@final
+class TracedNumber:
+    """A number of a recorded call: ``value``, and its register in the program.
+
+    Its ``__class__`` is that of the value, so ``isinstance(x, float)`` is true for a float.
+    """
+
+    __slots__ = ("place", "program", "value")
+
+    def __init__(self, program: NumberProgram, place: int, value: Any) -> None:
+        self.program = program
+        self.place = place
+        self.value = value
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.value)
+
+    __add__ = _arithmetic(operator.add)
+    __radd__ = _reflected(operator.add)
+    __sub__ = _arithmetic(operator.sub)
+    __rsub__ = _reflected(operator.sub)
+    __mul__ = _arithmetic(operator.mul)
+    __rmul__ = _reflected(operator.mul)
+    __truediv__ = _arithmetic(operator.truediv)
+    __rtruediv__ = _reflected(operator.truediv)
+    __floordiv__ = _arithmetic(operator.floordiv)
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __mod__ = _arithmetic(operator.mod)
+    __rmod__ = _reflected(operator.mod)
+    __pow__ = _arithmetic(operator.pow)
+    __rpow__ = _reflected(operator.pow)
+    __neg__ = _arithmetic(operator.neg)
+    __pos__ = _arithmetic(operator.pos)
+    __abs__ = _arithmetic(operator.abs)
+    __round__ = _arithmetic(round)
+    __floor__ = _arithmetic(math.floor)
+    __ceil__ = _arithmetic(math.ceil)
+    __trunc__ = _arithmetic(math.trunc)
+
+    __eq__ = _guarded(operator.eq)
+    __ne__ = _guarded(operator.ne)
+    __lt__ = _guarded(operator.lt)
+    __le__ = _guarded(operator.le)
+    __gt__ = _guarded(operator.gt)
+    __ge__ = _guarded(operator.ge)
+    __bool__ = _guarded(bool)
+    __int__ = _guarded(int)
+    __float__ = _guarded(float)
+    __complex__ = _guarded(complex)
+    __index__ = _guarded(operator.index)
+    __hash__ = _guarded(hash)
+    __str__ = _guarded(str)
+    __repr__ = _guarded(repr)
+
+    def __format__(self, form: str) -> str:
+        return format(self._definite(), form)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy as np
+
+        return np.asarray(self._definite(), dtype=dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        # ``is_integer``, ``item`` and others: of the definite value.
+        return getattr(self._definite(), name)
+
+    def _definite(self) -> Any:
+        return self.program.guarded(_same, self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a number of a compiled function cannot be pickled while it is recorded")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class TracedScalar(Scalar):
+    """A parameter of an operation that comes from a traced number."""
+
+    __slots__ = ("number",)
+
+    number: TracedNumber
+
+    def __init__(self, number: TracedNumber) -> None:
+        known = Scalar.of(number.value)
+        super().__init__(known.variant, known.value)
+        object.__setattr__(self, "number", number)
+
+    # Signatures with it must not be mistaken for those of the plain number.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def scalar_of(number: Any) -> Scalar:
+    """Return a number as a parameter of an operation."""
+    if type(number) is not TracedNumber:
+        return Scalar.of(number)
+    number.program.guarded(_variant, number)
+    return TracedScalar(number)
+
+
+def _variant(value: Any) -> str:
+    return Scalar.of(value).variant

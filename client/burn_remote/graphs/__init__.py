@@ -1,0 +1,1 @@
+"""Compiled functions: recorded once, and then issued as one graph per call."""

@@ -1,0 +1,236 @@
+"""Calls of graphs: their tensors, their bytes in the quota, and the failures of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any, Final
+
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, ShapeMismatch
+from burn_remote_server.access.quota import Quota
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.execution.graphs import GraphPlan, Step, StepFailed
+from burn_remote_server.execution.ownership import HELD_IN_LIST
+from burn_remote_server.execution.plans import as_failure, memory_bytes
+from burn_remote_server.execution.tensors import TensorTable
+
+__all__ = ["GraphRunner"]
+
+# Failures that one call of a graph reports. The values of its outputs tell all; a report only tells
+# a client that reads none of them.
+MAX_REPORTED: Final = 8
+
+Report = Callable[[tuple[int, ...], OperationFailed], None]
+
+
+class GraphRunner:
+    """Runs the graphs of one session.
+
+    A graph runs in one loop if its inputs have arrived and its peak fits into the quota. If not, or
+    from a step that fails, the steps run one by one as ordinary operations do: the outputs of a
+    failed step are failures, steps that use a failure pass it on, and each step takes its own bytes
+    from the quota.
+    """
+
+    def __init__(
+        self, backend: Backend, quota: Quota, tensors: TensorTable, report: Report
+    ) -> None:
+        self._backend: Final = backend
+        self._quota: Final = quota
+        self._tensors: Final = tensors
+        self._arrays: Final = tensors.arrays
+        self._report: Final = report
+
+    def run(self, plan: GraphPlan, arguments: Sequence[Any]) -> None:
+        """Run a graph; ``arguments`` are the elements of its task after the number.
+
+        Raises ``ProtocolViolation`` if they do not fit the graph.
+        """
+        inputs, outputs, numbers = plan.checked_call(arguments)
+        arrays = self._arrays
+        try:
+            values = [arrays[tensor] for tensor in inputs]
+        except KeyError:
+            self._run_steps(_Call(plan, outputs, numbers), self._awaited(inputs))
+            return
+        if plan.error is not None:
+            self._fail(outputs, plan.error)
+            return
+        for array, (shape, dtype) in zip(values, plan.expected):  # noqa: B905 - equal lengths
+            if array.shape != shape or array.dtype != dtype:
+                self._fail(outputs, _mismatch(plan, values))
+                return
+        try:
+            self._quota.take(plan.peak_bytes, plan.output_count)
+        except QuotaExceeded:
+            # Some steps may fit; the first that does not is the one to blame.
+            self._run_steps(_Call(plan, outputs, numbers), values)
+            return
+        try:
+            results = plan.run(values, numbers)
+        except StepFailed as failed:
+            self._quota.give_back(plan.peak_bytes, plan.output_count)
+            self._run_steps(_Call(plan, outputs, numbers), values, failed)
+            return
+        except BaseException:
+            self._quota.give_back(plan.peak_bytes, plan.output_count)
+            raise
+        self._quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
+        self._store(outputs, results, values)
+
+    def fail_interrupted(self, plan: GraphPlan, arguments: Sequence[Any]) -> None:
+        """Fail a graph that an interrupt stopped before it stored all its outputs."""
+        outputs = plan.checked_call(arguments)[1]
+        if any(tensor not in self._arrays for tensor in outputs):
+            self._fail(outputs, OperationFailed("it was interrupted"))
+
+    def _awaited(self, inputs: Sequence[int]) -> list[Any]:
+        """Wait for inputs that are still arriving; return arrays, and failures as values."""
+        values: list[Any] = []
+        for tensor in inputs:
+            try:
+                values.append(self._tensors.array(tensor))
+            except OperationFailed as failure:
+                values.append(failure.with_traceback(None))
+        return values
+
+    def _store(self, outputs: Sequence[int], results: list[Any], inputs: Sequence[Any]) -> None:
+        """Store arrays whose bytes are counted already."""
+        known = [*inputs]
+        record, forget, arrays = self._tensors.record, self._tensors.forget, self._arrays
+        for tensor, result in zip(outputs, results, strict=True):
+            forget(tensor)
+            if result.base is None and getrefcount(result) <= HELD_IN_LIST:
+                arrays[tensor] = result
+            else:
+                arrays[tensor] = record(result, known)
+            known.append(result)
+
+    def _fail(self, outputs: tuple[int, ...], error: Exception) -> None:
+        failure = OperationFailed(str(error), operation="Graph", tensor=next(iter(outputs), None))
+        if isinstance(error, OperationFailed):
+            failure = type(error)(error.reason, operation="Graph", tensor=failure.tensor)
+        for tensor in outputs:
+            self._tensors.store(tensor, failure)
+        self._report(outputs[:1], failure)
+
+    # -- step by step -------------------------------------------------------------------------
+
+    def _run_steps(
+        self, call: _Call, inputs: Sequence[Any], failed: StepFailed | None = None
+    ) -> None:
+        plan = call.plan
+        start = 0 if failed is None else failed.place
+        registers = plan.registers(inputs) if failed is None else failed.registers
+        live = _live(plan.steps[:start])
+        kept = sum(step.kept for step in plan.steps[:start])
+        self._quota.take(sum(live.values()), kept)
+        for place in range(start, len(plan.steps)):
+            step = plan.steps[place]
+            values = [registers[register] for register in step.inputs]
+            cause = failed.cause if failed is not None and place == start else None
+            results = self._step(call, place, values, cause)
+            del values
+            for register in step.released:
+                registers[register] = None
+                self._quota.give_back(live.pop(register, 0), 0)
+            specs = step.plan.signature.outputs
+            for register, result, spec in zip(step.outputs, results, specs, strict=True):
+                registers[register] = result
+                live[register] = 0 if isinstance(result, OperationFailed) else memory_bytes(spec)
+            for register in step.unused:
+                registers[register] = None
+                self._quota.give_back(live.pop(register), 0)
+        self._store_mixed(call.outputs, plan.outputs(registers), inputs)
+
+    def _step(
+        self, call: _Call, place: int, values: list[Any], cause: Exception | None
+    ) -> list[Any]:
+        """Run one step and count its outputs; return them, or its failure for each of them."""
+        step = call.plan.steps[place]
+        failure = next((value for value in values if isinstance(value, OperationFailed)), None)
+        if failure is None or not failure.operation:  # an input that the session does not have
+            try:
+                return self._results(call, place, values, cause or failure)
+            except Exception as error:
+                explained = self._backend.explained(error)
+                tensor = next(iter(call.outputs), None)
+                failure = as_failure(explained, step.plan, tensor, place)
+                if call.reported < MAX_REPORTED:
+                    call.reported += 1
+                    self._report(call.outputs[:1], failure)
+        return [failure] * len(step.outputs)
+
+    def _results(
+        self, call: _Call, place: int, values: list[Any], cause: Exception | None
+    ) -> list[Any]:
+        step = call.plan.steps[place]
+        if cause is not None and not isinstance(cause, MemoryError):
+            raise cause
+        plan = call.plan.prepared_plan(place, call.numbers)
+        if plan.error is not None:
+            raise plan.error.with_traceback(None)
+        self._quota.take(plan.output_bytes, step.kept)
+        try:
+            results = self._run_kernel(step, plan.run, values, cause)
+        except BaseException:
+            self._quota.give_back(plan.output_bytes, step.kept)
+            raise
+        if plan.gives_one:
+            return [results]
+        return [result for result in results if result is not None]
+
+    def _run_kernel(
+        self, step: Step, run: Callable[..., Any], values: list[Any], cause: Exception | None
+    ) -> Any:
+        if cause is None:
+            try:
+                return run(*values)
+            except MemoryError:
+                pass
+        elif step.plan.reusable:
+            raise cause  # it may have overwritten an input, so it cannot be repeated
+        # Freeing the device's cached memory may be enough.
+        self._backend.memory_cleanup()
+        return run(*values)
+
+    def _store_mixed(
+        self, outputs: tuple[int, ...], results: list[Any], inputs: Sequence[Any]
+    ) -> None:
+        arrays = [value for value in inputs if not isinstance(value, OperationFailed)]
+        for tensor, result in zip(outputs, results, strict=True):
+            if isinstance(result, OperationFailed):
+                self._tensors.store(tensor, result)
+            else:
+                self._store((tensor,), [result], arrays)
+                arrays.append(result)
+
+
+class _Call:
+    """A call of a graph: its plan, outputs and numbers; ``reported`` counts reported failures."""
+
+    __slots__ = ("numbers", "outputs", "plan", "reported")
+
+    def __init__(self, plan: GraphPlan, outputs: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
+        self.plan = plan
+        self.outputs = outputs
+        self.numbers = numbers
+        self.reported = 0
+
+
+def _live(steps: Sequence[Step]) -> dict[int, int]:
+    """Return the bytes of each register that is alive after these steps, inputs excepted."""
+    live: dict[int, int] = {}
+    for step in steps:
+        for register in step.released:
+            live.pop(register, None)
+        live |= zip(step.outputs, map(memory_bytes, step.plan.signature.outputs), strict=True)
+        for register in step.unused:
+            del live[register]
+    return live
+
+
+def _mismatch(plan: GraphPlan, values: Sequence[Any]) -> ShapeMismatch:
+    seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in values)
+    expected = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in plan.expected)
+    return ShapeMismatch(f"the session's tensors are {seen}, the graph takes {expected}")

@@ -1,0 +1,411 @@
+"""Graphs: sequences of operations that are checked once and run by one task.
+
+A graph's tensors have *slots* (``DefineGraph``). A definition is turned into a program over
+*registers*, which are reused: a program needs as many as values are alive at once. The loop of
+``GraphPlan.run`` does little more than call the kernels: it looks up no tensors, compares no shapes
+and counts no bytes, because all of that was settled when the graph was defined.
+
+A step that fails ends the loop with ``StepFailed``. ``GraphRunner`` continues from there, with
+failures as values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import length_hint
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, shown
+from burn_remote_protocol.messages import DefineGraph
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.wire_values import Scalar, is_scalar_value
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.execution.ownership import held_only_here
+from burn_remote_server.execution.plans import Plan, memory_bytes
+
+__all__ = ["GRAPH_STEP_BYTES", "GRAPH_STEP_COST", "GraphPlan", "Step", "StepFailed"]
+
+# Memory of one step of a graph (measured), and the time to check and compile it, in nanoseconds.
+GRAPH_STEP_BYTES: Final = 600
+GRAPH_STEP_COST: Final = 6_000
+
+# Calling a kernel from the loop, in nanoseconds, and preparing a step again for new numbers.
+CALL_COST: Final = 300
+PREPARE_COST: Final = 30_000
+
+# Dead values of this size are freed at once; smaller ones when their register is used again.
+FREED_BYTES: Final = 64 * 1024
+
+# How the loop runs an instruction: by the number of its inputs, or one of the other forms.
+(
+    _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _MANY_INPUTS, _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE,
+) = range(8)  # fmt: skip
+
+
+class Step(NamedTuple):
+    """One operation of a graph, with registers in place of tensors."""
+
+    plan: Plan
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]  # inputs that no later step uses; outputs may take their registers
+    unused: tuple[int, ...]  # outputs that no step uses
+    kept: int  # how many of the outputs are outputs of the graph
+    numbers: tuple[tuple[int, int], ...]  # (argument of the signature, place in the call)
+
+
+class StepFailed(Exception):
+    """A step of a program raised ``cause``; ``registers`` has the values before it."""
+
+    def __init__(self, place: int, registers: list[Any], cause: Exception) -> None:
+        super().__init__(place)
+        self.place = place
+        self.registers = registers
+        self.cause = cause
+
+
+class GraphPlan:
+    """A checked graph, compiled to a program; it takes the place of a ``Plan`` under its number.
+
+    ``peak_bytes`` is the most that its intermediate and output tensors take together. ``error`` is
+    set when the device is lost; each use then fails with it.
+    """
+
+    # No task is as long as this, so the engine passes every task of a graph to ``GraphRunner``.
+    task_length: Final = -1
+    reusable: Final = ()
+
+    def __init__(
+        self,
+        task: DefineGraph,
+        numbered: Mapping[int, Any],
+        owns_memory: Callable[[Any], bool],
+        prepare: Callable[[Signature], Plan],
+    ) -> None:
+        """Check and compile a definition.
+
+        ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
+        have changed. Raises ``ProtocolViolation`` for an invalid definition.
+        """
+        plans = [_plan_of(step, numbered) for step in task.steps]
+        specs = _slot_specs(task, plans)
+        self.input_count = task.input_count
+        self.output_count = len(task.outputs)
+        self.output_specs = tuple(specs[slot] for slot in task.outputs)
+        self.output_bytes = sum(map(memory_bytes, self.output_specs))
+        self.variants = _number_variants(task, plans)
+        self.expected = _expected(task, plans)
+        self.error: BurnRemoteError | None = None
+        self.cost = sum(plan.cost + CALL_COST for plan in plans) + PREPARE_COST * len(task.numbers)
+        self._owns_memory = owns_memory
+        self._prepare = prepare
+        self.steps, self._outputs, self._registers = _allocated(task, plans, len(specs))
+        self.peak_bytes = _peak_bytes(self.steps)
+        self._program, self._places = self._compiled()
+        # For each step with numbers: the last ones, and the plan for them.
+        self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
+
+    # -- running ------------------------------------------------------------------------------
+
+    # One loop with a branch per form: a function call per instruction would double its cost.
+    def run(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> list[Any]:  # noqa: C901
+        """Run the program; return the outputs. Raises ``StepFailed``."""
+        r = self.registers(inputs)
+        program = iter(self._program)
+        try:
+            for form, run, i, j, target in program:
+                if form == _TWO_INPUTS:
+                    r[target] = run(r[i], r[j])
+                elif form == _ONE_INPUT:
+                    r[target] = run(r[i])
+                elif form == _REUSING:
+                    r[target] = self._reusing(r, run, i, j)
+                elif form == _FREE:
+                    for register in target:
+                        r[register] = None
+                elif form == _MANY_INPUTS:
+                    r[target] = run(*[r[register] for register in i])
+                elif form == _NO_INPUT:
+                    r[target] = run()
+                elif form == _NUMBERED:
+                    self._store(r, target, self.prepared(run, numbers), i)
+                else:
+                    self._store(r, target, run, i)
+        except Exception as error:
+            place = self._places[len(self._program) - length_hint(program) - 1]
+            raise StepFailed(place, r, error) from error
+        return self.outputs(r)
+
+    def registers(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the registers at the start of a program."""
+        return [*inputs, *self._registers]
+
+    def outputs(self, registers: list[Any]) -> list[Any]:
+        """Return the outputs at the end of a program."""
+        return [registers[register] for register in self._outputs]
+
+    def prepared(self, place: int, numbers: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return the kernel of a step for the numbers of a call.
+
+        Raises the error of a plan that is invalid with these numbers.
+        """
+        plan = self.prepared_plan(place, numbers)
+        if plan.error is not None:
+            raise plan.error.with_traceback(None)
+        return plan.run
+
+    def prepared_plan(self, place: int, numbers: tuple[Any, ...]) -> Plan:
+        """Return the plan of a step for the numbers of a call."""
+        step = self.steps[place]
+        if not step.numbers:
+            return step.plan
+        own = tuple([numbers[position] for _, position in step.numbers])
+        key = (*own, *map(type, own), *map(str, own))  # 0.0 is not -0.0, and 1 is not True
+        known = self._prepared.get(place)
+        if known is not None and known[0] == key:
+            return known[1]
+        signature = step.plan.signature
+        arguments = [*signature.arguments]
+        for (field, _), value in zip(step.numbers, own, strict=True):
+            arguments[field] = Scalar(arguments[field].variant, value)
+        plan = self._prepare(
+            Signature(signature.kind, signature.row, signature.dtype, tuple(arguments))
+        )
+        self._prepared[place] = (key, plan)
+        return plan
+
+    def _reusing(self, r: list[Any], plan: Plan, inputs: Any, candidates: Any) -> Any:
+        """Run a step; write its result into an input that nothing else references, if any."""
+        values = [r[register] for register in inputs]
+        for register in candidates:
+            # The registers, ``values`` and nothing else.
+            if held_only_here(r, register, values) and self._owns_memory(r[register]):
+                return plan.run_into(*values, out=r[register])
+        return plan.run(*values)
+
+    def _store(self, r: list[Any], targets: Any, run: Callable[..., Any], inputs: Any) -> None:
+        results = run(*[r[register] for register in inputs])
+        if type(targets) is int:
+            r[targets] = results
+            return
+        present = [result for result in results if result is not None]
+        for target, result in zip(targets, present, strict=True):
+            r[target] = result
+
+    # -- checks of a call ---------------------------------------------------------------------
+
+    def checked_call(
+        self, arguments: Sequence[Any]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]:
+        """Split the elements of a task after its number into inputs, outputs and numbers.
+
+        Raises ``ProtocolViolation``.
+        """
+        count = self.input_count + self.output_count
+        numbers: Any = ()
+        if self.variants:
+            numbers = arguments[-1] if arguments else None
+            arguments = arguments[:-1]
+        if (
+            len(arguments) != count
+            or any(type(tensor) is not int for tensor in arguments)
+            or type(numbers) is not tuple
+            or len(numbers) != len(self.variants)
+            or not all(map(is_scalar_value, self.variants, numbers))
+        ):
+            raise ProtocolViolation(
+                f"the graph takes {count} tensor ids and {len(self.variants)} numbers "
+                f"({', '.join(self.variants)}), not {shown((arguments, numbers))}"
+            )
+        tensors = tuple(arguments)
+        return tensors[: self.input_count], tensors[self.input_count :], numbers
+
+    # -- compilation --------------------------------------------------------------------------
+
+    def _compiled(self) -> tuple[tuple[tuple[Any, ...], ...], list[int]]:
+        """Return the instructions, and the step of each."""
+        program: list[tuple[Any, ...]] = []
+        places: list[int] = []
+        for place, step in enumerate(self.steps):
+            program.append(_instruction(place, step))
+            places.append(place)
+            sizes = self._sizes(step)
+            large = tuple(
+                register
+                for register in (*(set(step.released) - set(step.outputs)), *step.unused)
+                if sizes[register] >= FREED_BYTES
+            )
+            if large:
+                program.append((_FREE, None, 0, 0, large))
+                places.append(place)
+        return tuple(program), places
+
+    def _sizes(self, step: Step) -> dict[int, int]:
+        uses = step.plan.signature.input_uses
+        sizes = {
+            register: memory_bytes(use.spec)
+            for register, use in zip(step.inputs, uses, strict=True)
+        }
+        specs = step.plan.signature.outputs
+        return sizes | {
+            register: memory_bytes(spec) for register, spec in zip(step.outputs, specs, strict=True)
+        }
+
+
+def _instruction(place: int, step: Step) -> tuple[Any, ...]:
+    plan, inputs = step.plan, step.inputs
+    target: Any = step.outputs[0] if plan.gives_one else step.outputs
+    if step.numbers:
+        return (_NUMBERED, place, inputs, 0, target)
+    run = plan.run if plan.error is None else _raising(plan.error)
+    if not plan.gives_one:
+        return (_MANY_OUTPUTS, run, inputs, 0, target)
+    candidates = tuple(
+        inputs[position]
+        for position in plan.reusable
+        if inputs[position] in step.released and inputs.count(inputs[position]) == 1
+    )
+    if candidates and plan.error is None:
+        return (_REUSING, plan, inputs, candidates, target)
+    if len(inputs) == 2:
+        return (_TWO_INPUTS, run, *inputs, target)
+    if len(inputs) == 1:
+        return (_ONE_INPUT, run, inputs[0], 0, target)
+    return (_MANY_INPUTS if inputs else _NO_INPUT, run, inputs, 0, target)
+
+
+def _raising(error: BurnRemoteError) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        raise error.with_traceback(None)
+
+    return run
+
+
+def _plan_of(step: tuple[int, ...], numbered: Mapping[int, Any]) -> Plan:
+    plan = numbered.get(step[0]) if step else None
+    if not isinstance(plan, Plan):
+        raise ProtocolViolation(f"a step of a graph begins with a signature, not {shown(step)}")
+    if len(step) != 1 + plan.input_count:
+        raise ProtocolViolation(
+            f"{plan.signature.row} has {plan.input_count} inputs, not {len(step) - 1}"
+        )
+    if plan.last_uses:
+        raise ProtocolViolation("a step of a graph must not drop its inputs")
+    return plan
+
+
+def _slot_specs(task: DefineGraph, plans: Sequence[Plan]) -> list[TensorSpec]:
+    """Return the spec of each slot. Raises ``ProtocolViolation`` if steps disagree about one."""
+    specs: list[TensorSpec | None] = [None] * task.input_count
+    for step, plan in zip(task.steps, plans, strict=True):
+        for slot, use in zip(step[1:], plan.signature.input_uses, strict=True):
+            if slot >= len(specs):
+                raise ProtocolViolation(f"slot {slot} of a graph is used before it is filled")
+            if specs[slot] is None:
+                specs[slot] = use.spec
+            elif specs[slot] != use.spec:
+                raise ProtocolViolation(
+                    f"slot {slot} of a graph holds {specs[slot]}, but {plan.signature.row} "
+                    f"declares {use.spec}"
+                )
+        specs.extend(plan.signature.outputs)
+    known = [spec for spec in specs if spec is not None]
+    if len(known) != len(specs):
+        raise ProtocolViolation("a graph has an input that no step uses")
+    outputs = task.outputs
+    if len(set(outputs)) != len(outputs) or any(
+        not task.input_count <= slot < len(known) for slot in outputs
+    ):
+        raise ProtocolViolation(f"a graph's outputs are results of its steps, not {shown(outputs)}")
+    return known
+
+
+def _expected(task: DefineGraph, plans: Sequence[Plan]) -> tuple[tuple[Any, Any], ...]:
+    """Return the shape and array dtype of each input of a graph."""
+    expected: dict[int, tuple[Any, Any]] = {}
+    for step, plan in zip(task.steps, plans, strict=True):
+        for slot, found in zip(step[1:], plan.expected, strict=False):
+            expected.setdefault(slot, found)
+    return tuple(expected[slot] for slot in range(task.input_count) if slot in expected)
+
+
+def _number_variants(task: DefineGraph, plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the scalar variant of each number of a call."""
+    variants: dict[int, str] = {}
+    for step, field, position in task.numbers:
+        arguments = plans[step].signature.arguments if step < len(plans) else ()
+        scalar = arguments[field] if field < len(arguments) else None
+        if type(scalar) is not Scalar:
+            raise ProtocolViolation(f"argument {field} of step {step} of a graph is no scalar")
+        if variants.setdefault(position, scalar.variant) != scalar.variant:
+            raise ProtocolViolation(f"number {position} of a graph has two types")
+    if [*range(len(variants))] != sorted(variants):
+        raise ProtocolViolation(f"the numbers of a graph are not consecutive: {sorted(variants)}")
+    return tuple(variants[position] for position in range(len(variants)))
+
+
+def _allocated(
+    task: DefineGraph, plans: Sequence[Plan], slot_count: int
+) -> tuple[tuple[Step, ...], tuple[int, ...], list[None]]:
+    """Assign registers to slots.
+
+    Returns the steps, the registers of the graph's outputs, and the registers besides those of the
+    inputs, empty.
+    """
+    last_use = [-1] * slot_count
+    for place, step in enumerate(task.steps):
+        for slot in step[1:]:
+            last_use[slot] = place
+    kept = {*task.outputs}
+    register = {slot: slot for slot in range(task.input_count)}
+    free: list[int] = []
+    top = next_slot = task.input_count
+    numbers: dict[int, list[tuple[int, int]]] = {}
+    for place, field, position in task.numbers:
+        numbers.setdefault(place, []).append((field, position))
+    steps: list[Step] = []
+    for place, (step, plan) in enumerate(zip(task.steps, plans, strict=True)):
+        inputs = tuple(register[slot] for slot in step[1:])
+        dying = [slot for slot in dict.fromkeys(step[1:]) if last_use[slot] == place]
+        released = [register[slot] for slot in dying if slot not in kept]
+        free += released
+        made = range(next_slot, next_slot + plan.output_count)
+        next_slot += plan.output_count
+        for slot in made:
+            if free:
+                register[slot] = free.pop()
+            else:
+                register[slot] = top
+                top += 1
+        unused = [register[slot] for slot in made if last_use[slot] < 0 and slot not in kept]
+        free += unused
+        outputs = tuple(register[slot] for slot in made)
+        steps.append(
+            Step(
+                plan,
+                inputs,
+                outputs,
+                tuple(released),
+                tuple(unused),
+                len(kept.intersection(made)),
+                tuple(numbers.get(place, ())),
+            )
+        )
+    return (
+        tuple(steps),
+        tuple(register[slot] for slot in task.outputs),
+        [None] * (top - task.input_count),
+    )
+
+
+def _peak_bytes(steps: Sequence[Step]) -> int:
+    """Return the most bytes that the intermediate and output tensors take together."""
+    live: dict[int, int] = {}
+    total = peak = 0
+    for step in steps:
+        total += step.plan.output_bytes
+        peak = max(peak, total)
+        total -= sum(live.pop(register, 0) for register in step.released)
+        live |= zip(step.outputs, map(memory_bytes, step.plan.signature.outputs), strict=True)
+        total -= sum(live.pop(register) for register in step.unused)
+    return peak

@@ -1,0 +1,265 @@
+"""Compiled functions give the results of the functions that they were made from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+
+
+@pytest.fixture
+def device() -> Iterator[br.Device]:
+    with br.LocalDevice() as local:
+        yield local
+
+
+def values(device: br.Device, *shape: int) -> br.Tensor:
+    return device.tensor(np.linspace(-2, 3, int(np.prod(shape)), dtype=np.float32).reshape(shape))
+
+
+def sent(device: br.Device) -> int:
+    """Count the operations that a device was sent, and the tasks that it was sent them in."""
+    return int(device.session.traffic.operations)
+
+
+class Calls:
+    """A function that counts how often Python runs it."""
+
+    def __init__(self, function: Any) -> None:
+        self.count = 0
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return self._function(*args, **kwargs)
+
+
+def compiled(function: Any) -> tuple[Calls, Any]:
+    calls = Calls(function)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return calls(*args, **kwargs)
+
+    return calls, br.compile(counted)
+
+
+def test_later_calls_run_no_python_and_give_the_same_results(device: br.Device) -> None:
+    def step(x: br.Tensor, w: br.Tensor) -> br.Tensor:
+        return ((x @ w).relu() - 0.5).softmax(axis=-1)
+
+    calls, fast = compiled(step)
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        x = device.tensor(random.normal(size=(4, 3)).astype(np.float32))
+        w = device.tensor(random.normal(size=(3, 5)).astype(np.float32))
+        np.testing.assert_array_equal(fast(x, w).numpy(), step(x, w).numpy())
+    assert calls.count == 1
+
+
+def test_a_compiled_call_is_one_task_whatever_the_number_of_operations(device: br.Device) -> None:
+    @br.compile
+    def many(x: br.Tensor) -> br.Tensor:
+        for _ in range(50):
+            x = x + 1
+        return x
+
+    x = values(device, 4)
+    many(x).numpy()
+    many(x).numpy()
+    before = device.session.traffic.bytes_sent
+    many(x)
+    device.sync()
+    assert device.session.traffic.bytes_sent - before < 60
+
+
+def test_other_shapes_and_dtypes_are_recorded_again(device: br.Device) -> None:
+    calls, fast = compiled(lambda x: x * 2 + 1)
+    for x in (values(device, 4), values(device, 2, 2), device.tensor([1, 2], dtype=br.int64)):
+        for _ in range(2):
+            np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2 + 1)
+    assert calls.count == 3
+
+
+class Pair(NamedTuple):
+    left: br.Tensor
+    right: br.Tensor
+
+
+def test_arguments_and_results_may_be_nested_containers(device: br.Device) -> None:
+    def swap(pairs: list[Pair], options: dict[str, Any], *, scale: br.Tensor) -> dict[str, Any]:
+        (pair,) = pairs
+        return {"pair": Pair(pair.right * scale, pair.left), "none": options["none"], "one": 1}
+
+    fast = br.compile(swap)
+    left, right, scale = values(device, 2), values(device, 3), values(device, 1)
+    for _ in range(2):
+        result = fast([Pair(left, right)], {"none": None}, scale=scale)
+        np.testing.assert_array_equal(result["pair"].left.numpy(), right.numpy() * scale.numpy())
+        assert result["pair"].right is left or result["pair"].right.handle.id == left.handle.id
+        assert result["none"] is None
+        assert result["one"] == 1
+
+
+def test_numbers_may_change_without_another_recording(device: br.Device) -> None:
+    def update(w: br.Tensor, rate: float, step: int) -> br.Tensor:
+        return w - w * (rate / (1 - 0.9**step))
+
+    calls, fast = compiled(update)
+    w = values(device, 8)
+    for step in range(1, 6):
+        rate = 0.1 / step
+        np.testing.assert_array_equal(fast(w, rate, step).numpy(), update(w, rate, step).numpy())
+    assert calls.count == 1
+
+
+def test_a_branch_on_a_number_is_recorded_once_for_each_side(device: br.Device) -> None:
+    calls, fast = compiled(lambda x, n: x + n if n > 2 else x - n)
+    x = values(device, 4)
+    for number in (1.0, 5.0, 2.0, 7.0, 0.5):
+        expected = x.numpy() + np.float32(number) if number > 2 else x.numpy() - np.float32(number)
+        np.testing.assert_array_equal(fast(x, number).numpy(), expected)
+    assert calls.count == 2
+
+
+def test_a_number_that_becomes_part_of_a_shape_is_recorded_for_each_value(
+    device: br.Device,
+) -> None:
+    calls, fast = compiled(lambda x, n: x.reshape((n, -1)))
+    x = values(device, 12)
+    for rows in (2, 3, 2, 3):
+        assert fast(x, rows).shape == (rows, 12 // rows)
+    assert calls.count == 2
+
+
+def test_random_numbers_are_those_of_the_function(device: br.Device) -> None:
+    def noisy(x: br.Tensor) -> br.Tensor:
+        return x + br.random.normal(x.shape, device=device) * br.random.uniform(
+            x.shape, device=device
+        )
+
+    x, fast = values(device, 16), br.compile(noisy)
+    fast(x)
+    device.seed(7)
+    expected = [noisy(x).numpy() for _ in range(3)]
+    device.seed(7)
+    for one in expected:
+        np.testing.assert_array_equal(fast(x).numpy(), one)
+
+
+def test_an_argument_may_be_given_twice_and_differ_later(device: br.Device) -> None:
+    fast = br.compile(lambda x, y: x - 2 * y)
+    x, y = values(device, 4), values(device, 4) * 3
+    fast(x, x)
+    np.testing.assert_array_equal(fast(x, y).numpy(), x.numpy() - 2 * y.numpy())
+
+
+def test_results_may_be_arguments_repeated_results_and_numbers(device: br.Device) -> None:
+    def several(x: br.Tensor, n: float) -> Any:
+        y = x * n
+        return x, y, [y, y + 1], n * 2, "text"
+
+    fast, x = br.compile(several), values(device, 3)
+    for number in (2.0, 3.0):
+        same, y, (again, more), doubled, text = fast(x, number)
+        assert same.handle.id == x.handle.id
+        np.testing.assert_array_equal(y.numpy(), x.numpy() * np.float32(number))
+        np.testing.assert_array_equal(again.numpy(), y.numpy())
+        np.testing.assert_array_equal(more.numpy(), y.numpy() + 1)
+        assert (doubled, text) == (number * 2, "text")
+
+
+def test_methods_can_be_compiled(device: br.Device) -> None:
+    class Model:
+        scale = 3
+
+        @br.compile
+        def forward(self, x: br.Tensor) -> br.Tensor:
+            return x * self.scale
+
+    model, x = Model(), values(device, 4)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.forward(x).numpy(), x.numpy() * 3)
+
+
+def test_a_compiled_function_inside_another_is_part_of_its_graph(device: br.Device) -> None:
+    inner = br.compile(lambda x, n: x * n)
+    calls, outer = compiled(lambda x, n: inner(x, n + 1) + inner(x, 2.0))
+    x = values(device, 4)
+    for number in (1.0, 4.0):
+        expected = x.numpy() * np.float32(number + 1) + x.numpy() * np.float32(2)
+        np.testing.assert_array_equal(outer(x, number).numpy(), expected)
+    assert calls.count == 1
+
+
+def test_a_captured_tensor_is_refused_by_its_name(device: br.Device) -> None:
+    weight = values(device, 4)
+    with pytest.raises(br.UsageError, match=r"test_compiled.py:\d+.*uses weight \(float32\[4\]\)"):
+        br.compile(lambda x: x * weight)(values(device, 4))
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "text"),
+    [
+        (lambda x: x if x.sum() > 0 else -x, "reads the elements"),
+        (lambda x: x * x.numpy().max(), "reads the elements"),
+        (lambda x: x + x.device.tensor([1.0]), "uploads a tensor"),
+        (lambda x: x.to(br.LocalDevice()), "moves a tensor"),
+        (lambda x: x.device.sync(), "waits for the device"),
+        (lambda x: x.device.seed(1), "sets the seed"),
+    ],
+)
+def test_what_a_graph_cannot_repeat_is_refused_with_the_line(
+    device: br.Device, forbidden: Any, text: str
+) -> None:
+    x = values(device, 1)
+    with pytest.raises(br.UsageError, match=rf"test_compiled.py:\d+: the compiled function {text}"):
+        br.compile(forbidden)(x)
+    assert x.numpy() is not None  # the device works as before
+
+
+def test_other_threads_may_use_the_device_while_a_function_is_recorded(device: br.Device) -> None:
+    x = values(device, 4)
+    results: list[Any] = []
+
+    def elsewhere() -> None:
+        results.append((x + 1).numpy())
+
+    def function(y: br.Tensor) -> br.Tensor:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return y * 2
+
+    fast = br.compile(function)
+    for _ in range(2):
+        np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2)
+    np.testing.assert_array_equal(results[0], x.numpy() + 1)
+
+
+def test_a_failure_inside_a_graph_names_the_line_of_its_operation(device: br.Device) -> None:
+    def failing(x: br.Tensor, places: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+        taken = x.take(places)  # the line
+        return taken * 2, x + 1
+
+    fast, x = br.compile(failing), values(device, 4)
+    fast(x, device.tensor([0, 1]))
+    wrong, right = fast(x, device.tensor([0, 9]))
+    with pytest.raises(br.OperationFailed, match=r"Select.*test_compiled.py:\d+") as caught:
+        wrong.numpy()
+    line = failing.__code__.co_firstlineno + 1
+    assert caught.value.location.endswith(f":{line}")
+    np.testing.assert_array_equal(right.numpy(), x.numpy() + 1)
+
+
+def test_too_many_graphs_are_warned_about_once_and_bounded(device: br.Device) -> None:
+    fast = br.compile(lambda x: x + 1)
+    with pytest.warns(UserWarning, match="recorded for more than 64") as warned:
+        for size in range(1, 80):
+            fast(values(device, size))
+    assert len(warned) == 1
+    np.testing.assert_array_equal(fast(values(device, 1)).numpy(), values(device, 1).numpy() + 1)
