@@ -110,8 +110,7 @@ class GraphRunner:
         failure = OperationFailed(str(error), operation="Graph", tensor=next(iter(outputs), None))
         if isinstance(error, OperationFailed):
             failure = type(error)(error.reason, operation="Graph", tensor=failure.tensor)
-        for tensor in outputs:
-            self._tensors.store(tensor, failure)
+        self._tensors.store_failure(outputs, failure)
         self._report(outputs[:1], failure)
 
     # -- step by step -------------------------------------------------------------------------
@@ -198,12 +197,19 @@ class GraphRunner:
         self, outputs: tuple[int, ...], results: list[Any], inputs: Sequence[Any]
     ) -> None:
         arrays = [value for value in inputs if not isinstance(value, OperationFailed)]
+        passed_on = {id(value) for value in inputs}
+        failures: dict[int, tuple[OperationFailed, list[int]]] = {}
         for tensor, result in zip(outputs, results, strict=True):
             if isinstance(result, OperationFailed):
-                self._tensors.store(tensor, result)
+                failures.setdefault(id(result), (result, []))[1].append(tensor)
             else:
                 self._store((tensor,), [result], arrays)
                 arrays.append(result)
+        for identity, (failure, tensors) in failures.items():
+            if identity in passed_on:
+                self._tensors.pass_failure(tensors, failure)
+            else:
+                self._tensors.store_failure(tensors, failure)
 
 
 class _Call:
