@@ -1,4 +1,4 @@
-"""What happens when ``burn-remote-server`` starts? The check, or else the daemon."""
+"""The entry point of ``burn-remote-server``: runs the health check or the daemon."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command with the process's arguments."""
     arguments = sys.argv[1:]
-    # Imported where used: a container's health check runs every few seconds, and what the daemon
-    # needs takes ten times as long to import as the check takes to run.
+    # Local imports: a container's health check runs every few seconds, and importing the daemon
+    # takes ten times as long as the check.
     if "--check" in arguments:
         from burn_remote_server.command_line.health_check import main as check
 

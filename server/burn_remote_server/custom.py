@@ -31,7 +31,7 @@ __all__ = [
     "load_operations",
 ]
 
-# Returns the spec or specs of the outputs for the specs of the inputs. Raises ShapeMismatch or
+# Computes the spec or specs of the outputs from those of the inputs. Raises ShapeMismatch or
 # DTypeMismatch to refuse a call.
 ShapeRule = Callable[..., TensorSpec | Sequence[TensorSpec]]
 

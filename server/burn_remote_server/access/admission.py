@@ -76,7 +76,8 @@ class Access:
         return grant
 
     def peer_keys(self) -> tuple[bytes, ...]:
-        """Return the keys of which another server must prove one; empty if no proof is required.
+        """Return the keys that peers may prove; another server must prove one of them, if there are
+        any.
 
         A peer may prove the peer token or a client's token: transfers only give access to tensors
         of clients.
@@ -96,8 +97,8 @@ class Access:
         return is_peer or self._find(token) is not None
 
     def _find(self, token: str | None) -> Grant | None:
-        # Compares the digest with every token's in constant time, so the duration reveals neither
-        # how much of a guess is right nor which token it resembles.
+        # Compares digests, with every token and in constant time. So the duration reveals neither
+        # how many characters of a guess are right, nor which token it resembles.
         presented = peer_key(token or "")
         found: Grant | None = None
         for digest, grant in self._tokens:
@@ -133,7 +134,7 @@ def is_loopback_only(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return host == "localhost"  # the listener will fail on any other and report the reason
+        return host == "localhost"  # for any other name, the listener fails and reports the reason
     return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
 
 

@@ -1,9 +1,9 @@
 """Mutual authentication of two servers: each proves over the open link that it has the peer token.
 
-The target of a transfer, which opened the connection, proves first, so a source reveals nothing to
-strangers. A target that connects to a stranger reveals one HMAC over nonces. With it the stranger
-can test guesses of the token, so tokens are long and random; it is useless otherwise.
-The cryptography is in ``peer_proofs``, the frames in docs/wire-native.md.
+The target of a transfer opens the connection and sends its proof first, so a source reveals nothing
+to an attacker that connects. A target that connects to an attacker reveals one HMAC over nonces.
+With it the attacker can only test guesses of the token, so tokens are long and random. The
+cryptography is in ``peer_proofs``, the frames in docs/wire-native.md.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ async def prove_to_source(
 ) -> FetchSigner | None:
     """Complete the handshake with a source server; return the signer of its fetches.
 
-    ``address`` is the one that was dialled. With a ``key``, both servers prove that they have it.
-    Without one, the handshake succeeds only if the source requires no proof, and nothing is signed.
-    Raises the error that the source sent, or ``HandshakeRefused`` if the source proves nothing.
+    ``address`` is the address that the target dialled. With a ``key``, both servers prove that they
+    have it. Without one, the handshake succeeds only if the source requires no proof, and nothing
+    is signed. Raises the error that the source sent, or ``HandshakeRefused`` if the source proves
+    nothing.
     """
     if key is None:
         await link.send(encode_frame(hello))
@@ -113,8 +114,8 @@ async def admit_target(
     """Authenticate the server that sent ``hello``; return the signer of its fetches.
 
     It must prove one of ``keys``; without keys, every server is admitted and nothing is signed.
-    ``own_addresses`` are those under which other servers reach this one. This function sends the
-    challenge and this server's proof, but not the ``Welcome``. Raises ``HandshakeRefused``.
+    ``own_addresses`` are the addresses at which other servers reach this one. This function sends
+    the challenge and this server's proof, but not the ``Welcome``. Raises ``HandshakeRefused``.
     """
     if hello.token is not None:
         raise HandshakeRefused(

@@ -1,8 +1,8 @@
 """Rules for the servers that this one may connect to when a client asks it to fetch a tensor.
 
 Without rules, a client could use the server to reach networks that the client cannot reach itself
-(server-side request forgery). Each name is resolved once, and the connection goes to a resolved
-address that passed the check, so DNS rebinding gains nothing.
+(server-side request forgery). Each name is resolved once, and the connection goes to the resolved
+address that passed the check, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Rule:
 
 
 class PeerRules:
-    """The servers that the settings allow.
+    """The rules of ``--peer``.
 
-    Without rules, these are the servers on this machine, on any port. With rules, only hosts that
+    Without rules, servers on this machine are allowed, on any port. With rules, only hosts that
     match a rule are allowed.
     """
 
@@ -109,8 +109,7 @@ class PeerRules:
     async def resolve(self, address: str) -> tuple[Address, str]:
         """Resolve an address; return it parsed, with the IP address to connect to.
 
-        Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for one that is not
-        allowed.
+        Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
         target = parse_address(address)
         token = token_of(target)
@@ -148,8 +147,8 @@ def _without_zone(numeric: str) -> Ip | None:
 def token_of(target: Address) -> str | None:
     """Return the token in an address, or ``None``.
 
-    Raises ``TransferFailed`` for a path that is not a device's: it could make a request to another
-    program on that host.
+    Raises ``TransferFailed`` for a path that is not the path of a device, because such a request
+    could reach another program on that host.
     """
     parts = parse_device_path(target.path)
     if parts is None:
@@ -170,7 +169,7 @@ def _check_token_stays_private(target: Address, token: str | None, found: Ip) ->
 
 
 def is_forbidden(address: Ip) -> bool:
-    """Whether no setting allows this address: link-local, cloud metadata, or not a unicast one."""
+    """Whether an address is always forbidden: link-local, cloud metadata, or not unicast."""
     address = embedded(address)
     return (
         address.is_link_local

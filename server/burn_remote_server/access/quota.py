@@ -18,13 +18,13 @@ from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
 
 __all__ = ["OverheadAccount", "Pool", "Quota"]
 
-# Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. Large shares
-# keep the pool's lock off the path of most operations; small ones leave little idle.
+# Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. With large
+# shares, few operations take the pool's lock; with small ones, few reserved bytes stay unused.
 SHARES: Final = 4096
 LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 
-# Bytes of frames and large signatures that are free of charge, so that a session whose tensors fill
-# its quota still works. Multiplied by ``max_sessions``, a small part of a server's memory.
+# Bytes of frames and large signatures that do not count, so that a session whose tensors fill its
+# quota still works. Multiplied by ``max_sessions``, this is a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
 
 # Memory of a tensor besides its elements: the array, its dimensions and its entry in the table. It
@@ -165,7 +165,7 @@ class Quota:
         if self.bytes + self.held + size > self.max_bytes:
             raise self._refusal(self.bytes + self.held + size)
         over = self._taken + self.held + size - self.max_bytes
-        if over > 0:  # return part of the reserve that no tensor uses
+        if over > 0:  # return unused bytes of the reserved share
             self._pool.give_back(over)
             self._taken -= over
             self._floor -= over

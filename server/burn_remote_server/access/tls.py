@@ -1,4 +1,4 @@
-"""TLS contexts of the server, for the clients it accepts and the peers it connects to."""
+"""TLS contexts for accepting clients and for connecting to peers."""
 
 from __future__ import annotations
 

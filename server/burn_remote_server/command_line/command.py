@@ -187,7 +187,7 @@ def command(
         bool, typer.Option("--version", metavar="", help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Hold the tensors of remote programs, and compute with them."""
+    """Store the tensors of remote programs and compute with them."""
     if show_version:
         typer.echo(f"burn-remote-server {version('burn-remote')}")
         return

@@ -1,4 +1,4 @@
-"""The daemon process: its event loop, its signals, its announcement and its start-up errors."""
+"""The daemon process: its event loop, signals, startup message and startup errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["CannotStart", "run"]
 
 DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS), "Burn 0.21")
 
-# How often garbage is looked for among all objects, which stops the server for up to 100 ms.
+# How often a full garbage collection examines all objects, which stops the server for up to 100 ms.
 EXAMINE_EVERY_SECONDS: Final = 60.0
 
 

@@ -1,13 +1,13 @@
 """Garbage collection in bounded steps.
 
-Reference counts free nearly everything that a server makes. The rest, mainly closed connections, is
-left to Python's cyclic collector, which stops all threads while it runs, for about 0.4 µs per
-object that it examines. Python's own full collections examine all objects: 16,000 fetches in flight
-made one take 0.25 s.
+Reference counting frees nearly all objects of a server. Python's cyclic garbage collector frees the
+rest, mainly closed connections. While it runs it stops all threads, for about 0.4 µs per object
+that it examines. By default, a full collection examines all objects: with 16,000 fetches in
+progress it took 0.25 s.
 
-Here a full collection examines only what was made since the one before. What survives it is frozen:
-later collections do not examine it, and it is freed by its reference counts as always. Now and then
-everything is examined once more, while that is little.
+Here, a full collection examines only objects created since the previous one. It freezes the
+survivors: later collections skip them, but reference counting still frees them. From time to time,
+frozen objects are examined too, if they are few enough.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Final
 
 __all__ = ["BoundedCollector"]
 
-# Container objects made before a collection of the first generation: Python's default.
+# Container objects created before a collection of the first generation: Python's default.
 YOUNG_OBJECTS: Final = 700
 # Collections of one generation before one of the next. A full collection thus examines some 16,000
 # objects, in 5 to 20 ms.
 MIDDLE_COLLECTIONS: Final = 10
 FULL_COLLECTIONS: Final = 2
 
-# Objects made since start-up that are always examined again. With those of the start-up, this takes
-# some 100 ms.
+# Up to this number of objects created since startup, all objects are examined again. Together with
+# the objects of the startup, this takes some 100 ms.
 EXAMINED_OBJECTS: Final = 100_000
-# More than that are examined only where their number has grown by this factor since the last time:
-# otherwise the garbage among them could grow without bound.
+# If there are more, all are examined only if their number has grown by this factor since the last
+# time. Without that, garbage among them could grow without bound.
 GROWTH: Final = 4
 
 
 class BoundedCollector:
-    """Freezes what survives a full collection. One per process.
+    """Freezes the objects that survive a full collection. One per process.
 
-    The caller calls ``examine_all`` every minute or so. Needs a start-up that has ended: what
-    exists then is counted as permanent.
+    Create it after the startup: the objects that exist then count as permanent. The caller must
+    call ``examine_all`` about every minute.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class BoundedCollector:
         gc.callbacks.append(_freeze_survivors)
 
     def examine_all(self) -> bool:
-        """Examine also what is frozen, unless that is too much; return whether it was done."""
+        """Examine frozen objects too, unless they are too many; return whether it was done."""
         made = gc.get_freeze_count() - self._permanent
         if EXAMINED_OBJECTS < made < GROWTH * self._survivors:
             return False
         gc.unfreeze()
-        gc.collect()  # freezes what survives
+        gc.collect()  # the callback freezes the survivors
         made = gc.get_freeze_count() - self._permanent
         self._survivors = max(EXAMINED_OBJECTS, made)
         return True

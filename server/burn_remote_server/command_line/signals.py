@@ -48,7 +48,7 @@ def on_hangup(loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> No
 
 
 class _Policy:
-    """The signals received so far and their effect."""
+    """Decides the effect of each signal from the signals received before."""
 
     def __init__(self, drain: Callable[[], None], exit_now: Callable[[int], object]) -> None:
         self._drain = drain

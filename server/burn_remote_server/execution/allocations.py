@@ -1,13 +1,14 @@
 """Accounting of the memory that a session's tensors share or that outlives them.
 
-A tensor counts with the bytes of its elements. That is too little when a small view outlives the
-tensor whose memory it shares, and when something outside the session's table references the memory:
-an exposed tensor that was not fetched, or a response that a slow client has not read. So an
-allocation counts, as long as anything references it, with the larger of two numbers: the sum of its
-tensors' bytes, and its own size. The excess over the tensors counts as held (``Quota.held``).
+A tensor counts with the bytes of its elements. That is too little if a small view outlives the
+tensor whose memory it shares, or if something outside the session's table references the memory,
+such as an exposed tensor that was not fetched or a reply that a slow client has not read. So an
+allocation, while anything references it, counts with its tensors' total bytes or its own size,
+whichever is larger. The excess over the tensors counts as held (``Quota.held``).
 
-A new tensor adds at most its own bytes, whatever memory it shares. So the shapes and the bytes
-counted before decide whether an operation fits, and not whether a kernel returns a view or a copy.
+A new tensor adds at most its own bytes, whatever memory it shares. So whether an operation fits
+depends only on the shapes and on the bytes counted before, not on whether a kernel returns a view
+or a copy.
 
 Most tensors own their memory and never appear here. Invariant: an allocation has a record if two
 tensors of the table share it, if it is larger than its only tensor, or if something outside the
@@ -68,8 +69,9 @@ class Allocations:
         self.shared: Final[dict[int, _Shared]] = {}
         self.lent: Final[dict[int, _Lent]] = {}
         self._lock: Final = threading.Lock()
-        # Keys of records that lost an outside reference. A finalizer may run while its own thread
-        # holds the lock, so it must not wait for it; the lock's holder processes this queue.
+        # Keys of records that lost an outside reference. A finalizer may run in a thread that
+        # already holds the lock, so it must not wait for the lock; the thread that holds the lock
+        # processes this queue.
         self._ended: Final[deque[int]] = deque()
 
     def add(self, array: Any, inputs: Sequence[Any] = ()) -> Any:

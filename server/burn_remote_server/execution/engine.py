@@ -1,7 +1,7 @@
 """The engine of a session: executes its messages, without I/O.
 
 A socket's handler and the in-process link of a local device drive the same engine. It never waits
-for a socket: responses, fetches and failures go to its ``Outbox``.
+for a socket: it passes replies, fetches and failures to its ``Outbox``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outbox(Protocol):
         ...
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report a failed operation, other than one that only passes on an input's failure."""
+        """Report a failed operation, unless it failed only because an input had failed."""
         ...
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
@@ -225,7 +225,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _failing_alone(self, tensor: int, spec: TensorSpec) -> Iterator[None]:
-        """Store the failure of an upload in the place of its tensor."""
+        """Store the failure of an upload as its tensor."""
         try:
             yield
         except OperationFailed as error:
@@ -263,8 +263,8 @@ class Engine:
             reason = str(value) or "the server has no memory for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
         if isinstance(task, Sync) and isinstance(value, OperationFailed):
-            # A failure without tensors: the response to this sync then reports it. Burn's dialect
-            # has no other way to report it.
+            # A failure without tensors, which the reply to this sync reports; Burn's dialect has no
+            # other way.
             self._outbox.failed((), value)
             value = None
         if isinstance(value, memoryview):

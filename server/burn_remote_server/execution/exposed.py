@@ -25,19 +25,19 @@ from burn_remote_server.execution.plans import memory_bytes
 
 __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
 
-# Most fetches that wait for their expose. It bounds the memory for a peer that guesses ids, and
-# leaves room for bursts of moves between sessions that run at different speeds.
+# Most fetches that wait for their expose. Bounds the memory that a peer can occupy by guessing ids,
+# and suffices for bursts of moves between sessions of different speeds.
 MAX_WAITING: Final = 65_536
 
-# Entries withdrawn while the lock is held once: about 0.3 ms, during which no fetch can start.
+# Entries withdrawn per acquisition of the lock: about 0.3 ms, during which no fetch can start.
 WITHDRAWN_AT_ONCE: Final = 256
 
 # Expired entries removed by one call, about 1 ms, since many tensors may expire at the same time.
 EXPIRED_AT_ONCE: Final = 512
 
 
-# Compared by identity, because ``==`` of arrays returns an array. Weak references detect the end of
-# its use.
+# Compared by identity, because ``==`` of arrays returns an array. Weak references detect when it is
+# no longer used.
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Exposed:
     """An exposed tensor: the shared array with its spec and backend, or the failure."""
@@ -51,7 +51,8 @@ class Exposed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it keeps alive, also after its session dropped the tensor."""
+        """Bytes of memory that this object keeps alive, even after its session dropped the
+        tensor."""
         return 0 if self.failure is not None else memory_bytes(self.spec)
 
 
@@ -88,9 +89,9 @@ BURN: Final = "burn-0.21"
 def burn_domain(address: str) -> str:
     """Return the domain of Burn's small transfer ids; each client counts these from 0.
 
-    ``address`` is the one that a client uses for this server and passes to other servers, such as
-    ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different addresses, for example because
-    they have different tokens, never receive each other's tensors.
+    ``address`` is the address of this server that a client uses and passes to other servers, such
+    as ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different addresses, for example
+    because they have different tokens, never receive each other's tensors.
     """
     location = address.partition("://")[2].rstrip("/")
     authority, slash, path = location.partition("/")
@@ -100,7 +101,7 @@ def burn_domain(address: str) -> str:
 def transfer_key(domain: str, transfer: bytes | int) -> Key:
     """Return the registry key of a transfer id in a domain.
 
-    A secret id authorizes by itself, so all secret ids share one domain.
+    A secret id is sufficient authorization, so all secret ids share one domain.
     """
     if isinstance(transfer, int) and is_secret(transfer):
         return BURN, transfer

@@ -1,8 +1,8 @@
 """Execution of a session's operations on its tensors.
 
-This module knows signatures, arrays and failures, but neither asyncio nor frames. A failed
-operation marks its outputs as failed. An operation on a failed tensor passes the first failure on
-to its outputs. Only a read reports it.
+This module handles signatures, arrays and failures, but neither asyncio nor frames. If an operation
+fails, its outputs become failed tensors. An operation on failed tensors fails with the failure of
+the first one. Reads report failures.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PLAN_CACHE_LENGTH: Final = 4096
 TIMED_COST: Final = 1_000_000
 NANOSECONDS: Final = 10**9
 
-# Smallest amount of scratch memory that is reserved in the quota. Counting smaller amounts would
-# cost every small operation 0.3 µs, and a session runs only one operation at a time.
+# Smallest amount of scratch memory that is reserved in the quota. Reserving smaller amounts would
+# add 0.3 µs to every small operation, and a session runs only one operation at a time.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
 
 # Bytes of a signature's plan per tensor (measured), and the largest number of tensors for which a
@@ -57,7 +57,7 @@ class Interpreter:
     """Executes the operations of one session in order, on one backend.
 
     Not thread-safe: only the session's worker, or the event loop in its place, calls it. ``report``
-    is called for each failed operation, except for those that only pass on an input's failure.
+    is called for each failed operation, except those that failed only because an input had failed.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Interpreter:
         """Run an operation that was sent with its full signature."""
         signature, tensors = operation
         if signature.row.family == "Init":
-            return  # Burn marks the end of an upload this way; there is nothing to do
+            return  # Burn sends it at the end of an upload; there is nothing to do
         if signature.row.family == "Drop":
             self.tensors.drop(tensors)
             return
@@ -196,7 +196,8 @@ class Interpreter:
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]
     ) -> Callable[..., Any]:
-        """Return the plan's kernel, writing into a dying input if nothing else references one."""
+        """Return a kernel that writes into a dying input if nothing else references it, else the
+        usual one."""
         for position in plan.reusable:
             if (
                 (position in plan.last_uses or tensors[position] in dying)
@@ -207,7 +208,7 @@ class Interpreter:
         return plan.run
 
     def _invoke_waiting(self, plan: Plan, tensors: tuple[int, ...]) -> None:
-        """Run an operation of which some inputs are failed or still arriving."""
+        """Run an operation with inputs that are failed or still arriving."""
         try:
             inputs = [self.tensors.array(tensor) for tensor in tensors[: plan.input_count]]
         except OperationFailed as failure:
@@ -229,7 +230,7 @@ class Interpreter:
     ) -> None:
         try:
             if plan.error is not None:
-                raise plan.error.with_traceback(None)  # else it grows with each raise
+                raise plan.error.with_traceback(None)  # the traceback would grow with each raise
             for array, (shape, dtype) in zip(inputs, plan.expected):  # noqa: B905 - equal lengths
                 if array.shape != shape or array.dtype != dtype:
                     raise plan.mismatch(inputs)

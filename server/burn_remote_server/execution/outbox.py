@@ -34,8 +34,8 @@ __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 # A complete frame, or a frame in two parts: header and payload.
 Frame = bytes | tuple[bytes, memoryview]
 
-# Smaller frames are counted only if ``UNCOUNTED_FRAMES`` are queued or not acknowledged: counting
-# one takes two microseconds, and so many take less than ``FREE_OVERHEAD_BYTES``.
+# Smaller frames are counted only if ``UNCOUNTED_FRAMES`` are already queued or unacknowledged.
+# Counting a frame takes 2 µs, and that many small frames take less than ``FREE_OVERHEAD_BYTES``.
 COUNTED_BYTES: Final = 2048
 UNCOUNTED_FRAMES: Final = 96
 
@@ -129,7 +129,7 @@ class NativeOutbox:
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
-            # Encoded without a copy: one more copy would fragment the heap.
+            # Encoded without another copy, which would fragment the heap.
             elements = cast("bytes", data)
             try:
                 self._append_within_quota(encode_frame(Reply(request, elements)))

@@ -1,4 +1,4 @@
-"""Checks that only a session's tensor table, or a kernel's caller, references an array.
+"""Checks whether anything but a session's tensor table, or a kernel's caller, references an array.
 
 Views, memory being sent, exposed tensors and the same array under a second id each hold a reference
 to the array that owns the memory. CPython counts these references.

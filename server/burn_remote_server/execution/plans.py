@@ -29,8 +29,9 @@ __all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"
 
 logger = get_logger(__name__)
 
-# Smallest result that may reuse the memory of a dying input. Below it, the check for other
-# references costs more than new memory; above it, the system maps and clears pages for each result.
+# Smallest result that may reuse the memory of a dying input. For smaller ones, the check for other
+# references takes longer than allocating memory; for larger ones, the operating system would map
+# and clear new pages.
 REUSED_BYTES: Final = 256 * 1024
 
 

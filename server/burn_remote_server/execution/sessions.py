@@ -26,13 +26,13 @@ __all__ = ["FRAME_COST", "MAX_WAITING_REPLIES", "TURN_COST", "Session", "Session
 logger = get_logger(__name__)
 
 
-# Cost, in nanoseconds, that one session may run up on the event loop before it yields to the
-# others. It bounds the delay for the others; yielding itself takes about 5 µs.
+# Cost, in nanoseconds, that one session may accumulate on the event loop before it yields. It
+# bounds the delay of other sessions; yielding itself takes about 5 µs.
 TURN_COST: Final = 200_000
-# Most queued replies; above it no further frame is read. It bounds the memory for a client that
-# sends requests and does not read the replies.
+# Most queued replies; above it, the server stops reading the client's frames. Bounds the memory for
+# a client that sends requests and does not read the replies.
 MAX_WAITING_REPLIES: Final = 1024
-# Cost of receiving a frame on the event loop, in nanoseconds, in addition to its work.
+# Cost of receiving a frame on the event loop, in nanoseconds, in addition to its tasks.
 FRAME_COST: Final = 10_000
 # Worst-case cost of decoding one byte of a frame other than a chunk: 17 ms for 512 KiB.
 DECODED_COST_PER_BYTE: Final = 30
@@ -70,8 +70,8 @@ class Session:
         self.error: BurnRemoteError | None = None
         self.engine = engine
         engine.later = self._later
-        # Responses that the device has begun, and those that it has finished. Each counter has one
-        # writing thread: the engine's and the event loop's.
+        # The numbers of responses that the device has begun and that it has finished. Each counter
+        # has one writing thread: the engine's and the event loop's.
         self._awaited = 0
         self._arrived = 0
         self.interpreter = interpreter

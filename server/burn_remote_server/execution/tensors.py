@@ -1,4 +1,4 @@
-"""The tensors of one session: computed, arriving, or failed."""
+"""The table of one session's tensors: arrays, arriving tensors and failures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TensorTable:
                 f"{slot.received:,} of {slot.size:,} bytes have arrived"
             )
         if isinstance(slot, OperationFailed):
-            # Raising one object again would lengthen its traceback each time.
+            # The traceback would grow each time the same exception is raised.
             raise slot.with_traceback(None)
         array = self._session.adopt(slot.array())
         self.store(tensor, array)
@@ -198,7 +198,10 @@ class TensorTable:
         return self.slots.get(tensor)
 
     def read(self, tensor: int, spec: TensorSpec) -> Any:
-        """Return the array of a tensor of this shape. Raises like ``array``, and ``DeviceLost``."""
+        """Return the array of a tensor with the shape of ``spec``.
+
+        Raises the errors of ``array``, ``UnknownTensor`` for another shape, and ``DeviceLost``.
+        """
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         array = self.array(tensor)

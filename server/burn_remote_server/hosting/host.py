@@ -206,8 +206,8 @@ class Host:
             memory=self.devices[0].host_memory,
         )
         self.draining: Final = asyncio.Event()
-        # Set when the server drains and the last session has ended. Only the fetches that peers
-        # have begun remain.
+        # Set when the server drains and the last session has ended. Then only fetches by peers
+        # remain.
         self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
@@ -294,7 +294,8 @@ class Host:
         return self.counter_registry.total()
 
     def peer_address(self, index: int) -> str:
-        """Return the address at which other servers reach a device of this process."""
+        """Return the address at which other servers reach a device of this process, by its
+        index."""
         return self.settings.peer_address(self.port, index)
 
     def is_own(self, address: str) -> bool:

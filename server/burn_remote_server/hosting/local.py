@@ -94,8 +94,8 @@ class LocalLink:
             fetch_timeout_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
-        # Frames that were sent and are not fully executed; the first one, once it is begun; and
-        # what an interrupt has left of its tasks.
+        # Frames that are not fully executed; the first one, once its execution has begun; and the
+        # tasks of it that an interrupt has left to do.
         self._sent: deque[bytes] = deque()
         self._begun: bytes | None = None
         self._rest: tuple[Any, ...] | None = None
@@ -231,7 +231,7 @@ class LocalLink:
         place = self._engine.place
         if place < len(tasks) and self._engine.fail_interrupted(tasks[place]):
             place += 1
-        # Stores only, between which no interrupt can come.
+        # Stores without calls: no interrupt can occur between them.
         self._rest, self._engine.place = tasks[place:], 0
         self._engine.run(Batch(batch.received, self._rest))
         self._rest = None

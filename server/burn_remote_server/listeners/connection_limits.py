@@ -13,8 +13,8 @@ __all__ = ["ConnectionLimits"]
 # so that a flood of connections holds few sockets.
 REFUSALS_AT_ONCE: Final = 32
 
-# Shortest time between two log entries about such connections, so that a flood does not fill the
-# log.
+# Shortest time between two log entries about connections closed without a response, so that a flood
+# of them does not fill the log.
 LOG_INTERVAL_SECONDS: Final = 10.0
 
 logger = get_logger(__name__)
@@ -35,7 +35,8 @@ class ConnectionLimits:
         return self._total
 
     def enter(self, address: str) -> tuple[bool, str]:
-        """Count a connection; return whether it gets a response, and why it is refused if it is.
+        """Count a connection; return whether to keep it for a response, and the reason if it is
+        refused.
 
         The caller must call ``leave`` in every case.
         """

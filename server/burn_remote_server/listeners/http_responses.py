@@ -61,7 +61,7 @@ def refuse(
         # machine could connect to a server on loopback, which needs no token.
         return 403, _TEXT, b"Web pages may not connect to this server.\n"
     if device >= devices:
-        # Not 404: a client reads that as a server without the native route.
+        # Not 404: a client would conclude that the server has no native route.
         last = "only /0" if devices == 1 else f"/0 to /{devices - 1}"
         return 421, _TEXT, f"there is no device /{device} here, {last}\n".encode()
     return None

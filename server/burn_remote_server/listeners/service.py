@@ -33,13 +33,13 @@ logger = get_logger(__name__)
 # default of 5 ms delays the event loop; still shorter intervals slow both by frequent switches.
 SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
-# Burn appends its route to the address unchanged, so an address with a trailing slash gives "//".
+# Burn appends its route to the address unchanged, so a trailing slash in the address produces "//".
 _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-# The largest message before a client is admitted. A Hello has a few hundred bytes; long tokens and
-# hints must fit too.
+# The largest message before a client is admitted. A Hello has a few hundred bytes, but long tokens
+# and settings must fit.
 OPENING_BYTES: Final = 64 * 1024
 
 

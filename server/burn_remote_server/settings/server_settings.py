@@ -39,12 +39,12 @@ DEFAULT_MEMORY_SHARE: Final = 0.8
 
 
 def _read_byte_size(value: object) -> object:
-    """Turn ``"64MiB"`` into 67108864; anything but text is left to the field's own validation."""
+    """Convert ``"64MiB"`` to 67108864; return a value that is not text unchanged."""
     return parse_bytes(value) if isinstance(value, str) else value
 
 
 def _split_names(value: object) -> object:
-    """Turn ``"node-a, 10.0.0.0/8"`` into a tuple; anything but text is left to the field."""
+    """Convert ``"node-a, 10.0.0.0/8"`` to a tuple; return a value that is not text unchanged."""
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
@@ -55,7 +55,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 
 
 class Settings(BaseModel):
-    """Everything that an operator can decide. Frozen; each description is also the flag's help."""
+    """All settings of a server. Frozen; the descriptions are also the texts of ``--help``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -306,7 +306,7 @@ class Settings(BaseModel):
     @field_validator("host", mode="after")
     @classmethod
     def _strip_brackets(cls, host: str) -> str:
-        # [::1] is how one writes it in an address; sockets want ::1.
+        # Addresses contain [::1], but sockets expect ::1.
         return host.strip().removeprefix("[").removesuffix("]")
 
     @field_validator("advertise_address", mode="after")
@@ -322,10 +322,10 @@ class Settings(BaseModel):
         return address.rstrip("/")
 
     def peer_address(self, port: int, device: int = 0) -> str:
-        """Return where other servers reach a device of this one, which listens on ``port``.
+        """Return the address at which other servers reach a device of this server.
 
-        On a wildcard host without an advertised address that is this machine's host name, which
-        containers of one network can resolve.
+        ``port`` is the listening port. If the host is a wildcard and no address is advertised, the
+        address contains this machine's host name, which containers in the same network can resolve.
         """
         if self.advertise_address is not None:
             return f"{self.advertise_address}/{device}" if device else self.advertise_address
@@ -338,16 +338,17 @@ class Settings(BaseModel):
         return self.tls_certificate is not None
 
     def session_bytes(self, memory_bytes: int) -> int:
-        """Return the bytes that one session may hold on a device with so much memory."""
+        """Return the bytes that one session may hold on a device with ``memory_bytes``."""
         return self.max_session_bytes or int(memory_bytes * DEFAULT_MEMORY_SHARE)
 
     def tensor_bytes(self, memory_bytes: int) -> int:
-        """Return the bytes that one tensor may have on a device with so much memory."""
+        """Return the bytes that one tensor may have on a device with ``memory_bytes``."""
         allowed = self.session_bytes(memory_bytes)
         return min(self.max_tensor_bytes or allowed, allowed)
 
     def total_bytes(self, memory_bytes: int) -> int:
-        """Return the bytes that all sessions together may hold on a device with so much memory."""
+        """Return the bytes that all sessions together may hold on a device with
+        ``memory_bytes``."""
         return self.max_total_bytes or int(memory_bytes * DEFAULT_MEMORY_SHARE)
 
     def limited(self, limits: Mapping[str, Any]) -> Settings:

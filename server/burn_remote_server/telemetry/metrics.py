@@ -23,7 +23,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class DeviceMemory(Protocol):
-    """Sizes in bytes by kind, as a named tuple."""
+    """A named tuple of sizes in bytes."""
 
     def _asdict(self) -> dict[str, int]: ...
 

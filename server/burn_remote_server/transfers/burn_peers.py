@@ -96,7 +96,8 @@ class BurnPeers:
     async def _ask(
         self, peer_link: _PeerLink, address: str, transfer: int, max_tensor_bytes: int
     ) -> TensorData:
-        # Removed while in use: after a failure, a late response could be taken for a later one.
+        # Removed while in use: after a failure, a late response could be mistaken for the response
+        # to the next request.
         link, peer_link.link = peer_link.link, None
         max_message_bytes = max_tensor_bytes + MESSAGE_OVERHEAD_BYTES
         if link is None:

@@ -1,8 +1,8 @@
-"""The downloads of all sessions of a process, from start to end.
+"""The scheduler of all downloads of a process.
 
-An operation waits for a downloading tensor without a time limit. So this module completes every
-slot: if the download succeeds, fails, raises, or is cancelled before its first step, if its session
-ends before or during the download, and if the event loop has closed.
+An operation waits for a tensor that is being downloaded, without a time limit. So this module must
+complete every slot, whether the download succeeds, fails, raises, or is cancelled before its first
+step, whether its session ends before or during the download, and if the event loop has closed.
 
 A session runs ``RUNNING_AT_ONCE`` downloads at a time, in the order in which it began them. That
 cannot deadlock a program: a tensor depends only on downloads that the program began before it.
@@ -27,9 +27,9 @@ __all__ = ["RUNNING_AT_ONCE", "DownloadScheduler"]
 
 logger = get_logger(__name__)
 
-# Downloads of one session that run at once. A session may have 16,384, and one that runs takes a
-# task with some 20 objects. When a peer dies, all its tasks continue in one iteration of
-# the event loop, which takes about 30 µs for each.
+# Downloads of one session that run at once. A session may begin 16,384, and a running one has a
+# task with some 20 objects. When a peer dies, the tasks of all its downloads run in one iteration
+# of the event loop, which takes about 30 µs each.
 RUNNING_AT_ONCE: Final = 64
 # Downloads started in one iteration of the event loop, about 3 ms.
 STARTED_AT_ONCE: Final = 64
@@ -47,7 +47,7 @@ class _Session:
     """A session's downloads."""
 
     waiting: deque[_Download] = field(default_factory=deque)
-    # None until the task of a download has been created.
+    # The value is None until the download's task has been created.
     running: dict[InFlight, asyncio.Task[None] | None] = field(default_factory=dict)
 
 
@@ -107,7 +107,7 @@ class DownloadScheduler:
                 if not session.waiting or len(session.running) >= RUNNING_AT_ONCE:
                     return
                 if self._sessions.get(owner) is not session:
-                    return  # its end completes the slots
+                    return  # ``end`` completes the slots
                 download = session.waiting.popleft()
                 session.running[download.slot] = None
             try:

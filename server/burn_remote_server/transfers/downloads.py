@@ -1,4 +1,4 @@
-"""The state of one tensor that is being fetched from a peer, with checks of what arrives."""
+"""The state of one tensor that is being fetched from a peer, and validation of its data."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Download:
         self._may_borrow = True
 
     def try_again(self) -> None:
-        """Prepare to fetch the missing bytes over another connection."""
+        """Reset the state, to fetch the missing bytes over another connection."""
         self.done = asyncio.get_running_loop().create_future()
         self.awaits_reply = True
         self.exposed_bytes = None
         self._may_borrow = True
 
     def decline(self) -> None:
-        """Prepare to receive chunks, because the lent memory cannot be used."""
+        """Reset the state, to receive chunks because the lent memory cannot be used."""
         self.try_again()
         self._may_borrow = False
 
@@ -74,7 +74,7 @@ class Download:
             self.finish(self._backend.finished(self._upload, self.spec.dtype))
 
     def lend(self, lent: Lent) -> None:
-        """Complete ``done`` with the lent memory, from which ``borrow`` then copies."""
+        """Complete ``done`` with the location of the lent memory, for a call of ``borrow``."""
         if self.exposed_bytes is None or self.received or not self._may_borrow:
             raise ProtocolViolation(
                 "a peer may lend a tensor only once, right after its shape and dtype, and whole"
@@ -86,7 +86,7 @@ class Download:
         try:
             return await asyncio.to_thread(self._borrow, lent.handle)
         except asyncio.CancelledError:
-            # The copy continues in its thread, so the peer must not be told that it is complete.
+            # The copy continues in its thread, so do not confirm it to the peer.
             self.exposed_bytes = None
             raise
 

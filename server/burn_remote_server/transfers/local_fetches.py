@@ -1,7 +1,7 @@
 """Fetches of tensors that another session of the same process exposes.
 
-Such a fetch is an entry in two tables and no task: a session may have thousands of them, and the
-event loop needs no time for those that wait.
+Such a fetch is an entry in two tables, not a task: a session may have thousands, and waiting ones
+take no time of the event loop.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class LocalFetches:
     ) -> None:
         """Call ``deliver`` when a tensor is exposed: now, or in the thread that exposes it.
 
-        It must settle the slot. In all other cases the slot fails.
+        ``deliver`` must complete the slot or fail it. If the tensor is not exposed, this class
+        fails the slot.
         """
         wait = _Wait(owner, key, slot)
         with self._lock:
@@ -81,7 +82,7 @@ class LocalFetches:
             self._fail(wait, _session_ended())
         with self._lock:
             is_waiting = wait in self._waits.get(owner, ())
-        if not is_waiting:  # it arrived, or the session ended, before the entries were made
+        if not is_waiting:  # the tensor arrived, or the session ended, before the entries existed
             self._forget(wait)
 
     def end(self, owner: object) -> None:

@@ -1,4 +1,4 @@
-"""Work on the event loop in bounded batches, so that it does not block other tasks."""
+"""Queues that limit the number of calls per iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ H = TypeVar("H", bound=Hashable)
 
 
 class CallQueue:
-    """Queue of calls, of which each iteration of the event loop makes a bounded number."""
+    """A queue of calls; each iteration of the event loop makes at most ``per_iteration`` of
+    them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, per_iteration: int) -> None:
         self._loop: Final = loop
@@ -50,7 +51,7 @@ class CallQueue:
 
 
 class BatchedCalls:
-    """Calls for each of many items, a bounded number per iteration of the event loop.
+    """Calls a function for each of many items, at most ``per_iteration`` per iteration of the loop.
 
     Belongs to the event loop's thread.
     """
@@ -84,7 +85,7 @@ class BatchedCalls:
 
 
 class Deadlines(Generic[H]):
-    """Items with a common timeout; each iteration of the event loop expires a bounded number.
+    """Items with a common timeout; each iteration of the loop expires at most ``per_iteration``.
 
     Separate timers could all fire in one iteration. Thread-safe; ``expire`` is called with each
     item in the event loop's thread.

@@ -1,4 +1,4 @@
-"""The tensors that are being sent or lent to a peer and are not yet confirmed."""
+"""Tensors that are being sent or lent to a peer, until the peer confirms their arrival."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LENT_BYTES: Final = 2**20
 # been reused, so this is longer than an unresponsive connection stays open.
 LOAN_SECONDS: Final = 600.0
 
-# Limits of the loans of one connection; a single loan may have any size, and tensors beyond the
-# limits are sent. Lent memory counts in no session's quota, so a peer that never confirms must not
-# hold much of it.
+# Limits of the loans of one connection. A single loan may have any size; tensors beyond the limits
+# are sent instead. Lent memory counts in no session's quota, so without limits a peer that never
+# confirms could keep any amount.
 MAX_LOANS: Final = 64
 MAX_LENT_BYTES: Final = 4 * 2**30
 
@@ -49,7 +49,7 @@ class OutgoingTransfers:
     def __init__(
         self, transfers: Transfers, dialect: str, seconds: float, *, borrower: object = None
     ) -> None:
-        # Whose memory the peer can open: the peer's claim, not verified.
+        # The host whose memory the peer can open, as the peer claims; not verified.
         self._borrower = borrower
         self._transfers: Final = transfers
         self._dialect: Final = dialect

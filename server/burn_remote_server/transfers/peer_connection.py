@@ -35,7 +35,7 @@ __all__ = ["PeerConnection"]
 logger = get_logger(__name__)
 
 # Most abandoned fetches that are remembered until the peer replies. Beyond it, a peer that replies
-# late sends tensors for nothing.
+# late is not told to stop and sends tensors that nobody needs.
 MAX_ABANDONED: Final = 1024
 
 
@@ -57,7 +57,7 @@ class PeerConnection:
         self._may_borrow = may_borrow
         self._counters = counters
         self.error: TransferFailed | None = None
-        self.is_broken = False  # the connection broke, without an invalid message of the peer
+        self.is_broken = False  # the connection broke, not because of an invalid message
         self._downloads: dict[int, Download] = {}
         # Transfer ids by request, of fetches that were abandoned before the peer replied.
         self._abandoned: dict[int, bytes] = {}
@@ -124,7 +124,8 @@ class PeerConnection:
         await self.link.send(encode_frame(wanted))
 
     def _abandon(self, request: int, transfer: bytes) -> None:
-        """Remember an abandoned fetch, to tell the peer when it replies."""
+        """Remember an abandoned fetch, to confirm it (and so stop the peer) when the peer
+        replies."""
         self._abandoned[request] = transfer
         if len(self._abandoned) > MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
@@ -139,7 +140,7 @@ class PeerConnection:
         except TimeoutError:
             raise TransferFailed(f"{self.link.peer} does not accept requests") from None
         except ConnectionLost as error:
-            # Noticed here before ``receive`` did: the fetch may be tried on another connection.
+            # Detected before ``receive`` detects it. The caller may retry on another connection.
             self._break(error)
             assert self.error is not None
             raise self.error from error

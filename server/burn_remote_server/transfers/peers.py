@@ -36,7 +36,7 @@ __all__ = ["Peers"]
 # with which this one can exchange tensors at the same time.
 MAX_PEERS: Final = 256
 
-# Connections tried for one tensor; each continues where the previous one broke.
+# Connections tried for one tensor; each continues at the byte where the previous one broke.
 TRIES: Final = 5
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
@@ -58,8 +58,8 @@ class Peers:
     ) -> None:
         """Load the TLS context. Raises ``InvalidCertificate``.
 
-        ``borrows_from`` names the memory that this server can open; peers that lend it are not
-        asked for the bytes. ``memory`` counts large messages while they arrive.
+        ``borrows_from`` identifies the host whose lent memory this server can open instead of
+        receiving bytes. ``memory`` counts large messages while they arrive.
         """
         self._borrows_from: Final = borrows_from
         self._memory: Final = memory
@@ -172,7 +172,7 @@ class Peers:
         return link, signer
 
     def _hints(self, target: Address) -> dict[str, str]:
-        """Return the hints about this server for a peer."""
+        """Return the settings to send to a peer in ``Hello``."""
         # TLS detects corrupted bytes itself.
         needs_checksum = not target.secure and self._settings.transfer_checksum
         hints = {

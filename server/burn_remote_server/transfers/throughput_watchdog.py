@@ -1,7 +1,7 @@
 """Throughput watchdog: ends a fetch whose peer sends too slowly.
 
 A fetch has no time limit while its connection reaches the minimum throughput. The throughput is
-that of the connection, so tensors that share one are not penalized.
+measured per connection, so tensors that share a connection are not penalized.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["FairShare", "ThroughputSample", "watch_throughput"]
 MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 
 # How far one tensor may lag behind its fair share of the connection. The buffers of a fast network
-# can hold that much of other tensors, including abandoned ones. Beyond it, the source has forgotten
-# this tensor.
+# can hold that many bytes of other tensors, including abandoned ones. A larger lag means that the
+# source no longer sends this tensor.
 MAX_LAG_BYTES: Final = 16 * 2**20
 
 
@@ -68,7 +68,7 @@ async def watch_throughput(
 
 
 class ThroughputSample(NamedTuple):
-    """A connection's counters, for one of its tensors, at one point in time."""
+    """The counters of a connection and of one of its tensors at one point in time."""
 
     arrived: int  # bytes received on the connection
     received: int  # bytes received of the tensor

@@ -388,7 +388,7 @@ async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
 
 
 async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another() -> None:
-    """OutgoingTransfers detects it before the receiving task does."""
+    """Sending detects it before the receiving task does."""
 
     class Closed(ScriptedLink):
         async def send(self, frame: bytes) -> None:

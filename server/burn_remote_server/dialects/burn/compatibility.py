@@ -1,7 +1,9 @@
-"""The operations whose results a real Burn 0.21 server returns with another dtype than declared.
+"""Dtypes in which a real Burn 0.21 server returns results, where they differ from the declared
+ones.
 
 Burn's CPU backend gathers and selects booleans as bytes, and returns indices as 64-bit integers, as
-recorded traffic shows. Clients convert what they read, so this server does the same.
+recorded traffic shows. Burn's clients convert the data that they read, so this server returns the
+same dtypes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
 __all__ = ["AnswerDTypes"]
 
-# By kind and variant: the position of a tensor in the operation's list, and its dtype when read.
+# By kind and variant: the position of a tensor among the operation's tensors, and the dtype in
+# which it is read.
 _ANSWERED: Final[dict[tuple[str, str], tuple[int, DType]]] = {
     ("BaseBool", "Gather"): (-1, U8),
     ("BaseBool", "Select"): (-1, U8),
@@ -32,7 +35,7 @@ _MOVING: Final = frozenset({"Reshape", "SwapDims", "Permute", "Flip", "Expand", 
 
 
 class AnswerDTypes:
-    """The tensors of one session that are read with another dtype than declared."""
+    """The tensors of one session that are read in another dtype than declared."""
 
     def __init__(self) -> None:
         self._dtypes: dict[int, DType] = {}

@@ -35,13 +35,13 @@ __all__ = ["serve_data", "serve_request", "serve_response"]
 
 logger = get_logger(__name__)
 
-# Most frames in one batch for the worker. Handing a batch over costs about 40 µs; the responses to
-# its first frames wait for the whole batch.
+# Most frames in one batch for the worker. Passing a batch to the worker takes about 40 µs; replies
+# to its first frames wait for the whole batch.
 MAX_BATCH_FRAMES: Final = 256
-# A batch with this many bytes takes no more frames: all are decoded in one turn of the event loop,
-# and a frame of 512 KiB may take 20 ms.
+# A batch of this many bytes gets no further frames: all are decoded in one iteration of the event
+# loop, and a frame of 512 KiB may take 20 ms.
 FULL_BATCH_BYTES: Final = 64 * 1024
-# Messages sent in one turn of the event loop, about 0.6 ms.
+# Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
 # Larger messages are sent in fragments of this size. asyncio copies what the socket does not accept
 # at once, so this bounds the copy for a slow reader. The Rust client accepts fragments.
@@ -61,8 +61,7 @@ async def serve_request(
 ) -> None:
     """Execute the tasks that a client sends on ``/request`` until it disconnects.
 
-    ``address`` is the one that the client uses for this server.
-    """
+    ``address`` is the address at which the client reached this server."""
     joined = await _join(link, device, sessions, "/request", token, address)
     if joined is None:
         return
@@ -150,7 +149,7 @@ async def _end_with(session: BurnSession) -> None:
 
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
-    # One message carries a whole tensor, so the bound is the session's quota.
+    # One message contains a whole tensor, so the session's quota is the size limit.
     link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
@@ -192,7 +191,7 @@ def _decoded(frames: Sequence[bytes], expected: OperationPredictor) -> Iterator[
         try:
             yield from decode_tasks(frame, recognize)
         except ProtocolViolation as error:
-            # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+            # The traceback would keep decoded parts of the frame alive, up to 15 MiB.
             yield Unreadable(error.with_traceback(None))
 
 
@@ -216,7 +215,7 @@ async def _send_replies(link: AsyncLink, session: BurnSession) -> None:
         while frames:
             sent += 1
             if sent % SENT_AT_ONCE == 0:
-                await asyncio.sleep(0)  # sending does not wait while the client reads as fast
+                await asyncio.sleep(0)  # sending does not yield if the client reads fast enough
             frame = frames.popleft()
             session.session.counters.client_sent_bytes += await _send(link, frame)
             session.outbox.taken(frame)

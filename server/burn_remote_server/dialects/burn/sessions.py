@@ -45,7 +45,7 @@ MAX_UNREPORTED: Final = 64
 
 
 class BurnOutbox:
-    """Queue of response frames in Burn's dialect. The engine appends, the pump takes."""
+    """The queue of reply frames in Burn's dialect. The engine appends, the pump takes."""
 
     def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
@@ -146,7 +146,8 @@ class BurnSession:
         self.outbox: Final = outbox
         self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = AnswerDTypes()
-        # Set when there may be frames to send (wake), or room to read on (progress).
+        # ``wake`` is set when there may be frames to send, ``progress`` when there may be room to
+        # read on.
         self.wake: Final = asyncio.Event()
         self.progress: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
@@ -186,7 +187,7 @@ class BurnSessions:
     ) -> BurnSession:
         """Return the session of a new socket; its first socket opens the session.
 
-        ``address`` is the one that the client uses for this server.
+        ``address`` is the address at which the client reached this server.
 
         Raises ``ProtocolViolation`` if the session already has this socket, ``HandshakeRefused`` if
         the server has too many sessions or if the other socket has a different token.
@@ -196,7 +197,7 @@ class BurnSessions:
         if found is None:
             settings = device.host.settings.limited(grant.limits)
             outbox = BurnOutbox(device, settings.session_bytes(device.backend.memory_bytes()))
-            # Client-chosen ids can collide, so the server draws its own id as well.
+            # Ids chosen by clients can collide, so the server also draws its own id.
             session = device.open_session(
                 device.host.draw_session_id(grant), outbox, burn_domain(address), grant
             )

@@ -1,6 +1,7 @@
 """Execution of a Burn session's tasks.
 
-Burn's client waits for ever if its socket closes, so a failed session keeps answering.
+Burn's client waits for ever if its socket closes, so a failed session stays open and replies to
+every request with the error.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ BurnTask = Task | Operation | Unreadable
 class TaskRunner:
     """Executes the tasks of a Burn session.
 
-    After an error that would end a native session, this one frees its tensors and answers every
-    later request with the reason.
+    After an error that would end a native session, it frees the tensors and replies to every later
+    request with that error.
     """
 
     def __init__(self, engine: Engine, interpreter: Interpreter, outbox: Outbox) -> None:

@@ -1,8 +1,8 @@
 """Native sessions, each with the connection that serves it or the lease that keeps it alive.
 
 The state machine is in ``protocol/…/session_states.py``; this module performs its actions.
-Everything here runs on the event loop. Taking a session over from another connection never waits,
-so concurrent resumes happen one after the other, and the last one wins.
+Everything here runs on the event loop. A resume never waits, so concurrent resumes happen one after
+the other, and the last one wins.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from burn_remote_server.execution.sessions import Session
 
 __all__ = ["Attachment", "Attachments"]
 
-# Limits of the replay window. A client acknowledges every few frames; one that never does would
-# keep arrays alive here that it dropped long ago.
+# Limits of the replay window. Clients acknowledge every few frames. Without limits, a client that
+# never does would keep dropped arrays alive.
 MAX_UNACKNOWLEDGED_BYTES: Final = 2**30
 MAX_UNACKNOWLEDGED_FRAMES: Final = 65_536
 
@@ -107,10 +107,10 @@ class Attachment:
             self._lease = None
 
     def _close_link(self) -> None:
-        """Stop the connection that serves the session; its handler closes the link."""
+        """Cancel the connection that serves the session; its handler closes the link."""
         self.session.notify = _ignore
         if self._writer is not None:
-            # Immediately: a frame that it took later would be sent only on the old link.
+            # Immediately, because the writer would send further frames only on the old link.
             self._writer.stop()
             self._writer = None
         if self._connection is not None and self._connection is not asyncio.current_task():
@@ -170,7 +170,7 @@ class Attachments:
         session is unknown, belongs to another client, or cannot be resumed.
         """
         attachment = self._attachments.get(resume.session)
-        # The same error for all three cases, so that a client that guesses ids learns nothing.
+        # One error for all cases, so that a client that guesses ids learns nothing.
         if (
             attachment is None
             or not hmac.compare_digest(attachment.session.secret, resume.secret)

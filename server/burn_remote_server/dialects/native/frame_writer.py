@@ -14,7 +14,7 @@ from burn_remote_server.execution.sessions import Session
 
 __all__ = ["SENT_AT_ONCE", "FrameWriter"]
 
-# Frames sent in one turn of the event loop, about 0.6 ms. A resumed session may send 65,536.
+# Frames sent in one iteration of the event loop, about 0.6 ms. A resumed session may send 65,536.
 SENT_AT_ONCE: Final = 64
 
 
@@ -77,7 +77,7 @@ class FrameWriter:
         while not self._stopped and (self._acknowledgement is not None or len(self._outbox)):
             sent += 1
             if sent % SENT_AT_ONCE == 0:
-                # OutgoingTransfers does not wait while the peer reads as fast.
+                # Sending does not yield if the peer reads fast enough.
                 await asyncio.sleep(0)
                 continue  # another connection may serve the session now
             if self._acknowledgement is not None:

@@ -63,7 +63,7 @@ def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:
 async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """Refuse a ``Hello`` and close the connection. Never raises.
 
-    After corrupted bytes no reason is sent: the client retries when the connection closes.
+    If the frame was corrupted, it closes without a reason, so that the client retries.
     """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return

@@ -31,7 +31,7 @@ def native_routes() -> Mapping[str, Route]:
     def serve_transfer(
         link: AsyncLink, device: Device, _token: str | None, _address: str
     ) -> Awaitable[None]:
-        # A peer that stops responding during a fetch would keep the exposed tensor in memory.
+        # Detects a peer that stops responding: its fetch would keep the exposed tensor in memory.
         link.keep_alive(device.host.settings.heartbeat_seconds)
         return serve_peer(link, device.host)
 

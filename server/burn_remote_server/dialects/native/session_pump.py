@@ -214,7 +214,8 @@ class _Connection:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _beat(self) -> None:
-        """Send a frame each interval; its checksum reveals whether an earlier frame was lost."""
+        """Send a frame each interval, so that its checksum soon reveals the loss of an earlier
+        frame."""
         while True:
             await asyncio.sleep(self._host.settings.heartbeat_seconds)
             self._writer.acknowledge(self._attachment.acknowledgement())
@@ -236,7 +237,7 @@ class _Connection:
                 await self._finish()
                 raise message.error
             self._take(message, len(frame))
-            del frame, message  # do not keep them alive during the waits below
+            del frame, message  # free their memory before the waits below
             if attachment.owes_acknowledgement:
                 writer.acknowledge(attachment.acknowledgement())
             while (
