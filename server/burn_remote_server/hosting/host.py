@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from burn_remote_protocol.errors import (
     HandshakeRefused,
     OperationFailed,
+    QuotaExceeded,
     TransferFailed,
     UsageError,
 )
@@ -225,14 +227,16 @@ class Host:
 
         Cached memory expires when it is not reused.
         """
-        self._expire_transfers()
-        for sending in self.outgoing_transfers:
-            sending.expire()
-        for device in self.devices:
-            device.backend.expire_memory()
-            device.backend.examine()
-        if not self.draining.is_set():
-            self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
+        try:
+            self._expire_transfers()
+            for sending in self.outgoing_transfers:
+                sending.expire()
+            for device in self.devices:
+                device.backend.expire_memory()
+                device.backend.examine()
+        finally:  # also after an unexpected error, which the event loop logs
+            if not self.draining.is_set():
+                self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
 
     def _expire_transfers(self) -> None:
         """Free expired exposes, a bounded number in each iteration of the event loop."""
@@ -352,22 +356,41 @@ class Host:
     async def exposed(self, key: tuple[str, bytes | int]) -> Exposed:
         """Wait until a tensor is exposed.
 
-        Raises ``TransferFailed`` after the configured time.
+        If the caller is cancelled, the tensor remains exposed, so that its peer can fetch it over
+        another connection. Raises ``TransferFailed`` after the configured time.
         """
         future: asyncio.Future[Exposed] = self._loop.create_future()
 
         def arrive(exposed: Exposed) -> None:
-            self._loop.call_soon_threadsafe(_deliver, future, exposed)
+            self._loop.call_soon_threadsafe(deliver, exposed)
+
+        def deliver(exposed: Exposed) -> None:
+            if future.done():
+                self._expose_again(key, exposed)
+            else:
+                future.set_result(exposed)
 
         ticket = self.transfers.fetch(key, arrive)
         self._waiting.add(future)
         try:
             return await future
+        except asyncio.CancelledError:
+            # The result may have come before this task could continue with it.
+            if not future.cancelled() and future.exception() is None:
+                self._expose_again(key, future.result())
+            raise
         finally:
             self._waiting.discard(future)
             self.transfers.forget(key, ticket)
 
-
-def _deliver(future: asyncio.Future[Any], exposed: Exposed) -> None:
-    if not future.done():
-        future.set_result(exposed)
+    def _expose_again(self, key: tuple[str, bytes | int], exposed: Exposed) -> None:
+        """Expose a tensor that was fetched by nobody: the fetch had ended in the meantime."""
+        with contextlib.suppress(QuotaExceeded):
+            self.transfers.expose(
+                key,
+                exposed,
+                owner=self,
+                count=1,
+                expires_seconds=self.settings.fetch_timeout_seconds,
+                is_secret=False,
+            )

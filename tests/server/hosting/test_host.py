@@ -1,32 +1,316 @@
-"""The periodic work of a process for all of its sessions."""
+"""What one process does for all of its sessions: ids, fetches, counters and periodic work."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32
+from burn_remote_protocol.errors import (
+    HandshakeRefused,
+    OperationFailed,
+    QuotaExceeded,
+    TransferFailed,
+)
+from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.admission import NOBODY, Grant
+from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.hosting.host import Host
+from burn_remote_server.execution.exposed import Exposed
+from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.hosting import host as module
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
+from support.engines import RecordingOutbox
+from support.native_clients import PATIENCE_SECONDS, turns, until
+
+KEY = ("native", b"t" * 32)
+SPEC = TensorSpec((4,), F32)
+ARRAY = np.arange(4, dtype=np.float32)
 
 
 class Watched(NumpyBackend):
-    """A backend that counts the calls of ``expire_memory``."""
+    """A backend that counts the calls of ``expire_memory``, some of which raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors: int = 0) -> None:
         super().__init__()
         self.asked = 0
-        self.again = asyncio.Event()
+        self._errors = errors
 
     def expire_memory(self) -> None:
         super().expire_memory()
         self.asked += 1
-        if self.asked > 1:
-            self.again.set()
+        if self.asked <= self._errors:
+            raise RuntimeError("a defect of the backend")
 
 
-async def test_unused_memory_is_returned_periodically() -> None:
+class Poor(NumpyBackend):
+    """A backend that has no memory for tensors of other devices."""
+
+    def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
+        raise MemoryError
+
+
+@contextlib.asynccontextmanager
+async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
+    async with asyncio.timeout(2 * PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(**settings), [*backends] or [NumpyBackend()], tasks)
+        try:
+            yield host
+        finally:
+            host.draining.set()
+
+
+def expose(host: Host, array: Any = ARRAY, spec: TensorSpec = SPEC, *, device: int = 0) -> None:
+    exposed = Exposed(array, spec, host.devices[device].backend)
+    host.transfers.expose(KEY, exposed, owner=host, count=1, expires_seconds=60)
+
+
+async def within_patience(waited: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await waited
+
+
+# -- periodic work --------------------------------------------------------------------------------
+
+
+async def test_unused_memory_is_returned_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_EVERY_SECONDS", 0.001)
     backend = Watched()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        host = Host(Settings(), [backend], tasks)
-        await backend.again.wait()
-        host.draining.set()
+    async with hosting(backend):
+        await until(lambda: backend.asked > 2)
+
+
+async def test_periodic_work_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_EVERY_SECONDS", 0.001)
+    backend = Watched(errors=0)
+    reported: list[Any] = []
+    async with hosting(backend):
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        backend._errors = backend.asked + 2
+        await until(lambda: backend.asked > backend._errors)
+    assert [str(error) for error in reported] == ["a defect of the backend"] * 2
+
+
+async def test_expired_exposes_are_freed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_EVERY_SECONDS", 0.001)
+    async with hosting() as host:
+        exposed = Exposed(ARRAY, SPEC, host.devices[0].backend)
+        host.transfers.expose(KEY, exposed, owner=host, count=1, expires_seconds=0.001)
+        await until(lambda: len(host.transfers) == 0)
+        assert host.total().transfers_expired == 1
+
+
+# -- sessions -------------------------------------------------------------------------------------
+
+
+async def test_a_token_may_open_only_so_many_sessions_and_others_are_not_affected() -> None:
+    async with hosting() as host:
+        alice = Grant("alice", {"max_sessions": 1})
+        device = host.devices[0]
+        session = device.open_session(
+            host.draw_session_id(alice), RecordingOutbox(), NATIVE_TRANSFERS, alice
+        )
+        with pytest.raises(HandshakeRefused, match="'alice': 1 are open, 1 are allowed"):
+            host.draw_session_id(alice)
+        host.draw_session_id(Grant("bob", {"max_sessions": 1}))
+        host.end_session(session)
+        host.draw_session_id(alice)
+
+
+async def test_all_tokens_together_may_open_only_so_many_sessions() -> None:
+    async with hosting(max_sessions=2) as host:
+        for _ in range(2):
+            host.devices[0].open_session(
+                host.draw_session_id(NOBODY), RecordingOutbox(), NATIVE_TRANSFERS
+            )
+        with pytest.raises(HandshakeRefused, match="2 open sessions"):
+            host.draw_session_id(NOBODY)
+
+
+async def test_the_limits_of_a_token_are_those_of_its_session() -> None:
+    async with hosting() as host:
+        grant = Grant("alice", {"max_session_tensors": 1})
+        outbox = RecordingOutbox()
+        session = host.devices[0].open_session(1, outbox, NATIVE_TRANSFERS, grant)
+        quota = session.interpreter.quota
+        quota.take(16, 1)
+        with pytest.raises(QuotaExceeded):
+            quota.take(16, 1)
+
+
+async def test_what_a_session_counted_stays_in_the_totals_when_it_ends() -> None:
+    async with hosting() as host:
+        session = host.devices[0].open_session(1, RecordingOutbox(), NATIVE_TRANSFERS)
+        session.counters.batches = 3
+        assert host.total().batches == 3
+        host.end_session(session)
+        total = host.total()
+        assert (total.batches, total.sessions_opened, total.sessions_closed) == (3, 1, 1)
+        assert (total.tensors, total.tensor_bytes, len(host.sessions)) == (0, 0, 0)
+
+
+# -- fetches from this process --------------------------------------------------------------------
+
+
+async def test_a_fetch_from_an_own_address_is_handed_over_without_a_connection() -> None:
+    async with hosting(port=3001) as host:
+        expose(host)
+        slot, owner = InFlight(SPEC), RecordingOutbox()
+        host.open_fetches(owner)
+        task = Fetch(KEY[1], "ws://127.0.0.1:3001/", 1, SPEC)
+        host.start_fetch(owner, host.devices[0].backend, task, slot)
+        assert slot.array() is ARRAY
+
+
+async def test_a_fetch_from_another_device_of_the_process_is_copied_in_a_thread() -> None:
+    async with hosting(NumpyBackend(), NumpyBackend(), port=3001) as host:
+        assert host.is_own("ws://127.0.0.1:3001/1")
+        assert not host.is_own("ws://127.0.0.1:3001/2")
+        assert not host.is_own("ws://127.0.0.2:3001")
+        expose(host, device=1)
+        slot, owner = InFlight(SPEC), RecordingOutbox()
+        host.open_fetches(owner)
+        task = Fetch(KEY[1], "ws://127.0.0.1:3001/1", 1, SPEC)
+        host.start_fetch(owner, host.devices[0].backend, task, slot)
+        await until(slot.arrived)
+        assert np.array_equal(slot.array(), ARRAY)
+
+
+async def test_the_end_of_a_session_fails_the_fetches_that_it_waits_for() -> None:
+    async with hosting(port=3001) as host:
+        slot, owner = InFlight(SPEC), RecordingOutbox()
+        host.open_fetches(owner)
+        task = Fetch(KEY[1], "ws://127.0.0.1:3001", 1, SPEC)
+        host.start_fetch(owner, host.devices[0].backend, task, slot)
+        host.end_fetches(owner)
+        await until(slot.arrived)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            slot.array()
+        late = InFlight(SPEC)
+        host.start_fetch(owner, host.devices[0].backend, task, late)
+        with pytest.raises(TransferFailed, match="the session ended"):
+            late.array()
+
+
+async def test_a_server_that_stops_fails_all_fetches_at_once() -> None:
+    async with hosting(port=3001) as host:
+        slots = [InFlight(SPEC) for _ in range(300)]
+        owner = RecordingOutbox()
+        host.open_fetches(owner)
+        task = Fetch(KEY[1], "ws://127.0.0.1:3001", 1, SPEC)
+        for slot in slots:
+            host.start_fetch(owner, host.devices[0].backend, task, slot)
+        host.close_fetches()
+        assert all(slot.arrived() for slot in slots)
+
+
+def handed_over(exposed: Exposed, spec: TensorSpec | None, backend: Backend) -> Any:
+    slot = InFlight(spec)
+    hand_over(exposed, Fetch(KEY[1], "ws://source:1", 1, spec), slot, backend)
+    return slot.array()
+
+
+def test_a_tensor_is_handed_over_only_with_the_expected_spec() -> None:
+    backend = NumpyBackend()
+    exposed = Exposed(ARRAY, SPEC, backend)
+    assert handed_over(exposed, SPEC, backend) is ARRAY
+    assert handed_over(exposed, None, backend) is ARRAY
+    for wrong in (TensorSpec((2, 2), F32), TensorSpec((4,), I32)):
+        with pytest.raises(TransferFailed, match="the source exposed"):
+            handed_over(exposed, wrong, backend)
+
+
+def test_all_bool_dtypes_are_equal_to_a_fetch() -> None:
+    backend = NumpyBackend()
+    exposed = Exposed(np.zeros(4, np.bool_), TensorSpec((4,), BOOL), backend)
+    assert handed_over(exposed, TensorSpec((4,), BOOL_U8), backend) is exposed.array
+
+
+def test_the_failure_of_an_exposed_tensor_is_that_of_the_fetched_one() -> None:
+    backend = NumpyBackend()
+    failure = OperationFailed("it failed before", operation="Matmul")
+    with pytest.raises(OperationFailed, match="it failed before"):
+        handed_over(Exposed(None, SPEC, backend, failure), SPEC, backend)
+
+
+def test_a_device_without_memory_fails_the_fetch() -> None:
+    exposed = Exposed(ARRAY, SPEC, NumpyBackend())
+    with pytest.raises(TransferFailed, match="no memory"):
+        handed_over(exposed, SPEC, Poor())
+
+
+# -- fetches of peers -----------------------------------------------------------------------------
+
+
+async def test_a_peer_gets_a_tensor_that_was_exposed_before_or_after_it_asked() -> None:
+    async with hosting() as host:
+        expose(host)
+        assert (await within_patience(host.exposed(KEY))).array is ARRAY
+        waiting = asyncio.create_task(host.exposed(KEY))
+        await turns(2)
+        expose(host)
+        assert (await within_patience(waiting)).array is ARRAY
+        assert len(host.transfers) == 0
+
+
+async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
+    async with hosting(fetch_timeout_seconds=0.01) as host:
+        with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync the source"):
+            await within_patience(host.exposed(KEY))
+        expose(host)
+        assert len(host.transfers) == 1  # the fetch that was given up took nothing
+
+
+@pytest.mark.parametrize("is_exposed_first", [True, False])
+async def test_a_tensor_for_a_peer_that_breaks_off_can_be_fetched_again(
+    is_exposed_first: bool,
+) -> None:
+    """Cancel a fetch after each number of turns, until it has got its tensor."""
+    async with hosting() as host:
+        count, is_over = 0, False
+        while not is_over:
+            if is_exposed_first:
+                expose(host)
+            fetching = asyncio.create_task(host.exposed(KEY))
+            if not is_exposed_first:
+                await turns(2)
+                expose(host)
+            await turns(count)
+            is_over = fetching.done()
+            fetching.cancel()
+            await asyncio.wait([fetching])
+            assert fetching.cancelled() != is_over
+            if not is_over:
+                await turns(2)
+                assert (await within_patience(host.exposed(KEY))).array is ARRAY
+            assert len(host.transfers) == 0
+            count += 1
+        assert count > 1
+
+
+# -- reloading ------------------------------------------------------------------------------------
+
+
+async def test_tokens_that_cannot_be_read_leave_the_old_ones_valid(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("alice alice-has-this-token-1\n")
+    tokens.chmod(0o600)
+    async with hosting(token_file=tokens) as host:
+        assert host.access.admit("alice-has-this-token-1").name == "alice"
+        tokens.write_text("alice short\n")
+        host.reload()
+        assert host.access.admit("alice-has-this-token-1").name == "alice"
+        tokens.write_text("bob bob-has-this-other-one\n")
+        host.reload()
+        assert host.access.admit("bob-has-this-other-one").name == "bob"
+        with pytest.raises(HandshakeRefused):
+            host.access.admit("alice-has-this-token-1")

@@ -45,12 +45,23 @@ class Borrower(NumpyBackend):
         self.write(upload, 0, BYTES)
 
 
+class Counting(NumpyBackend):
+    """A backend that counts the tensors that it allocates."""
+
+    allocated = 0
+
+    def empty(self, spec: TensorSpec) -> Any:
+        self.allocated += 1
+        return super().empty(spec)
+
+
 @given(st.lists(st.integers(0, 99), max_size=6), st.integers(0, 6))
 def test_a_tensor_arrives_in_any_chunks_also_over_two_connections(
     cuts: list[int], broken_after: int
 ) -> None:
     async def run() -> None:
-        download = Download(NumpyBackend(), SPEC)
+        backend = Counting()
+        download = Download(backend, SPEC)
         download.begin(SPEC)
         bounds = [0, *sorted(cuts), 100]
         for number, (start, stop) in enumerate(pairwise(bounds)):
@@ -63,6 +74,7 @@ def test_a_tensor_arrives_in_any_chunks_also_over_two_connections(
             assert not download.done.done()
             download.write(chunk(start, stop))
         assert elements(download) == BYTES
+        assert backend.allocated == 1
 
     asyncio.run(run())
 
@@ -111,13 +123,6 @@ async def test_a_second_reply_is_a_violation_also_after_chunks() -> None:
 
 
 async def test_another_spec_than_expected_allocates_nothing() -> None:
-    class Counting(NumpyBackend):
-        allocated = 0
-
-        def empty(self, spec: TensorSpec) -> Any:
-            self.allocated += 1
-            return super().empty(spec)
-
     backend = Counting()
     download = Download(backend, SPEC)
     with pytest.raises(TransferFailed, match="the source exposed"):

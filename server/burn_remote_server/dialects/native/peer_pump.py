@@ -60,7 +60,6 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         counters.peer_sent_bytes += size
 
     writer = FrameWriter(link, outbox, sent)
-    await link.send(encode_frame(_peer_welcome(host, version)))
     sending = OutgoingTransfers(
         host.transfers,
         "native",
@@ -69,6 +68,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
     )
     host.outgoing_transfers.add(sending)
     try:
+        await link.send(encode_frame(_peer_welcome(host, version)))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
             tasks.create_task(_close_when_draining(host, sending))

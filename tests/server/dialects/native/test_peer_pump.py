@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import pytest
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import BurnRemoteError, DeviceLost
+from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, ProtocolViolation
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.messages import Closing, FetchRequest, Hello, Reply
 from burn_remote_protocol.peer_proofs import peer_key
@@ -22,6 +23,7 @@ from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.memory_links import async_memory_pair
+from support.native_clients import turns
 from support.scripted import ScriptedLink
 
 ID = b"t" * 32
@@ -54,6 +56,61 @@ async def test_a_fetch_from_a_lost_device_fails_and_does_not_delay_shutdown() ->
         host.sessions_ended.set()
         await serving
         assert len(host.transfers) == 0
+
+
+async def test_a_peer_that_leaves_after_its_hello_is_no_error() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        near, far = async_memory_pair()
+        await near.send(encode_frame(Hello(VERSIONS)))
+        await near.close()
+        await serve_peer(far, host)
+        assert not host.outgoing_transfers
+        host.draining.set()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [encode_frame(Hello(VERSIONS)), encode_frame(Reply(1, None)), b"", b"\x99"],
+    ids=["Hello", "Reply", "empty", "unknown"],
+)
+async def test_a_peer_that_violates_the_protocol_is_told_and_its_tensors_are_exposed_again(
+    frame: bytes,
+) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
+        host.transfers.expose(("native", ID), exposed, owner=host, count=1, expires_seconds=60)
+        link = ScriptedLink(map(encode_frame, [Hello(VERSIONS), FetchRequest(1, ID, 0)]))
+        serving = asyncio.create_task(serve_peer(link, host))
+        await link.wait_sent(3)  # the welcome, the reply and its chunk
+        assert len(host.transfers) == 0
+        link.say([frame])
+        await serving
+        closing = decode_frame(link.sent[-1])
+        assert isinstance(closing, Closing)
+        assert isinstance(closing.error, ProtocolViolation)
+        assert link.closed_with[0] == 1008
+        assert len(host.transfers) == 1
+        host.draining.set()
+
+
+async def test_a_confirmed_tensor_is_sent_once_and_a_stopping_server_then_leaves() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
+        host.transfers.expose(("native", ID), exposed, owner=host, count=1, expires_seconds=60)
+        link = ScriptedLink(map(encode_frame, [Hello(VERSIONS), FetchRequest(1, ID, 0)]))
+        serving = asyncio.create_task(serve_peer(link, host))
+        await link.wait_sent(3)
+        host.sessions_ended.set()
+        await turns(5)
+        assert not serving.done()  # the peer has not confirmed the tensor
+        link.say([encode_frame(FetchRequest(1, ID, SPEC.nbytes))])
+        await serving
+        assert len(host.transfers) == 0
+        assert host.counters.peer_sent_bytes > SPEC.nbytes
+        host.draining.set()
 
 
 async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
