@@ -1,4 +1,4 @@
-"""Rules of style that a program can check, for the protocol package and its tests."""
+"""Style rules that can be checked automatically, for the protocol package and its tests."""
 
 from __future__ import annotations
 

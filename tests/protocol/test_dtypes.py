@@ -1,4 +1,4 @@
-"""The element types: they are Burn's, and each is one object."""
+"""The dtypes are those of Burn, and each is a single object."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
         {"Bool": ["U8"]}, {"Bool": None}, {"F32": None}, {"Bool": "U8", "QFloat": []},
     ],
 )  # fmt: skip
-def test_what_is_no_dtype_is_refused(wire: Any) -> None:
+def test_invalid_dtypes_are_refused_by_the_decoder(wire: Any) -> None:
     with pytest.raises(ProtocolViolation):
         DType.from_wire(wire)
 
@@ -140,7 +140,7 @@ def test_a_scheme_of_other_fields_is_refused(wire: Any) -> None:
         QuantScheme.from_wire(wire)
 
 
-def test_a_map_is_no_scheme_even_when_its_names_would_make_one() -> None:
+def test_a_map_is_refused_as_a_scheme_even_with_the_right_names() -> None:
     wire = dict.fromkeys(("Q8S", "F32", "Native", "Tensor", "Symmetric"))
 
     with pytest.raises(ProtocolViolation):

@@ -49,7 +49,7 @@ def test_an_error_arrives_as_it_was_sent(kind: type[BurnRemoteError]) -> None:
     assert str(arrived) == "no room"
 
 
-def test_a_failed_operation_arrives_with_all_that_is_known_of_it() -> None:
+def test_a_failed_operation_arrives_with_all_its_fields() -> None:
     sent = OutOfMemory("no room", operation="Numeric.Add", shapes="float32[2]", tensor=7)
 
     arrived = error_from_wire(error_to_wire(sent))
@@ -59,7 +59,7 @@ def test_a_failed_operation_arrives_with_all_that_is_known_of_it() -> None:
     assert str(arrived) == "Numeric.Add(float32[2]) failed: no room"
 
 
-def test_a_failed_operation_says_where_it_was_issued() -> None:
+def test_the_text_of_a_failed_operation_has_the_line_that_issued_it() -> None:
     error = OperationFailed("no room", operation="Numeric.Add", location="train.py:31")
 
     assert str(error) == "Numeric.Add() failed: no room (issued at train.py:31)"
@@ -72,7 +72,7 @@ def test_an_exceeded_limit_arrives_as_a_violation_with_its_text() -> None:
     assert str(arrived) == "rank: seen 40,000, allowed 32"
 
 
-def test_what_exceeds_a_limit_beyond_reading_is_measured() -> None:
+def test_huge_integers_over_a_limit_are_shown_by_their_length() -> None:
     error = LimitExceeded("elements", seen=10**400, allowed=32)
     assert str(error) == "elements: seen <1,329-bit integer>, allowed 32"
     assert str(LimitExceeded("elements", seen=10**5000, allowed=32))
@@ -90,12 +90,12 @@ def test_an_unknown_code_arrives_as_a_failed_operation() -> None:
         ["operation_failed", "text", "", "", "7"], ["operation_failed", "text", "", "", True],
     ],
 )  # fmt: skip
-def test_what_is_no_error_is_refused(wire: Any) -> None:
+def test_invalid_errors_are_refused(wire: Any) -> None:
     with pytest.raises(ProtocolViolation, match="expected an encoded error"):
         error_from_wire(wire)
 
 
-def test_errors_can_be_caught_as_what_python_calls_them() -> None:
+def test_errors_can_be_caught_as_pythons_own_classes() -> None:
     assert issubclass(ShapeMismatch, ValueError)
     assert issubclass(SessionLost, ConnectionLost)
     assert issubclass(ConnectionLost, ConnectionError)

@@ -1,4 +1,4 @@
-"""Identifiers of transfers: random ones differ from those that Burn's client counts up."""
+"""Transfer ids: random ones are distinct from the small numbers that Burn's client uses."""
 
 from __future__ import annotations
 

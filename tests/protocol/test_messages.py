@@ -53,7 +53,7 @@ def test_a_secret_is_not_shown(message: object) -> None:
     assert SECRET not in repr(message)
 
 
-def test_what_a_message_need_not_say_has_a_default() -> None:
+def test_optional_fields_of_messages_have_defaults() -> None:
     assert dataclasses.astuple(Hello((1,))) == ((1,), None, None, "", {})
     assert FetchRequest(1, b"t") == FetchRequest(1, b"t", 0, b"")
     assert Welcome(1, 2, b"", 0.0, {}, {}, "").received == 0

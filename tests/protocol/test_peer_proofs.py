@@ -1,4 +1,4 @@
-"""A proof holds for one key, one role and one connection, and for nothing else."""
+"""A proof is valid only for one key, one role and one connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_proof_is_the_hmac_that_the_specification_writes_out() -> None:
     assert source_proof(KEY, AGREED) == expected.digest()
 
 
-def test_a_proof_of_one_role_is_none_of_the_other() -> None:
+def test_a_proof_for_one_role_is_invalid_for_the_other() -> None:
     assert find_key([KEY], AGREED, source_proof(KEY, AGREED)) is None
     assert find_key([KEY], AGREED, target_proof(KEY, AGREED)) == KEY
 
@@ -58,7 +58,7 @@ def test_a_proof_holds_for_no_other_transcript(changed: dict[str, object]) -> No
     assert source_proof(KEY, other) != source_proof(KEY, AGREED)
 
 
-def test_every_key_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_key_is_compared_even_after_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     really_compare = hmac.compare_digest
 

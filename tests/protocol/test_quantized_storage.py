@@ -54,7 +54,7 @@ def test_there_is_a_scale_per_tensor_or_block(
         ((0,), scheme("Q2S", packed=True), (4, 4)),
     ],
 )
-def test_values_travel_a_byte_each_or_packed_into_words(
+def test_values_are_sent_one_per_byte_or_packed_into_words(
     shape: Shape, of: QuantScheme, expected: tuple[int, ...]
 ) -> None:
     assert byte_lengths(shape, of) == expected

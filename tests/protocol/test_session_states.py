@@ -1,4 +1,4 @@
-"""Each frame arrives once and in order, however breaks, resumes, acknowledgements and ends mix."""
+"""Each frame arrives once and in order, in any sequence of breaks, resumes and acknowledgements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENT, SERVER = 0, 1
 
 
 class End:
-    """What both ends do with their ``SessionEnd``: the I/O of a client or a server, on fakes."""
+    """One end of a session: a ``SessionEnd`` and the I/O of a client or server, on fake links."""
 
     def __init__(self, role: Role, side: int) -> None:
         self.side = side
@@ -47,7 +47,7 @@ class End:
         return self.numbers.get(id(pair), 0)
 
     def send(self) -> None:
-        """Send a session frame that carries the count of what has arrived, as a batch does."""
+        """Send a session frame with the count of received frames, as a batch has."""
         frame = ("frame", self.sent, self.end.take_received())
         self.sent += 1
         self.end.window.append(frame, 1)
@@ -65,7 +65,7 @@ class End:
             self.pass_on(frame)
 
     def take(self, pair: BufferedPair, frame: Any) -> None:
-        """Handle a frame of the session, from whatever link."""
+        """Handle a frame of the session from any link."""
         number = self.number(pair)
         kind, payload, received = frame
         if kind == "frame" and not self.end.receive(number):
@@ -76,7 +76,7 @@ class End:
 
 
 class Sessions(RuleBasedStateMachine):
-    """A client and a server of one session, and every link that there has been between them."""
+    """A client and a server of one session, and all their links so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(at_client=st.booleans(), late=st.integers(0, 3))
     def acknowledges_late(self, at_client: bool, late: int) -> None:
-        """An acknowledgement that was written before others were sent."""
+        """Deliver an acknowledgement that was written before later ones."""
         end = self.client if at_client else self.server
         end.pass_on(("acknowledged", 0, max(0, end.end.received - late)))
 
@@ -150,7 +150,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.client.end.state is State.DETACHED)
     @rule()
     def client_resumes(self) -> None:
-        """Any attempt before it was given up; what it sent may still arrive."""
+        """Start a resume and abandon an earlier attempt, whose frames may still arrive."""
         if self.attempt is not None:
             self.attempt.close(CLIENT)
         self.attempt = BufferedPair()
@@ -242,7 +242,7 @@ class Sessions(RuleBasedStateMachine):
     def server_finishes(self) -> None:
         self.server_perform(self.server.end.fire(Event.FINISHED))
 
-    # -- what holds ---------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------
 
     @invariant()
     def each_frame_arrives_once_and_in_order(self) -> None:
@@ -262,7 +262,7 @@ class Sessions(RuleBasedStateMachine):
             assert sender.end.window.acknowledged <= receiver.end.received
 
     def teardown(self) -> None:
-        """On a healthy network a living session resumes by itself and completes."""
+        """Check that an open session resumes and completes on a healthy network."""
         for _ in range(8):
             self.settle()
             if self.client.end.state is State.DETACHED:
@@ -307,7 +307,7 @@ def test_every_event_either_has_a_row_or_is_refused(state: State, event: Event) 
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("state", [state for state in State if state is not State.ENDED])
-def test_every_way_into_the_end_frees_the_session_once(role: Role, state: State) -> None:
+def test_every_transition_to_the_end_frees_the_session_once(role: Role, state: State) -> None:
     for (before, event), transition in TRANSITIONS.items():
         if before is state and transition.state is State.ENDED:
             end: SessionEnd[int] = SessionEnd(role)
@@ -382,9 +382,7 @@ def test_the_end_of_an_older_link_does_not_detach_the_session_from_a_newer_one()
     assert end.state is State.ATTACHED
 
 
-def test_a_frame_that_never_gets_through_ends_the_session_after_a_bounded_number_of_resumes() -> (
-    None
-):
+def test_a_frame_that_never_arrives_ends_the_session_after_a_bounded_number_of_resumes() -> None:
     end = resumable(sent=1, acknowledged=0)
     for _ in range(MAX_FRUITLESS_RESUMES):
         end.resumed(0)

@@ -35,12 +35,12 @@ def test_a_spec_counts_its_elements_and_bytes(shape: tuple[int, ...], size: int)
     assert TensorSpec(shape, BOOL_U32).nbytes == 4 * size
 
 
-def test_a_spec_is_read_at_a_glance() -> None:
+def test_a_spec_is_shown_as_dtype_and_shape() -> None:
     assert str(TensorSpec((2, 3), F32)) == "float32[2, 3]"
     assert str(TensorSpec((), I64)) == "int64[]"
 
 
-def test_data_without_its_elements_is_a_spec() -> None:
+def test_data_has_the_spec_of_its_tensor() -> None:
     assert TensorData(bytes(8), (2,), F32).spec == TensorSpec((2,), F32)
 
 
@@ -60,7 +60,7 @@ def test_golden_shapes_are_allowed() -> None:
 @pytest.mark.parametrize(
     "dims", [None, 5, "23", b"\x02", {2: 3}, [True], [2.0], ["2"], [-1], [[2]]]
 )
-def test_what_is_no_shape_is_refused(dims: Any) -> None:
+def test_invalid_shapes_are_refused(dims: Any) -> None:
     with pytest.raises(ProtocolViolation):
         checked_shape(dims)
 

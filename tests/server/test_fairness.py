@@ -1,4 +1,4 @@
-"""Sessions share the event loop fairly, measured in work done meanwhile, not in time."""
+"""Sessions share the event loop fairly; the tests count work, not time."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class SlowBackend(NumpyBackend):
             deliver(DeviceLost(LOST))
 
 
-async def test_a_read_and_a_sync_that_wait_are_answered_and_the_session_drains() -> None:
+async def test_waiting_reads_and_syncs_fail_and_the_session_drains() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         backend = SlowBackend()
         host = Host(Settings(), [backend], tasks)
@@ -112,7 +112,7 @@ async def test_a_read_and_a_sync_that_wait_are_answered_and_the_session_drains()
         assert isinstance(closing.error, SessionLost)
 
 
-async def test_a_device_that_is_lost_while_nobody_uses_it_is_found(
+async def test_the_loss_of_an_idle_device_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class AskedBackend(NumpyBackend):

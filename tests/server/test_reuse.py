@@ -119,7 +119,7 @@ def test_of_two_inputs_the_one_that_is_dropped_next_gives_its_memory(
     ],
     ids=["the array", "a view", "a view of a view", "bytes being sent"],
 )
-def test_memory_that_something_else_shows_is_left_alone(hold: Callable[[Array], Any]) -> None:
+def test_memory_with_another_reference_is_not_reused(hold: Callable[[Array], Any]) -> None:
     session = Session()
     held = hold(session.array(1))
 
@@ -129,14 +129,14 @@ def test_memory_that_something_else_shows_is_left_alone(hold: Callable[[Array], 
     assert (np.asarray(held).view(np.float32) == 1).all()
 
 
-def test_a_tensor_used_twice_in_an_operation_is_left_alone() -> None:
+def test_a_tensor_used_twice_in_an_operation_is_not_reused() -> None:
     session = Session()
 
     assert session.run(last_use(addition(), 0, 1), 1, 1, 3) != session.first
     assert (session.array(3) == 2).all()
 
 
-def test_the_same_array_under_a_second_id_is_left_alone() -> None:
+def test_an_array_under_two_ids_is_not_reused() -> None:
     session = Session()
     session.interpreter.tensors.store(4, session.array(1))
 
@@ -144,7 +144,7 @@ def test_the_same_array_under_a_second_id_is_left_alone() -> None:
     assert (session.array(4) == 1).all()
 
 
-def test_views_and_windows_on_bytes_are_no_memory_of_their_own() -> None:
+def test_views_and_arrays_over_bytes_are_not_reused() -> None:
     backend = NumpyBackend()
     array = fresh()
 
@@ -211,7 +211,7 @@ def test_numbers_fill_a_mask_in_the_tensor_or_in_another_array() -> None:
     np.testing.assert_array_equal(other, array)
 
 
-def test_kernels_that_compute_in_another_dtype_take_no_array_for_their_result() -> None:
+def test_kernels_that_compute_in_another_dtype_do_not_reuse_memory() -> None:
     session = NumpyBackend().open_session()
     low = spec_of(np.zeros(SIZE, np.float16))
 
@@ -280,7 +280,7 @@ def test_a_drop_after_another_task_is_not_the_next_one(tasks: list[Any]) -> None
     assert dropped_next([(0, 1, 3), *tasks], 0) == ()
 
 
-def test_a_chain_of_operations_holds_no_more_than_its_ends() -> None:
+def test_a_chain_of_operations_holds_only_its_input_and_its_result() -> None:
     array = np.random.default_rng(0).standard_normal(4 * 2**20, np.float32)
     with br.LocalDevice() as device:
         x = br.tensor(array, device=device)

@@ -29,7 +29,7 @@ def is_supported(signature: Signature) -> bool:
     return True
 
 
-def test_only_what_is_impossible_is_unsupported() -> None:
+def test_only_variants_marked_as_impossible_are_unsupported() -> None:
     supported: dict[Row, bool] = {}
     for line in golden("OperationIr"):
         signature = decode_operation(line.tuples).signature
@@ -43,5 +43,5 @@ def test_only_what_is_impossible_is_unsupported() -> None:
     assert unsupported == set(IMPOSSIBLE)
 
 
-def test_what_is_impossible_says_why() -> None:
+def test_impossible_variants_give_the_reason() -> None:
     assert all(len(reason.split()) > 5 for reason in IMPOSSIBLE.values())

@@ -1,4 +1,4 @@
-"""Bounded unpacking: the two forms, and what is refused."""
+"""Bounded unpacking in both forms, and the values that it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_frozen_form_is_hashable() -> None:
     hash(frozen)
 
 
-def test_the_other_form_has_lists_and_dictionaries() -> None:
+def test_the_plain_form_has_lists_and_dictionaries() -> None:
     assert unpack_lists(memoryview(msgpack.packb(VALUE))) == VALUE
     assert unpack_lists(msgpack.packb({1: 2})) == {1: 2}
 
@@ -35,11 +35,11 @@ def test_the_other_form_has_lists_and_dictionaries() -> None:
     "body",
     [
         b"",
-        b"\xc1",  # a byte that MessagePack never uses
+        b"\xc1",  # a byte that MessagePack does not use
         b"\x01\x02",  # two values
-        b"\x92\x01",  # an array that ends early
-        b"\xdc" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # an array that claims too much
-        b"\xde" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # a map that does
+        b"\x92\x01",  # a truncated array
+        b"\xdc" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # an array with too large a count
+        b"\xde" + (MAX_LIST_LENGTH + 1).to_bytes(2, "big"),  # a map with too large a count
         b"\x91" * 2000 + b"\x01",  # nested too deeply
         b"\xa1\xff",  # text that is not UTF-8
     ],
@@ -75,16 +75,16 @@ def test_a_small_value_is_unpacked_whole() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        msgpack.packb([2, LARGE, "rest"]),  # not where a buffer is expected
+        msgpack.packb([2, LARGE, "rest"]),  # not at the position of the buffer
         msgpack.packb([1, [LARGE], "rest"]),
-        msgpack.packb([1, LARGE, LARGE]),  # more than one
-        msgpack.packb([1, LARGE, "rest"])[:-10],  # claims more than there is
+        msgpack.packb([1, LARGE, LARGE]),  # two buffers
+        msgpack.packb([1, LARGE, "rest"])[:-10],  # a truncated buffer
         msgpack.packb([1, *[[None] * 4000] * 200]),
         b"\x93\x01\xc6" + bytes(MAX_VALUE_BYTES + 1),
     ],
     ids=["elsewhere", "within", "two", "short", "lists", "empty"],
 )
-def test_a_large_value_without_one_buffer_that_explains_it_is_never_unpacked(
+def test_a_large_message_without_exactly_one_large_buffer_is_never_unpacked(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacked: list[int] = []

@@ -31,7 +31,7 @@ SPEC = TensorSpec((2, 3), F32)
 
 
 def written(tasks: tuple[Any, ...], identity: Any) -> bytes:
-    """Encode what was decoded."""
+    """Encode decoded tasks."""
     position, (stream,) = identity
     full: list[Task] = [Execute(one) if isinstance(one, Operation) else one for one in tasks]
     return encode_tasks(full, request_id(position, stream))
@@ -52,7 +52,7 @@ def test_sockets_open_and_close_with_the_session(one: Golden) -> None:
 
 
 @pytest.mark.parametrize("one", golden("ConnectionId"), ids=lambda one: one.name)
-def test_position_and_stream_make_one_integer(one: Golden) -> None:
+def test_position_and_stream_are_packed_into_one_integer(one: Golden) -> None:
     position, (stream,) = one.lists
     assert encode_identity(request_id(position, stream)) == one.payload
     assert decode_tasks(encode_tasks([Sync(0)], request_id(position, stream))) == (
@@ -81,7 +81,7 @@ def test_a_drop_is_written_without_shape_and_dtype() -> None:
     assert operation.tensors == (2**40,)
 
 
-def test_a_fetch_does_not_say_what_it_fetches() -> None:
+def test_a_fetch_has_no_shape_and_dtype() -> None:
     (fetch,) = decode_tasks(encode_tasks([Fetch(1, "ws://a:1", 5, None)], 0))
     assert fetch == Fetch(1, "ws://a:1", 5, None)
 
@@ -115,13 +115,13 @@ def test_a_fetch_does_not_say_what_it_fetches() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_task_is_refused(wire: Any) -> None:
+def test_invalid_tasks_are_refused(wire: Any) -> None:
     with pytest.raises(ProtocolViolation):
         decode_tasks(msgpack.packb(wire))
 
 
 @pytest.mark.parametrize("one", TASKS[::23], ids=lambda one: one.name)
-def test_a_frame_that_is_cut_short_is_refused(one: Golden) -> None:
+def test_a_truncated_frame_is_refused(one: Golden) -> None:
     for length in range(len(one.payload)):
         with pytest.raises(ProtocolViolation):
             decode_tasks(one.payload[:length])
@@ -139,7 +139,7 @@ def test_a_large_upload_is_read_without_a_copy_of_its_elements() -> None:
     assert upload.data.bytes.obj is frame
 
 
-def test_a_large_frame_that_is_no_upload_is_refused() -> None:
+def test_a_large_frame_that_is_not_an_upload_is_refused() -> None:
     lists = b"\xdd" + (4096).to_bytes(4, "big") + b"\x91\xc0" * 4096
     frame = b"\x81\xa7Compute\xdc" + (100).to_bytes(2, "big") + lists * 100
     with pytest.raises(LimitExceeded, match="819,"):

@@ -1,4 +1,4 @@
-"""Operations are recognized by their bytes exactly where decoding them in full gives the same."""
+"""Operations recognized by their bytes equal those that full decoding gives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_recorded_operations_are_recognized(recording: str) -> None:
 
 @pytest.mark.parametrize("one", OPERATIONS[::29], ids=lambda one: one.name)
 @given(data=st.data(), position=IDS, stream=IDS)
-def test_a_template_writes_what_is_recognized(
+def test_a_template_encodes_the_operations_that_it_recognizes(
     one: Golden, data: st.DataObject, position: int, stream: int
 ) -> None:
     signature, tensors = decoded(one.payload)
@@ -91,7 +91,7 @@ def test_a_number_that_looks_like_a_tensor_stays_a_number() -> None:
 
 
 @given(frame=st.binary(max_size=60), cut=st.integers(0, 100))
-def test_what_is_malformed_is_not_recognized(frame: bytes, cut: int) -> None:
+def test_malformed_frames_are_not_recognized(frame: bytes, cut: int) -> None:
     assert recognize_operation(frame) is None
     changed = OPERATIONS[0].payload[:cut] + frame
     found = recognize_operation(changed)

@@ -1,4 +1,4 @@
-"""Answers to clients and tensors for other servers have the bytes of the real crates."""
+"""Responses to clients and tensors for other servers have the bytes of the real crates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUESTS = [one for one in golden("DataServiceMessage") if "Request" in one.name
 
 
 @pytest.mark.parametrize("one", ANSWERS, ids=lambda one: one.name)
-def test_an_answer_is_written_as_it_was_read(one: Golden) -> None:
+def test_a_response_is_encoded_to_the_bytes_it_was_decoded_from(one: Golden) -> None:
     answer = decode_reply(one.payload)
     assert b"".join(encode_reply(answer, is_sync="Sync" in one.name)) == one.payload
 
@@ -45,19 +45,19 @@ def test_an_error_of_either_kind_has_its_reason() -> None:
             assert error.reason == "boom"
 
 
-def test_an_error_is_told_in_full() -> None:
+def test_an_error_is_encoded_with_all_its_fields() -> None:
     error = OutOfMemory("no room", operation="Numeric.Add", shapes="float32[2]")
     answer = decode_reply(b"".join(encode_reply(BurnReply(5, error))))
     assert str(answer.value) == str(error)
 
 
 @pytest.mark.parametrize("one", TENSORS, ids=lambda one: one.name)
-def test_a_tensor_for_a_peer_is_written_as_it_was_read(one: Golden) -> None:
+def test_a_tensor_for_a_peer_is_encoded_to_the_bytes_it_was_decoded_from(one: Golden) -> None:
     assert b"".join(encode_data(decode_data(one.payload))) == one.payload
 
 
 @pytest.mark.parametrize("one", REQUESTS, ids=lambda one: one.name)
-def test_a_peers_request_is_written_as_it_was_read(one: Golden) -> None:
+def test_a_peers_request_is_encoded_to_the_bytes_it_was_decoded_from(one: Golden) -> None:
     assert encode_data_request(decode_data_request(one.payload)) == one.payload
 
 
@@ -68,14 +68,14 @@ def test_elements_are_not_copied() -> None:
     assert decode_data(b"".join(pieces)).bytes[0] == 7
 
 
-def test_more_than_messagepack_can_say_is_refused() -> None:
-    # Memory that is never touched takes no room.
+def test_more_bytes_than_messagepack_can_represent_are_refused() -> None:
+    # Memory pages that are never touched are not allocated.
     with mmap.mmap(-1, 2**32) as huge, pytest.raises(LimitExceeded):
         encode_data(TensorData(memoryview(huge), (2**30,), F32))
 
 
 @pytest.mark.parametrize("one", [*ANSWERS[::5], *TENSORS[::5]], ids=lambda one: one.name)
-def test_what_is_cut_short_is_refused(one: Golden) -> None:
+def test_truncated_messages_are_refused(one: Golden) -> None:
     decode = decode_data if one in TENSORS else decode_reply
     for length in range(min(len(one.payload), 200)):
         with pytest.raises(ProtocolViolation):

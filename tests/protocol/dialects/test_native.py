@@ -96,7 +96,7 @@ FRAMES = [
 
 
 def same(a: Any, b: Any) -> bool:
-    """Compare messages; errors compare by what they say."""
+    """Compare messages; errors are compared by their texts."""
     if isinstance(a, BurnRemoteError):
         return isinstance(b, type(a)) and error_to_wire(a) == error_to_wire(b)
     return bool(a == b)
@@ -181,7 +181,7 @@ def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
         (b"\x0e" + msgpack.packb([bytes(33)]), "a proof has 32 bytes, not 33 bytes"),
     ],
 )
-def test_a_frame_that_is_none_is_refused_with_what_is_wrong(frame: bytes, says: str) -> None:
+def test_an_invalid_frame_is_refused_with_the_reason(frame: bytes, says: str) -> None:
     with pytest.raises(ProtocolViolation, match=says):
         native.decode_frame(frame)
 
@@ -223,23 +223,23 @@ def test_a_message_does_not_show_its_secrets(message: object) -> None:
     "task",
     [(-99, 1), (-6,), (-6, 1, 2, 3), (-3, 5), (-3, (-1,)), ("x",), (), (-8, 2**64), (-11, 1)],
 )
-def test_a_task_that_is_none_is_refused(task: Any) -> None:
+def test_an_invalid_task_is_refused(task: Any) -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_task(task)
 
 
 @pytest.mark.parametrize("dims", [[-1], [2**63, 2**63], [2**31] * 3, [1] * 40, ["2"], [True]])
-def test_an_absurd_shape_is_refused(dims: list[Any]) -> None:
+def test_an_invalid_shape_is_refused(dims: list[Any]) -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_task((-6, 1, 2, (tuple(dims), "F32")))
 
 
-def test_a_list_may_not_be_longer_than_the_limit_whatever_it_claims() -> None:
+def test_a_list_longer_than_the_limit_is_refused_from_its_header() -> None:
     with pytest.raises(ProtocolViolation, match="not MessagePack"):
         native.decode_frame(b"\x02\x92\x00\xdd\xff\xff\xff\xff")
 
 
-def test_a_nesting_bomb_is_refused() -> None:
+def test_a_deeply_nested_value_is_refused() -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_frame(b"\x02\x92\x00" + b"\x91" * 100_000)
     nested = b"\x02\x92\x00\x91" + b"\x91" * 900 + b"\xc0"
@@ -248,7 +248,7 @@ def test_a_nesting_bomb_is_refused() -> None:
         native.decode_task(batch.tasks[0])
 
 
-def test_bytes_that_disagree_with_shape_and_dtype_are_refused() -> None:
+def test_bytes_that_do_not_match_shape_and_dtype_are_refused() -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_task((-4, 1, (b"123", (2, 3), "F32")))
 
@@ -293,17 +293,17 @@ def test_a_chunk_may_carry_the_checksum_of_its_bytes() -> None:
     data = memoryview(b"payload")
     frame = native.chunk_head(7, 5, data) + data
     assert frame[1] == 1
-    # The published XXH3 of nothing is 2d06800538d394c2.
+    # The published XXH3 hash of no bytes is 2d06800538d394c2.
     assert native.chunk_head(7, 5, memoryview(b""))[4:8] == bytes.fromhex("38d394c2")
     assert bytes(native.decode_frame(frame).data) == b"payload"
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())
-def test_a_chunk_with_a_checksum_and_any_bit_turned_is_refused(
+def test_a_checksummed_chunk_with_a_flipped_bit_is_refused(
     data: bytes, draw: st.DataObject
 ) -> None:
     frame = bytearray(native.chunk_head(7, 5, memoryview(data)) + data)
-    # From the checksum on, leaving out the ids, which the receiver checks against what it expects.
+    # Bits from the checksum on. The ids before it are checked by the receiver.
     position = draw.draw(st.sampled_from([*range(4, 8), *range(24, len(frame))]))
     frame[position] ^= 1 << draw.draw(st.integers(0, 7))
     with pytest.raises(ProtocolViolation, match="garbled"):
@@ -324,7 +324,7 @@ def test_a_frame_larger_than_any_message_is_refused_before_it_is_unpacked() -> N
         native.decode_frame(frame)
 
 
-def test_a_number_in_place_of_a_secret_is_refused_and_no_memory_taken_for_it() -> None:
+def test_a_number_in_place_of_a_secret_is_refused_without_allocating_memory() -> None:
     body = [1, 2, 2**62, 60.0, {}, {}, "ws://a:1", 3]
     with pytest.raises(ProtocolViolation, match="at most 64 bytes"):
         native.decode_frame(b"\x04" + msgpack.packb(body))

@@ -48,12 +48,12 @@ TRANSFER, NONCE, PROOF = b"t" * 32, b"n" * 32, b"p" * 32
 
 
 def bin8(data: bytes) -> str:
-    """Bytes in MessagePack's form for up to 255."""
+    """Return the hexadecimal MessagePack encoding of up to 255 bytes."""
     return f"c4{len(data):02x}{data.hex()}"
 
 
 def fixstr(text: str) -> str:
-    """Text in MessagePack's form for up to 31 bytes."""
+    """Return the hexadecimal MessagePack encoding of a text of up to 31 bytes."""
     return f"{0xA0 | len(text):02x}{text.encode().hex()}"
 
 
@@ -102,14 +102,14 @@ def test_the_frames_that_hold_secrets_are_marked_so() -> None:
 
 
 @pytest.mark.parametrize("make", [Refused, Closing])
-def test_an_error_is_written_as_its_code_and_its_text(make: Any) -> None:
+def test_an_error_is_encoded_as_its_code_and_text(make: Any) -> None:
     frame = native.encode_frame(make(ClosedDevice("over")))
     body = msgpack.unpackb(frame[1:])
     assert body[:2] == ["closed_device", "over"]
     assert str(native.decode_frame(frame).error) == "over"
 
 
-def test_a_failure_must_be_one_of_an_operation() -> None:
+def test_a_failure_message_must_contain_an_operation_failure() -> None:
     body = [[1], error_to_wire(ConnectionLost("why"))]
     with pytest.raises(ProtocolViolation, match="an operation cannot fail with 'connection_lost'"):
         native.decode_frame(b"\x08" + msgpack.packb(body))
@@ -161,18 +161,18 @@ def test_a_message_with_one_part_replaced_is_refused_or_read(data: st.DataObject
 
 
 @pytest.mark.parametrize("versions", [[], [1] * 65, [-1], [65_536], ["1"], 1, None])
-def test_versions_that_are_none_are_refused(versions: Any) -> None:
+def test_invalid_versions_are_refused(versions: Any) -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_frame(b"\x01" + msgpack.packb([versions, None, None, "", {}]))
 
 
 @pytest.mark.parametrize("settings", [[], None, "a", 1])
-def test_settings_that_are_no_map_are_refused(settings: Any) -> None:
+def test_settings_that_are_not_a_map_are_refused(settings: Any) -> None:
     with pytest.raises(ProtocolViolation, match="settings are a map"):
         native.decode_frame(b"\x01" + msgpack.packb([[1], None, None, "", settings]))
 
 
 @pytest.mark.parametrize("value", [[1, 9, None], [1, 0, -1], [1, 0, "a"], [1, 2, "a"], [1, 3, 5]])
-def test_a_reply_with_another_value_than_its_mark_says_is_refused(value: list[Any]) -> None:
+def test_a_reply_whose_value_does_not_match_its_type_mark_is_refused(value: list[Any]) -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_frame(b"\x06" + msgpack.packb(value))

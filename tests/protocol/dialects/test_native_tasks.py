@@ -80,7 +80,7 @@ def test_a_task_has_the_bytes_of_the_specification(task: Any, written: str) -> N
 
 
 @pytest.mark.parametrize("line", golden("OperationIr")[::97], ids=lambda line: line.name)
-def test_an_operation_in_full_is_burns_own_value(line: Any) -> None:
+def test_an_unnumbered_operation_is_encoded_as_in_burn(line: Any) -> None:
     operation = decode_operation(line.tuples)
     encoded = b"\x92\xfe" + line.payload
     assert encode_task(Execute(operation)) == encoded
@@ -95,7 +95,7 @@ def test_a_definition_is_a_number_and_an_operation_of_any_tensors(line: Any) -> 
     assert decode_task(unpack_frozen(encode_task(defined))) == defined
 
 
-def test_every_task_can_be_written() -> None:
+def test_every_task_can_be_encoded() -> None:
     assert set(_ENCODE_TASK) == set(get_args(Task))
 
 
@@ -115,7 +115,7 @@ def test_a_number_outside_of_the_table_of_signatures_is_refused(number: Any) -> 
 
 
 @pytest.mark.parametrize("transfer", [0, 5, 2**32, True, b"short", "t" * 32, None, -1])
-def test_a_transfer_id_that_anybody_could_guess_is_refused(transfer: Any) -> None:
+def test_a_guessable_transfer_id_is_refused(transfer: Any) -> None:
     for task in [
         (-11, 5, ((2, 3), "F32"), 2, transfer, 30.0),
         (-12, transfer, "ws://a", 6, ((2, 3), "F32")),
@@ -139,12 +139,12 @@ def test_a_large_number_may_be_a_transfer_id() -> None:
         (-8, 2**64), (-9, 1, "F33"), (-10, 1), (-11, 1), (-12, 1),
     ],
 )  # fmt: skip
-def test_what_is_no_task_is_refused(task: Any) -> None:
+def test_invalid_tasks_are_refused(task: Any) -> None:
     with pytest.raises(ProtocolViolation):
         decode_task(task)
 
 
-def test_a_tensor_of_too_many_elements_is_refused_before_memory_is_taken_for_it() -> None:
+def test_a_tensor_of_too_many_elements_is_refused_before_memory_is_allocated() -> None:
     with pytest.raises(LimitExceeded):
         decode_task((-5, 1, ((2**40, 2**40), "F32"), 2**62))
 

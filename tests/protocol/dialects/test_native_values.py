@@ -1,4 +1,4 @@
-"""Values of the native dialect: each is accepted within its bounds and refused outside of them."""
+"""Values of the native dialect are accepted within their bounds and refused outside of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_error_for_bytes_of_a_wrong_length_does_not_repeat_them() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_huge_value_is_not_repeated_whole() -> None:
+def test_errors_do_not_repeat_a_huge_value() -> None:
     for read in (count, transfer_id, memory_handle, seconds, text):
         with pytest.raises(ProtocolViolation) as caught:
             read(b"x" * 1_000_000 if read is not transfer_id else "x" * 1_000_000)
@@ -111,7 +111,7 @@ def test_every_spec_is_read_as_it_was_written(shape: list[int], dtype: Any) -> N
 
 
 @pytest.mark.parametrize("dims", [[-1], [True], ["2"], [1.0], [1] * 40])
-def test_a_shape_that_is_none_is_refused(dims: list[Any]) -> None:
+def test_an_invalid_shape_in_a_spec_is_refused(dims: list[Any]) -> None:
     with pytest.raises(ProtocolViolation):
         spec_from_wire([dims, "F32"])
 

@@ -1,4 +1,4 @@
-"""What is expected is recognized as what is searched for, and nothing else is taken for it."""
+"""Predicted operations are recognized as by a search, and no others match the prediction."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def frame(signature: Signature, ids: list[int], position: int = 0, stream: int =
 
 
 def never(_: bytes) -> None:
-    raise AssertionError("was searched for")
+    raise AssertionError("a search was made")
 
 
 @pytest.mark.parametrize("recording", recordings())
-def test_recorded_sessions_are_recognized_as_without_expectations(recording: str) -> None:
+def test_recorded_sessions_are_decoded_alike_with_and_without_prediction(recording: str) -> None:
     for session in sessions(recording):
         expected = OperationPredictor()
         frames = [each["payload"] for each in session["frames"] if each["dir"] == "c2s"]
@@ -57,7 +57,9 @@ def test_numbers_of_any_length_are_read(rows: list[tuple[int, ...]]) -> None:
         assert seen == Operation(signature, (first, second, third))
 
 
-def test_a_program_that_repeats_itself_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_operations_are_recognized_without_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     signatures = [add(2), add(3, 4), add(5)]
     expected = OperationPredictor()
     for number in range(2):
@@ -70,7 +72,7 @@ def test_a_program_that_repeats_itself_is_not_searched(monkeypatch: pytest.Monke
             assert expected.recognize(written) == Operation(signature, (number,) * 3)
 
 
-def test_what_differs_in_one_bit_is_not_taken_for_what_is_expected() -> None:
+def test_a_frame_that_differs_in_one_bit_does_not_match_the_prediction() -> None:
     signature = add(2)
     written = frame(signature, [300, 301, 302], 5000, 70_000)
     expected = OperationPredictor()
@@ -84,14 +86,14 @@ def test_what_differs_in_one_bit_is_not_taken_for_what_is_expected() -> None:
         expected.recognize(written)
 
 
-def test_what_is_no_operation_is_left_to_others() -> None:
+def test_frames_without_an_operation_are_not_predicted() -> None:
     expected = OperationPredictor()
     expected.recognize(frame(add(2), [1, 2, 3]))
     for other in (b"", b"\x81", random.Random(0).randbytes(100), bytes(10_000)):
         assert expected.recognize(other) is None
 
 
-def test_a_peer_that_never_repeats_itself_fills_no_memory() -> None:
+def test_predictions_for_a_client_that_never_repeats_itself_are_bounded() -> None:
     expected = OperationPredictor()
     for number in range(LAYOUTS_KEPT + 10):
         expected.recognize(frame(add(1 + number), [1, 2, 3]))

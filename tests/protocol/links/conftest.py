@@ -1,4 +1,4 @@
-"""Every test of links that runs on an event loop runs on each kind of loop."""
+"""Fixtures: each asynchronous test of links runs on every kind of event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses that people type: how they are read, refused and shown."""
+"""Addresses that users type are parsed, refused with advice, and shown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_address_is_written_as_it_is_read(text: str) -> None:
     assert str(parse_address(text)) == text
 
 
-def test_a_route_goes_below_the_prefix() -> None:
+def test_a_route_is_appended_to_the_path_prefix() -> None:
     assert str(parse_address("ws://gpu-box/1").joined("/session")) == "ws://gpu-box:3000/1/session"
     assert str(parse_address("ws://gpu-box").joined("")) == "ws://gpu-box:3000"
 

@@ -1,4 +1,4 @@
-"""A frame that was garbled, lost, repeated or reordered ends a checked link; no bit is trusted."""
+"""A garbled, lost, repeated or reordered frame ends a checked link."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_frames_arrive_as_they_were_sent(frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"x", bytes(range(200))], ids=len)
-def test_every_flipped_bit_is_found(frame: bytes) -> None:
+def test_every_flipped_bit_is_detected(frame: bytes) -> None:
     sealed = Checks().seal(frame)
     for position in range(8 * len(sealed)):
         garbled = bytearray(sealed)
@@ -65,7 +65,7 @@ def test_a_flipped_bit_does_not_turn_the_checksums_off() -> None:
 
 
 @pytest.mark.parametrize("order", [(1,), (0, 0), (0, 2)], ids=["lost", "repeated", "reordered"])
-def test_a_frame_out_of_order_is_found(order: tuple[int, ...]) -> None:
+def test_a_frame_out_of_order_is_detected(order: tuple[int, ...]) -> None:
     sender, receiver = Checks(), Checks()
     sealed = [sender.seal(b"frame") for _ in range(3)]
     with pytest.raises(GarbledBytes):
@@ -116,7 +116,7 @@ class TestCheckedLink(BlockingLinkConformance):
             far.receive()
 
 
-def test_what_a_checked_link_delivers_is_what_was_sent() -> None:
+def test_a_checked_link_delivers_the_sent_frames() -> None:
     plain, _ = memory_pair()
     assert CheckedLink(plain).detects_corruption
 

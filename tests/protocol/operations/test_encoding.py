@@ -22,7 +22,7 @@ def named(name: str) -> Golden:
 
 
 def add(first: Any = 1, *, dims: Any = (2, 3), status: Any = "ReadOnly", dtype: Any = "F32") -> Any:
-    """An addition as MessagePack unpacks it, with one thing in it changed."""
+    """Return an addition as MessagePack unpacks it, with one part changed."""
     lhs = ((first,), (dims,), status, dtype)
     rhs, out = (((2,), ((2, 3),), "ReadOnly", "F32"), ((3,), ((2, 3),), "NotInit", "F32"))
     return (("NumericFloat", ("F32", (("Add", (lhs, rhs, out)),))),)
@@ -160,7 +160,7 @@ def test_scalars_of_equal_value_keep_their_variant() -> None:
         ({"Custom": [5, [], []]}, "Custom, field id: expected text, saw 5"),
     ],
 )
-def test_what_is_no_operation_is_refused_with_what_was_expected(wire: Any, text: str) -> None:
+def test_invalid_operations_are_refused_with_what_was_expected(wire: Any, text: str) -> None:
     with pytest.raises(ProtocolViolation) as caught:
         decode_operation(wire)
 
@@ -175,12 +175,12 @@ def test_an_unknown_dtype_beside_the_variant_is_refused() -> None:
 
 
 @pytest.mark.parametrize("status", ["NotInit", "Lost", None, 1, ()])
-def test_an_input_that_is_not_there_yet_is_refused(status: Any) -> None:
+def test_an_uninitialized_input_is_refused(status: Any) -> None:
     with pytest.raises(ProtocolViolation, match="field lhs: expected a tensor"):
         decode_operation(add(status=status))
 
 
-def test_an_output_that_is_there_already_is_refused() -> None:
+def test_an_initialized_output_is_refused() -> None:
     wire = named("Init/0").lists
     wire["Init"][0][2] = "ReadOnly"
 
@@ -211,7 +211,7 @@ def test_the_known_signatures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(encoding._SIGNATURES) <= 8
 
 
-def test_a_signature_that_takes_much_memory_is_not_kept() -> None:
+def test_a_large_signature_is_not_cached() -> None:
     wire = named("BaseFloat/Cat/0").lists
     values = wire["BaseFloat"]["Cat"]
     values[0] = values[0][:1] * 1000

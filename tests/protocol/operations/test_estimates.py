@@ -57,7 +57,7 @@ def call(*inputs: Any, out: TensorSpec, **parameters: Any) -> Call:
         (estimates.MATMUL, call(f32(100, 1, 1), f32(100, 1, 1), out=f32(100, 1, 1)), 50_100, 0),
     ],
 )
-def test_an_estimate_is_what_was_counted(
+def test_an_estimate_matches_the_count_by_hand(
     estimate: Estimates, of: Call, cost: int, workspace: int
 ) -> None:
     assert estimated(estimate, of) == (cost, workspace)

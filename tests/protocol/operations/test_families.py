@@ -68,11 +68,13 @@ class TestEveryFamily:
         seen = {str(operation.signature.row) for _, operation in written(module)}
         assert seen == set(map(str, module.ROWS))
 
-    def test_burns_operations_are_written_as_they_were_read(self, module: ModuleType) -> None:
+    def test_burns_operations_are_encoded_to_the_bytes_they_were_decoded_from(
+        self, module: ModuleType
+    ) -> None:
         for line, operation in written(module):
             assert msgpack.packb(encode_operation(operation)) == line.payload, line.name
 
-    def test_each_row_has_outputs_that_its_rule_makes(self, module: ModuleType) -> None:
+    def test_the_rule_of_each_row_infers_its_outputs(self, module: ModuleType) -> None:
         for row in module.ROWS:
             outputs = [field for field in row.fields if field.role is Role.OUTPUT]
             assert outputs or row is session.DROP
@@ -120,7 +122,7 @@ def test_burns_clients_declared_what_the_rules_infer(recording: str) -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, Row) else "",
 )
-def test_a_row_makes_what_its_definition_says(
+def test_a_rows_outputs_match_its_definition(
     row: Row, inputs: list[Any], requested: list[Any], parameters: Any, outputs: list[Any]
 ) -> None:
     assert [*made(row, *inputs, requested=tuple(requested), **parameters)] == outputs
@@ -138,7 +140,7 @@ def test_indices_may_be_of_either_integer_type() -> None:
         assert made(base.SELECT, f32(5, 4), indices, dim=0) == (f32(2, 4),)
 
 
-def test_an_operation_that_nobody_can_carry_out_says_why() -> None:
+def test_an_unsupported_operation_gives_the_reason() -> None:
     assert set(session.IMPOSSIBLE) == {session.ALL_REDUCE}
     assert all(session.IMPOSSIBLE.values())
 

@@ -1,4 +1,4 @@
-"""Codecs of tensors, options, lists and structs: both directions, and what each refuses."""
+"""Codecs of tensors, options, lists and structs: encoding, decoding and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CASES: list[tuple[FieldCodec, Any, Any, list[int]]] = [
 
 
 @pytest.mark.parametrize(("codec", "sent", "argument", "ids"), CASES)
-def test_what_a_codec_reads_it_writes_again(
+def test_a_codec_encodes_what_it_decodes(
     codec: FieldCodec, sent: Any, argument: Any, ids: list[int]
 ) -> None:
     found: list[int] = []
@@ -61,7 +61,7 @@ def test_what_a_codec_reads_it_writes_again(
 
 
 @pytest.mark.parametrize(("codec", "sent", "argument", "ids"), CASES)
-def test_the_same_is_read_from_tuples(
+def test_tuples_are_decoded_like_lists(
     codec: FieldCodec, sent: Any, argument: Any, ids: list[int]
 ) -> None:
     def frozen(value: Any) -> Any:
@@ -73,7 +73,7 @@ def test_the_same_is_read_from_tuples(
 
 
 @pytest.mark.parametrize(("codec", "sent", "argument", "ids"), CASES)
-def test_stripping_takes_the_ids_out_and_leaves_the_rest(
+def test_stripping_removes_only_the_ids(
     codec: FieldCodec, sent: Any, argument: Any, ids: list[int]
 ) -> None:
     found: list[int] = []
@@ -111,7 +111,7 @@ def replaced(sent: Any, ids: list[int]) -> Any:
         (OPTIONS, [3, 1], "true or false"),
     ],
 )
-def test_what_a_codec_cannot_read_is_refused_with_what_it_expected(
+def test_values_that_a_codec_cannot_decode_are_refused_with_what_it_expected(
     codec: FieldCodec, sent: Any, says: str
 ) -> None:
     with pytest.raises(ProtocolViolation, match=says):
@@ -126,13 +126,13 @@ def test_a_list_is_refused_by_its_length_before_its_items_are_read() -> None:
 
 
 @pytest.mark.parametrize("sent", [5, "ab", None, [7], [5, [[2]], "ReadOnly", "F32"], wire(True)])
-def test_what_is_no_tensor_cannot_be_stripped(sent: Any) -> None:
+def test_values_other_than_tensors_cannot_be_stripped(sent: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         INPUT.strip(sent, [])
 
 
 @pytest.mark.parametrize("codec", [ListCodec(INPUT, 0, 4, "x"), WrappedCodec(INPUT, "x")])
-def test_what_is_no_list_cannot_be_stripped(codec: FieldCodec) -> None:
+def test_values_other_than_lists_cannot_be_stripped(codec: FieldCodec) -> None:
     with pytest.raises((TypeError, ValueError)):
         codec.strip("ab", [])
 

@@ -1,4 +1,4 @@
-"""The fields of operations: what each codec reads, writes and refuses."""
+"""The fields of operations: decoding, encoding and refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tensor(identifier: int, status: str = "ReadOnly") -> list[Any]:
         (options("x", usize("a"), boolean("b")), [5, False], (5, False), []),
     ],
 )
-def test_a_field_writes_what_it_reads(field: Field, wire: Any, argument: Any, ids: Any) -> None:
+def test_a_field_encodes_what_it_decodes(field: Field, wire: Any, argument: Any, ids: Any) -> None:
     packed = msgpack.packb(wire)
     for form in (wire, msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)):
         tensors: list[int] = []
@@ -114,7 +114,7 @@ def test_a_field_writes_what_it_reads(field: Field, wire: Any, argument: Any, id
         (options("x", usize("a"), boolean("b")), [[5], [5, 5], [5, True, 1], None, {}]),
     ],
 )
-def test_a_field_refuses_what_it_cannot_be(field: Field, wires: list[Any]) -> None:
+def test_a_field_refuses_invalid_values(field: Field, wires: list[Any]) -> None:
     for wire in wires:
         with pytest.raises(ProtocolViolation):
             field.codec.decode(wire, [])
@@ -130,7 +130,7 @@ def test_a_field_refuses_what_it_cannot_be(field: Field, wires: list[Any]) -> No
         (string("x"), "x" * 257),
     ],
 )
-def test_more_than_is_allowed_is_refused_as_such(field: Field, wire: Any) -> None:
+def test_values_over_a_limit_raise_limit_exceeded(field: Field, wire: Any) -> None:
     with pytest.raises(LimitExceeded):
         field.codec.decode(wire, [])
 

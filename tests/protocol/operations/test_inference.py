@@ -84,7 +84,7 @@ def test_an_output_larger_than_any_tensor_names_the_operation() -> None:
         infer(base.REPEAT_DIM, Call((f32(2),), {"dim": 0, "times": 2**60}))
 
 
-def test_what_the_rule_makes_may_be_declared() -> None:
+def test_the_inferred_outputs_may_be_declared() -> None:
     check_declared(sign(numeric.ADD, read(f32(2, 1)), read(f32(1, 3)), made(f32(2, 3))))
 
 
@@ -115,14 +115,14 @@ def test_a_missing_output_is_refused() -> None:
         check_declared(Signature(whole.kind, whole.row, whole.dtype, (*arguments[:3], None)))
 
 
-def test_a_kind_that_does_not_suit_the_tensor_is_refused() -> None:
+def test_an_operation_kind_for_another_dtype_is_refused() -> None:
     signature = Signature("BaseInt", base.EQUAL, None, (read(f32(2)), read(f32(2)), made(flags(2))))
 
     with pytest.raises(DTypeMismatch, match=r"on float32\[2\] is BaseFloat, but BaseInt was"):
         check_declared(signature)
 
 
-def test_a_dtype_beside_the_variant_that_the_tensor_has_not_is_refused() -> None:
+def test_a_dtype_in_the_variant_that_differs_from_the_tensors_is_refused() -> None:
     arguments = (read(f32(2)), read(f32(2)), made(f32(2)))
 
     with pytest.raises(DTypeMismatch, match="but dtype float16 was declared"):

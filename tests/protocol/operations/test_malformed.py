@@ -1,4 +1,4 @@
-"""Tests of hostile input: whatever is decoded, nothing but a protocol violation comes out."""
+"""Tests of hostile input: decoding raises nothing but ``ProtocolViolation``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ junk = st.recursive(
     max_leaves=12,
 )
 
-# One operation of each kind and struct is enough to start from: 1,122 would only dilute the search.
+# One operation of each kind and struct; all 1,122 would make the random search less dense.
 STARTS = tuple(line for line in golden("OperationIr") if line.name.endswith("/0"))
 
 
@@ -62,7 +62,7 @@ def places(wire: Any) -> list[tuple[Any, Any]]:
 
 
 def tuples(wire: Any) -> Any:
-    """Return a value as it is unpacked where speed matters."""
+    """Return a value with tuples for lists, as the fast unpacking gives it."""
     if isinstance(wire, dict):
         return tuple([(name, tuples(body)) for name, body in wire.items()])
     return tuple([tuples(item) for item in wire]) if isinstance(wire, list) else wire
@@ -111,7 +111,7 @@ def test_an_operation_with_a_part_missing_is_refused_or_read_exactly(data: st.Da
 
 
 def decoded(wire: Any) -> Operation | None:
-    """Decode and check an operation, and let pass only the errors that may come out."""
+    """Decode and check an operation; return ``None`` if it is refused with an allowed error."""
     try:
         operation = decode_operation(wire)
     except ProtocolViolation as error:

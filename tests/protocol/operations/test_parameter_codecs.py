@@ -1,4 +1,4 @@
-"""Codecs of parameters: both directions, bounds, and what each refuses."""
+"""Codecs of parameters: encoding, decoding, bounds and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DISTRIBUTION = DistributionCodec()
         (DISTRIBUTION, {"Normal": [0.0, 2.0]}, ("Normal", 0.0, 2.0)),
     ],
 )
-def test_what_a_codec_reads_it_writes_again(codec: FieldCodec, sent: Any, argument: Any) -> None:
+def test_a_codec_encodes_what_it_decodes(codec: FieldCodec, sent: Any, argument: Any) -> None:
     assert codec.decode(sent, []) == argument
     assert codec.encode(argument, iter(())) == sent
     assert codec.strip(sent, []) == sent
@@ -93,7 +93,7 @@ def test_burns_own_values_are_read_and_written(codec: FieldCodec, name: str) -> 
         (SchemeCodec(), ["Q9S", "F32", "Native", "Tensor", "Symmetric"], "."),
     ],
 )
-def test_what_a_codec_cannot_read_is_refused_with_what_it_expected(
+def test_values_that_a_codec_cannot_decode_are_refused_with_what_it_expected(
     codec: FieldCodec, sent: Any, says: str
 ) -> None:
     with pytest.raises(ProtocolViolation, match=says):

@@ -1,4 +1,4 @@
-"""Signatures: what a rule sees of an operation, and how many tensors it takes and makes."""
+"""Signatures: the inputs that a rule receives, and the numbers of inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of all rules at once: whatever they are asked, they answer or refuse, and agree."""
+"""Tests of all rules with random calls: they infer outputs or refuse, consistently."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def calls(draw: st.DrawFn, row: Row) -> Call:
 @pytest.mark.parametrize("row", TABLE.values(), ids=str)
 @given(data=st.data())
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-def test_a_rule_gives_outputs_or_refuses_and_stands_by_its_answer(
-    row: Row, data: st.DataObject
-) -> None:
+def test_a_rule_infers_outputs_or_refuses_consistently(row: Row, data: st.DataObject) -> None:
     call = data.draw(calls(row))
 
     try:
@@ -98,7 +96,7 @@ def test_a_rule_gives_outputs_or_refuses_and_stands_by_its_answer(
         return
 
     assert all(checked_shape(spec.shape) == spec.shape for spec in outputs)
-    # What a rule gives is what may be declared.
+    # The outputs that a rule infers may be declared.
     assert row.rule(call._replace(requested=outputs)) == outputs
     cost, workspace = estimated(row.estimates, call._replace(requested=outputs))
     assert cost >= 0

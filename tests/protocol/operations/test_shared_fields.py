@@ -56,7 +56,7 @@ def test_the_fields_are_those_of_burns_structs(
     "fields",
     [UNARY, BINARY, SCALAR, DIM, REDUCE_DIM, REDUCE_DIM_WITH_INDICES, CREATION, RANDOM_NUMBERS],
 )
-def test_tensors_that_are_called_out_are_outputs_and_all_others_inputs(
+def test_tensor_fields_named_out_are_outputs_and_all_others_inputs(
     fields: tuple[Field, ...],
 ) -> None:
     for field in fields:

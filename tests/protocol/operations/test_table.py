@@ -105,7 +105,7 @@ def test_init_and_custom_have_the_fields_of_burn(row: Row, struct: str) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=str)
-def test_inputs_come_before_outputs_as_ids_of_an_operation_do(row: Row) -> None:
+def test_inputs_come_before_outputs(row: Row) -> None:
     roles = [field.role for field in row.fields if field.role is not Role.PARAMETER]
 
     assert roles == sorted(roles, key=[Role.INPUT, Role.OUTPUT].index)

@@ -67,7 +67,7 @@ def test_a_tensor_is_its_id_and_its_use() -> None:
         (3, "F33", "unknown dtype 'F33'"),
     ],
 )
-def test_a_part_of_a_tensor_that_is_wrong_is_named(position: int, value: Any, text: str) -> None:
+def test_an_invalid_part_of_a_tensor_is_named(position: int, value: Any, text: str) -> None:
     wire: list[Any] = [[7], [[2, 3]], "ReadOnly", "F32"]
     wire[position] = value
 
@@ -94,7 +94,7 @@ def test_data_may_be_any_buffer(kind: Any) -> None:
         ([bytes(2), [2]], "expected the data of a tensor, an array of 3"),
     ],
 )
-def test_data_that_is_not_what_it_claims_is_refused(wire: Any, text: str) -> None:
+def test_data_that_does_not_match_its_spec_is_refused(wire: Any, text: str) -> None:
     with pytest.raises(ProtocolViolation) as caught:
         decode_tensor_data(wire)
 
@@ -141,7 +141,7 @@ def test_scalars_are_equal_when_their_bytes_are() -> None:
         {"Bool": 1}, {"Complex": 1.0}, {"Int": 1, "Float": 1.0}, [["Int", 1]], ("Int", 1),
     ],
 )  # fmt: skip
-def test_what_is_no_scalar_is_refused(wire: Any) -> None:
+def test_invalid_scalars_are_refused(wire: Any) -> None:
     with pytest.raises(ProtocolViolation, match="a scalar"):
         decode_scalar(wire)
 
@@ -153,7 +153,7 @@ def test_what_is_no_scalar_is_refused(wire: Any) -> None:
         [0, -(2**63) - 1, 1], [0, 1.0, 1], [False, 1, 1], {0: 0, 1: 0, 2: 0}, b"\x00\x01\x01",
     ],
 )  # fmt: skip
-def test_what_is_no_slice_is_refused(wire: Any) -> None:
+def test_invalid_slices_are_refused(wire: Any) -> None:
     with pytest.raises(ProtocolViolation, match="a slice"):
         decode_slice(wire)
 

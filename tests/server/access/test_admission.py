@@ -99,11 +99,11 @@ def test_an_unresolvable_host_is_reported_before_missing_tokens() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
-def test_loopback_is_known_by_all_its_names(host: str) -> None:
+def test_all_names_of_loopback_are_recognized(host: str) -> None:
     assert is_loopback_only(settings(host=host).host)
 
 
-def test_a_name_that_is_no_loopback_address_is_exposed() -> None:
+def test_a_name_that_is_not_a_loopback_address_counts_as_exposed() -> None:
     assert not is_loopback_only("192.0.2.7")
 
 
@@ -224,12 +224,12 @@ def test_a_file_that_cannot_be_used_is_refused_without_its_secrets(
     assert ALICE not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidTokens, match="none cannot be read"):
         Access(settings(token_file=tmp_path / "none"))
 
 
-def test_reading_the_file_again_takes_and_gives_access(tmp_path: Path) -> None:
+def test_reloading_the_file_revokes_and_grants_access(tmp_path: Path) -> None:
     file = write(tmp_path / "tokens", f"alice {ALICE}\n")
     access = Access(settings(token_file=file))
     write(file, f"bob {BOB}\n")

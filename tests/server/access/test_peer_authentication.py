@@ -253,7 +253,7 @@ async def test_a_recorded_proof_opens_no_second_connection() -> None:
         await serve_source(source, [KEY])
 
 
-async def test_something_else_than_a_proof_is_a_violation() -> None:
+async def test_a_message_other_than_a_proof_is_a_violation() -> None:
     near, far = async_memory_pair()
     for message in (OFFER, OFFER):
         await near.send(encode_frame(message))
@@ -269,7 +269,7 @@ async def test_a_target_that_sends_no_proof_times_out() -> None:
         await near.close()
 
 
-async def test_only_who_has_the_token_learns_the_sources_addresses() -> None:
+async def test_only_peers_with_the_token_learn_the_sources_addresses() -> None:
     near, far = async_memory_pair()
     serving = asyncio.ensure_future(serve_source(far, [KEY]))
     await near.send(encode_frame(OFFER))

@@ -121,7 +121,7 @@ def test_a_rule_with_one_port_allows_that_one() -> None:
         "300.1.1.1/8",
     ],
 )
-def test_a_peer_that_is_no_host_or_network_is_refused(peer: str) -> None:
+def test_a_peer_rule_without_a_host_or_network_is_refused(peer: str) -> None:
     with pytest.raises(UsageError, match="expected a host name, address or network"):
         PeerRules([peer])
 
@@ -134,7 +134,7 @@ async def test_with_an_authority_for_peers_addresses_without_tls_are_refused() -
     assert numeric == "127.0.0.1"
 
 
-async def test_a_port_that_no_rule_names_is_refused_with_the_rule_that_would() -> None:
+async def test_a_port_without_a_rule_is_refused_with_the_rule_to_add() -> None:
     rules = PeerRules(["127.0.0.1:3000"])
     with pytest.raises(TransferFailed, match=r"with --peer 127\.0\.0\.1:22$"):
         await rules.resolve("ws://127.0.0.1:22")
@@ -148,7 +148,7 @@ async def test_a_token_in_an_address_leaves_this_machine_by_tls_only() -> None:
     assert (await rules.resolve("wss://192.0.2.7:3000/token/abc"))[1] == "192.0.2.7"
 
 
-def test_where_a_connection_came_from_is_checked_by_the_same_rules() -> None:
+def test_the_origin_of_a_connection_is_checked_by_the_same_rules() -> None:
     rules = PeerRules(["10.0.0.0/8"], elsewhere)
     assert rules.allows_address("10.1.2.3")
     assert rules.allows_address("10.1.2.3:51034")
@@ -182,7 +182,7 @@ async def test_a_connection_goes_to_the_address_that_was_checked(
     assert found == "192.0.2.7"
 
 
-async def test_a_name_that_leads_to_metadata_is_refused_although_it_is_allowed(
+async def test_an_allowed_name_that_resolves_to_a_metadata_address_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules = PeerRules(["node-b"], elsewhere)

@@ -27,7 +27,7 @@ def test_tensors_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> 
         quota.take(0, 1)
 
 
-def test_what_is_given_back_can_be_taken_again() -> None:
+def test_returned_bytes_can_be_taken_again() -> None:
     quota = Quota(100, 1)
     quota.take(100, 1)
     quota.give_back(100, 1)
@@ -93,7 +93,7 @@ def test_all_sessions_together_hold_no_more_than_the_pool() -> None:
     second.take(600, 1)
 
 
-def test_a_session_that_ended_puts_all_back_and_takes_nothing_more() -> None:
+def test_an_ended_session_returns_everything_and_takes_nothing_more() -> None:
     pool = Pool(10**9)
     quota = Quota(10**9, 9, None, pool)
     quota.take(5 * 10**8, 1)
@@ -106,7 +106,7 @@ def test_a_session_that_ended_puts_all_back_and_takes_nothing_more() -> None:
 
 
 @given(st.lists(st.integers(-(10**7), 10**7)), st.integers(10**6, 10**8))
-def test_the_pool_has_what_is_used_and_at_most_two_shares_more(
+def test_the_pool_counts_the_used_bytes_and_at_most_two_shares_more(
     steps: list[int], allowed: int
 ) -> None:
     pool = Pool(allowed)

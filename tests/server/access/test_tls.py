@@ -41,7 +41,7 @@ def shown(server: ssl.SSLContext, authority: trustme.CA, host: str) -> None:
                 continue
 
 
-def test_a_server_without_a_certificate_speaks_no_tls() -> None:
+def test_a_server_without_a_certificate_does_not_use_tls() -> None:
     assert ServerTls(Settings()).context is None
 
 
@@ -53,7 +53,7 @@ def test_the_certificate_of_the_files_is_shown(tmp_path: Path, authority: trustm
         shown(context, authority, "node-b")
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, authority: trustme.CA) -> None:
+def test_versions_older_than_tls_1_2_are_refused(tmp_path: Path, authority: trustme.CA) -> None:
     context = ServerTls(write(tmp_path, authority)).context
     assert context is not None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -69,7 +69,7 @@ def test_after_a_reload_new_connections_see_the_new_certificate(
     shown(tls.context, authority, "node-b")
 
 
-def test_a_reload_of_files_that_do_not_go_together_keeps_the_old_certificate(
+def test_a_reload_of_mismatched_files_keeps_the_old_certificate(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     tls = ServerTls(write(tmp_path, authority, "node-a"))

@@ -27,7 +27,7 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-def test_the_last_words_of_the_ready_line_are_the_addresses() -> None:
+def test_the_ready_line_ends_with_the_addresses() -> None:
     words = ready_line(ADDRESSES).split(" at ")
     assert words[-1].split() == ADDRESSES
 
@@ -48,7 +48,7 @@ def test_a_person_gets_a_panel() -> None:
         assert expected in terminal.getvalue()
 
 
-def test_nobody_has_to_read_the_ready_line() -> None:
+def test_a_closed_output_does_not_stop_the_server() -> None:
     announce({}, ADDRESSES, out=Closed(), terminal=io.StringIO())
 
 
@@ -63,7 +63,7 @@ def test_the_facts_name_what_an_operator_asks_for() -> None:
     assert about["health"].startswith("http://127.0.0.1:3000/healthz")
 
 
-def test_an_address_for_peers_is_told_where_it_differs() -> None:
+def test_the_address_for_peers_is_shown_if_it_differs() -> None:
     assert "peers use" not in facts(Settings(), ADDRESSES, 3000, [])
     behind_a_proxy = Settings(advertise_address="ws://node-a:80")
     assert facts(behind_a_proxy, ADDRESSES, 3000, [])["peers use"] == "ws://node-a:80"

@@ -33,7 +33,7 @@ def get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_a_running_server_answers_whoever_looks_after_it() -> None:
+def test_a_running_server_responds_to_http_requests() -> None:
     with server() as running:
         assert check(Target("127.0.0.1", running.port)) is None
         assert get(running.port, "/readyz") == (200, "ready\n")
@@ -43,7 +43,7 @@ def test_a_running_server_answers_whoever_looks_after_it() -> None:
         assert "burn-remote-server" in text
 
 
-def test_the_ready_line_is_all_that_goes_to_standard_output() -> None:
+def test_only_the_ready_line_is_written_to_standard_output() -> None:
     with server() as running:
         assert running.stop() == 0
         assert running.process.stdout is not None
@@ -57,7 +57,7 @@ def test_an_idle_server_that_is_told_to_stop_exits_with_0(number: signal.Signals
         assert running.process.wait(5) == 0
 
 
-def test_a_certificate_makes_the_check_go_by_tls(tmp_path: Path) -> None:
+def test_the_health_check_uses_tls_if_the_server_does(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(

@@ -1,4 +1,4 @@
-"""Garbage collection of the server's process, each time in a process of its own."""
+"""Garbage collection in a server; each test runs a process of its own."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_healthy_server_has_no_problem() -> None:
         assert check(server) is None
 
 
-def test_another_program_on_the_port_is_found_out() -> None:
+def test_another_program_on_the_port_is_detected() -> None:
     with answering(b"SSH-2.0-OpenSSH\r\n") as server:
         problem = check(server)
     assert problem is not None
@@ -60,7 +60,7 @@ def test_a_refused_connection_names_the_address(unused: Target) -> None:
     assert problem == f"127.0.0.1:{unused.port} cannot be reached: Connection refused"
 
 
-def test_a_silent_server_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = Target("127.0.0.1", listening.getsockname()[1])
@@ -134,6 +134,6 @@ def test_a_file_that_cannot_be_used_is_named(
         target(["--check", "--config", str(file)], {})
 
 
-def test_a_port_that_is_no_number_is_refused() -> None:
+def test_a_port_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="the port is 'abc'"):
         target(["--check", "--port", "abc"], {})

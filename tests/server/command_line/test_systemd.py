@@ -35,7 +35,7 @@ def test_a_server_tells_that_it_is_ready_and_that_it_stops(
         assert listening.recv(1000).decode() == "STOPPING=1\nSTATUS=draining"
 
 
-def test_a_manager_that_is_gone_keeps_no_server_from_serving(tmp_path: Path) -> None:
+def test_a_missing_service_manager_does_not_stop_the_server(tmp_path: Path) -> None:
     with server(NOTIFY_SOCKET=str(tmp_path / "nobody")) as running:
         assert check(Target("127.0.0.1", running.port)) is None
 

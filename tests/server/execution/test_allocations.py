@@ -1,4 +1,4 @@
-"""Memory counts once, as long as anything references it."""
+"""Memory counts once in the quota, for as long as anything references it."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def bytes_of(size: int) -> Any:
     return np.zeros(size, np.uint8)
 
 
-def test_a_view_counts_what_it_shows_while_its_base_is_there() -> None:
+def test_a_view_counts_its_own_elements_while_its_base_is_alive() -> None:
     table, quota = table_of(1000)
     table.store(1, bytes_of(400))
     put(table, quota, 2, table.arrays[1][:100], table.arrays[1])
     assert quota.total_bytes == 500
 
 
-def test_a_view_counts_all_that_it_keeps_alive_once_its_base_is_dropped() -> None:
+def test_a_view_counts_all_memory_that_it_keeps_alive_after_its_base_is_dropped() -> None:
     table, quota = table_of(1000)
     table.store(1, bytes_of(400))
     put(table, quota, 2, table.arrays[1][:100], table.arrays[1])
@@ -84,7 +84,7 @@ def test_a_view_counts_all_that_it_keeps_alive_once_its_base_is_dropped() -> Non
     assert (quota.total_bytes, quota.tensors) == (0, 0)
 
 
-def test_views_that_show_all_of_a_dropped_base_count_no_more_than_they_show() -> None:
+def test_views_that_cover_a_dropped_base_count_only_their_elements() -> None:
     table, quota = table_of(1000)
     table.store(1, bytes_of(300))
     base = table.arrays[1]
@@ -200,7 +200,7 @@ def test_an_answer_that_is_a_copy_counts_beside_its_tensor_and_may_be_refused() 
     assert quota.total_bytes == 5000
 
 
-def test_what_a_session_leaves_held_stays_in_the_pool_until_it_is_gone() -> None:
+def test_memory_still_referenced_after_a_session_counts_until_it_is_freed() -> None:
     pool = Pool(10**6)
     table, quota = table_of(10**6, pool)
     table.store(1, bytes_of(4000))

@@ -81,13 +81,13 @@ def test_the_cost_of_a_number_that_the_batch_redefines_is_unknown(
     assert driven.estimate(Define(7, ones(10**9)), [7, 1]) is None
 
 
-def test_what_is_defined_where_binding_takes_long_is_not_estimated(driven: Driven) -> None:
+def test_definitions_that_are_slow_to_bind_have_no_estimate(driven: Driven) -> None:
     assert driven.estimate(Define(7, ones(1))) is not None
     driven.interpreter.session.binds_slowly = True
     assert driven.estimate(Define(7, ones(1))) is None
 
 
-def test_an_operation_that_comes_in_full_is_not_estimated(driven: Driven) -> None:
+def test_an_unnumbered_operation_has_no_estimate(driven: Driven) -> None:
     assert driven.estimate(Execute(Operation(ones(10**9), (1,)))) is None
 
 
@@ -114,7 +114,7 @@ def test_a_definition_costs_what_decoding_its_bytes_costs(driven: Driven) -> Non
     assert large >= small + 20 * 99_900
 
 
-def test_a_read_of_what_is_no_shape_is_not_estimated(driven: Driven) -> None:
+def test_a_read_with_an_invalid_shape_has_no_estimate(driven: Driven) -> None:
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, 5),))) is None
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, (("a",), "F32")),))) is None
     # The product of an integer and a string would be a string of that many characters.
@@ -127,7 +127,7 @@ def test_closing_costs_by_the_tensors_that_are_freed(driven: Driven) -> None:
     assert driven.engine.estimate_close() >= before + 100 * 100
 
 
-def test_the_last_chunk_of_truth_values_costs_their_check(driven: Driven) -> None:
+def test_the_last_chunk_of_bools_costs_their_check(driven: Driven) -> None:
     spec = TensorSpec((1000,), BOOL)
     driven.engine.handle(BeginUpload(1, spec, spec.nbytes))
     first, last = Chunk(1, 0, memoryview(bytes(400))), Chunk(1, 400, memoryview(bytes(600)))

@@ -169,7 +169,7 @@ def test_a_read_of_another_shape_is_refused(session: EngineSession) -> None:
         session.values(1, size=3)
 
 
-def test_an_upload_beyond_the_quota_fails_in_its_place() -> None:
+def test_an_upload_beyond_the_quota_stores_a_failure() -> None:
     session = EngineSession(max_bytes=16)
     session.upload(1, 1, 2, 3, 4, 5)
     session.upload(2, 1, 2)
@@ -296,7 +296,7 @@ def test_an_exposed_failure_reaches_the_fetcher_and_is_not_reported_again(
     assert len(session.outbox.failures) == 1
 
 
-def test_an_expose_beyond_the_limit_is_reported_and_tells_who_waits() -> None:
+def test_an_expose_beyond_the_limit_is_reported_and_fails_waiting_fetches() -> None:
     session = EngineSession(exposes=ExposeLimits(count=0))
     session.upload(1, 1, 2)
     received: list[Exposed] = []

@@ -55,7 +55,7 @@ def test_a_fetch_before_the_expose_waits_for_it() -> None:
     assert got == [exposed()]
 
 
-def test_a_tensor_is_served_as_often_as_it_was_exposed_for() -> None:
+def test_a_tensor_is_served_as_often_as_its_expose_permits() -> None:
     registry = Transfers()
     got: list[Exposed] = []
     registry.fetch(KEY, got.append)

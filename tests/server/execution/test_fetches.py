@@ -16,7 +16,7 @@ def in_flight(elements: int = 10) -> InFlight:
     return InFlight(TensorSpec((elements,), F32))
 
 
-def test_room_is_reserved_before_anything_arrives() -> None:
+def test_memory_is_reserved_before_any_elements_arrive() -> None:
     quota = Quota(100, 9)
     fetches = Fetches(quota, None)
     fetches.begin(in_flight(20))
@@ -30,7 +30,7 @@ def test_a_tensor_over_the_limit_of_one_is_refused() -> None:
         Fetches(Quota(100, 9, 40), None).begin(in_flight(11))
 
 
-def test_a_tensor_that_is_dropped_on_its_way_keeps_its_room_until_it_has_come() -> None:
+def test_a_tensor_dropped_in_flight_keeps_its_reservation_until_it_arrives() -> None:
     quota = Quota(100, 9)
     fetches = Fetches(quota, None)
     slot = in_flight(20)
@@ -66,7 +66,7 @@ def test_the_number_of_running_fetches_is_limited() -> None:
     fetches.begin(in_flight())
 
 
-def test_thousands_that_came_and_went_leave_nothing_behind() -> None:
+def test_thousands_of_finished_fetches_leave_no_state() -> None:
     quota = Quota(40, 1)
     fetches = Fetches(quota, None)
     for _ in range(5000):
@@ -89,7 +89,7 @@ def test_a_tensor_without_elements_is_counted_and_freed_like_any_other() -> None
     assert quota.tensors == 0
 
 
-def test_when_the_session_ends_all_room_is_free() -> None:
+def test_the_end_of_a_session_frees_all_reservations() -> None:
     quota = Quota(400, 9)
     fetches = Fetches(quota, None)
     slots = [in_flight(), in_flight(0)]

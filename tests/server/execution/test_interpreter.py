@@ -164,7 +164,7 @@ def test_an_error_of_a_kernel_is_the_failure_of_its_outputs_only() -> None:
     assert session.quota.tensors == 2
 
 
-def test_an_operation_without_memory_runs_again_after_a_cleanup() -> None:
+def test_an_operation_that_lacks_memory_runs_again_after_a_cleanup() -> None:
     backend = Kernels(MemoryError(), np.ones(2, np.float32))
     session = started(backend=backend)
     session.interpreter.execute(Operation(NEGATE, (1, 2)))
@@ -173,7 +173,7 @@ def test_an_operation_without_memory_runs_again_after_a_cleanup() -> None:
     assert not session.outbox.failures
 
 
-def test_an_operation_without_memory_twice_fails_and_gives_its_quota_back() -> None:
+def test_an_operation_that_lacks_memory_twice_fails_and_returns_its_quota() -> None:
     session = started(backend=Kernels(MemoryError(), MemoryError()))
     session.interpreter.execute(Operation(NEGATE, (1, 2)))
     ((_, failure),) = session.outbox.failures

@@ -100,7 +100,7 @@ def test_arithmetic_on_quantized_tensors_is_refused_as_their_usage_says() -> Non
         assert isinstance(Plan(made, backend.open_session()).error, DTypeMismatch)
 
 
-def test_quantizing_into_what_is_not_quantized_is_refused_by_type() -> None:
+def test_quantizing_with_invalid_outputs_or_scales_is_refused_by_type() -> None:
     session = NumpyBackend().open_session()
     scales = TensorSpec((1,), F32)
     made = signature("Float.Quantize", NUMBERS, scales, scheme=SCHEME)
@@ -169,7 +169,7 @@ def test_a_wrong_declaration_is_an_error_of_the_plan() -> None:
     assert isinstance(plan_of(wrong).error, ShapeMismatch)
 
 
-def test_a_defect_in_binding_costs_the_operation_and_not_the_session() -> None:
+def test_a_defect_in_binding_fails_the_operation_and_not_the_session() -> None:
     class Broken(ArraySession):
         def bind(self, signature: Signature) -> Any:
             raise RuntimeError("a defect")
@@ -226,7 +226,7 @@ def test_a_result_that_took_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
         (ZeroDivisionError("division"), OperationFailed, "ZeroDivisionError: division"),
     ],
 )
-def test_a_failure_has_the_type_reason_and_operation_of_what_was_raised(
+def test_a_failure_has_the_type_and_reason_of_the_exception_and_the_operation(
     raised: Exception, kind: type[OperationFailed], reason: str
 ) -> None:
     failure = as_failure(raised, plan_of(ADD), 7)

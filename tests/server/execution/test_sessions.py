@@ -203,7 +203,7 @@ async def test_queued_frames_bytes_and_a_full_pool_stop_the_reading() -> None:
         running.session.end()
 
 
-async def test_only_so_many_sessions_are_open_and_each_is_ended_once() -> None:
+async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> None:
     sessions = Sessions(1)
     running = Running()
     sessions.add(running.session)

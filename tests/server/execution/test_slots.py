@@ -54,7 +54,7 @@ def test_a_dropped_tensor_is_not_kept_alive() -> None:
     assert after.array() is None
 
 
-def test_a_fetch_without_patience_left_fails_for_good() -> None:
+def test_a_fetch_that_timed_out_fails_permanently() -> None:
     slot = InFlight(vector(2), timeout_seconds=0.0)
     with pytest.raises(TransferFailed, match="did not arrive within 0 seconds"):
         slot.array()
@@ -78,7 +78,7 @@ def test_every_waiting_thread_gets_the_array() -> None:
     assert received == ["array"] * 3
 
 
-def test_of_concurrent_deliveries_one_counts() -> None:
+def test_only_one_of_concurrent_deliveries_counts() -> None:
     for _ in range(20):
         slot = InFlight(None)
         barrier = threading.Barrier(4)

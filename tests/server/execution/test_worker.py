@@ -89,7 +89,7 @@ def test_calls_queued_before_the_stop_run_and_none_after_it() -> None:
     worker._thread.join(5)
     assert not worker._thread.is_alive()
     assert seen == [0, 1, 2]
-    assert worker.queued == 1  # what came after the stop
+    assert worker.queued == 1  # the call after the stop
 
 
 def test_a_worker_without_calls_has_no_thread() -> None:

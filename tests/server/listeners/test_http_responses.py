@@ -10,7 +10,7 @@ READY = ServerState(exposition=lambda: b"metrics\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/healthz/", "/healthz?from=kubernetes"])
-def test_a_living_server_is_healthy(path: str) -> None:
+def test_a_running_server_is_healthy(path: str) -> None:
     assert respond(path, READY)[::2] == (200, b"ok\n")
 
 
@@ -41,7 +41,7 @@ def test_metrics_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize(("path", "is_route"), [("/", False), ("", False), ("/1/session", True)])
-def test_a_browser_is_told_what_this_port_is(path: str, is_route: bool) -> None:
+def test_a_browser_gets_an_explanation_of_the_port(path: str, is_route: bool) -> None:
     status, headers, body = respond(path, READY, is_route=is_route)
     assert status == 426
     assert headers["Upgrade"] == "websocket"
@@ -55,7 +55,7 @@ def test_a_wrong_path_is_named() -> None:
     assert body.startswith(b"There is nothing at '/sesion'.")
 
 
-def test_a_path_without_end_is_not_repeated_in_full() -> None:
+def test_a_very_long_path_is_truncated_in_the_response() -> None:
     assert len(respond("/" + "x" * 100_000, READY)[2]) < 1000
 
 
@@ -78,9 +78,7 @@ def test_a_program_may_connect() -> None:
 
 
 @pytest.mark.parametrize(("devices", "which"), [(1, b"only /0"), (3, b"/0 to /2")])
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(
-    devices: int, which: bytes
-) -> None:
+def test_an_unknown_device_is_refused_with_the_known_ones(devices: int, which: bytes) -> None:
     answer = refuse({}, "", 7, devices)
     assert answer is not None
     assert answer[0] == 421

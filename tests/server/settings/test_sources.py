@@ -35,7 +35,7 @@ def test_flags_win_over_variables_and_those_over_the_file(file: Path) -> None:
     assert loaded.settings.max_session_bytes == 8 * 2**30
 
 
-def test_each_value_knows_where_it_came_from(file: Path) -> None:
+def test_each_value_has_its_source(file: Path) -> None:
     loaded = load_settings({"port": "3"}, {"BURN_REMOTE_MAX_SESSIONS": "2"}, file)
     assert loaded.sources["port"] == "--port"
     assert loaded.sources["max_sessions"] == "BURN_REMOTE_MAX_SESSIONS"
@@ -77,7 +77,7 @@ def test_a_bad_value_is_one_sentence(setting: str, text: str, sentence: str) -> 
     assert str(error.value) == sentence
 
 
-def test_a_bad_value_is_blamed_on_what_gave_it(file: Path) -> None:
+def test_the_error_for_a_bad_value_names_its_source(file: Path) -> None:
     with pytest.raises(InvalidSetting) as error:
         load_settings({}, {"BURN_REMOTE_PORT": "abc"}, file)
     assert error.value.source == "BURN_REMOTE_PORT"
@@ -120,24 +120,24 @@ def test_a_mistyped_key_of_the_file_names_the_nearest_one(file: Path) -> None:
         load_settings({}, {}, file)
 
 
-def test_an_unrelated_key_of_the_file_is_told_what_there_is(file: Path) -> None:
+def test_an_unknown_key_of_the_file_is_refused_with_the_known_ones(file: Path) -> None:
     file.write_text("[colours]\nred = 1")
     with pytest.raises(InvalidSetting, match=r"colours in .* is not a setting; there are .* port"):
         load_settings({}, {}, file)
 
 
-def test_a_file_that_is_no_toml_is_named_with_the_line(file: Path) -> None:
+def test_a_file_that_is_not_toml_is_named_with_the_line(file: Path) -> None:
     file.write_text("port = 1\nhost =\n")
     with pytest.raises(InvalidSetting, match=r"server.toml is not TOML: .*line 2"):
         load_settings({}, {}, file)
 
 
-def test_a_file_that_is_no_text_is_refused(file: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidSetting, match="is not UTF-8 text"):
         load_settings({}, {}, file)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"none\.toml cannot be read: No such file"):
         load_settings({}, {}, tmp_path / "none.toml")

@@ -18,7 +18,7 @@ def test_the_total_is_the_sum_of_all_writers() -> None:
     assert counter_registry.total().failures == {"unsupported": 2}
 
 
-def test_what_a_closed_writer_counted_stays() -> None:
+def test_counts_of_a_closed_writer_remain() -> None:
     counter_registry = CounterRegistry()
     counters = counter_registry.open()
     counters.batches += 7

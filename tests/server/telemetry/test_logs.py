@@ -44,7 +44,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+def test_a_line_is_json_unless_on_a_terminal(stream: io.StringIO) -> None:
     get_logger("burn_remote_server.dialects.native.session_pump").info(
         "session opened", session="2a", device=0
     )
@@ -108,13 +108,15 @@ def test_lines_of_libraries_look_like_ours(stream: io.StringIO) -> None:
     assert lines(stream)[0]["event"] == "slow callback"
 
 
-def test_the_websocket_library_tells_of_trouble_only(stream: io.StringIO) -> None:
+def test_the_websocket_library_logs_only_problems(stream: io.StringIO) -> None:
     logging.getLogger("websockets.server").info("connection open")
     assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), EOFError("ended")])
-def test_a_client_that_went_away_is_one_line(stream: io.StringIO, error: Exception) -> None:
+def test_a_client_that_disconnects_is_logged_in_one_line(
+    stream: io.StringIO, error: Exception
+) -> None:
     try:
         raise error
     except (OSError, EOFError):
@@ -135,7 +137,7 @@ def test_our_own_mistake_in_a_handler_keeps_its_traceback(stream: io.StringIO) -
     assert "ZeroDivisionError" in line["exception"]
 
 
-def test_a_client_cannot_write_on_the_operators_terminal() -> None:
+def test_control_characters_from_clients_are_escaped_in_logs() -> None:
     stream = Terminal()
     telemetry.configure("info", "auto", stream)
     get_logger("module").info("session opened", client="\x1b[2Jgone")

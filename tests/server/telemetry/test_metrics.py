@@ -52,7 +52,7 @@ def test_the_version_and_backend_are_labels() -> None:
     assert samples(Counters())["burn_remote_build_info", labels] == 1
 
 
-def test_the_memory_of_each_device_is_told_by_kind() -> None:
+def test_the_memory_of_each_device_is_shown_by_kind() -> None:
     devices = open_backends("numpy", 2, memory_limit=2**20)
     metrics = Metrics(Counters, version="", backend="numpy", devices=devices)
 

@@ -73,7 +73,7 @@ async def test_a_message_in_many_fragments_arrives_whole() -> None:
     assert await fetched(lambda peer: peer.send(said()), 5.0) == bytes(range(200))
 
 
-async def test_a_peer_that_sends_nothing_is_given_up() -> None:
+async def test_a_fetch_from_a_silent_peer_fails() -> None:
     async def say_nothing(peer: ServerConnection) -> None:
         pass
 
@@ -81,7 +81,9 @@ async def test_a_peer_that_sends_nothing_is_given_up() -> None:
         await fetched(say_nothing, 0.02)
 
 
-async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_from_a_peer_that_sends_too_slowly_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(throughput_watchdog, "MIN_BYTES_PER_SECOND", 2**40)
     with pytest.raises(TransferFailed, match=r"too little arrived from 127\.0\.0\.1"):
         await fetched(lambda peer: peer.send(endless()), 0.3, max_tensor_bytes=2**30)

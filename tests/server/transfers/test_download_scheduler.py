@@ -124,7 +124,9 @@ async def awaited(slot: InFlight) -> bytes:
 
 
 def settled(slot: InFlight) -> Any:
-    assert slot._arrived.wait(5)  # a thread that waited for ever would keep the tests from ending
+    assert slot._arrived.wait(
+        5
+    )  # bounded, because a waiting thread would block the end of the tests
     return slot.array()
 
 
@@ -132,7 +134,7 @@ def task(source: Source, name: bytes = b"t") -> Fetch:
     return Fetch(name * 32, source.address, 1, SPEC)
 
 
-async def test_a_fetch_ends_with_its_session_and_the_source_hears_it() -> None:
+async def test_a_fetch_ends_with_its_session_and_the_source_is_told() -> None:
     async with running() as (target, source):
         session, begin = target.open()
         slot = begin(task(source))
@@ -173,7 +175,7 @@ async def test_a_fetch_that_makes_progress_may_take_any_time() -> None:
         assert array.nbytes == large.nbytes
 
 
-async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> None:
+async def test_a_source_stops_sending_a_cancelled_tensor() -> None:
     large, small = TensorSpec((20 * CHUNK_BYTES,), U8), TensorSpec((3,), U8)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), open_backends("numpy", 1), tasks)
@@ -204,7 +206,7 @@ async def test_a_source_that_is_told_enough_sends_no_more_of_the_tensor() -> Non
     assert [chunk.payload for chunk in chunks] == [1, 1, 2]
 
 
-async def test_a_source_that_answers_a_fetch_that_was_given_up_is_told_so() -> None:
+async def test_a_source_that_replies_to_an_ended_fetch_is_told_that_it_ended() -> None:
     async with running() as (target, source):
         source.may_answer.clear()
         session, begin = target.open()
@@ -216,7 +218,7 @@ async def test_a_source_that_answers_a_fetch_that_was_given_up_is_told_so() -> N
         assert await source.heard.get() == FetchRequest(asked.request, asked.transfer, SPEC.nbytes)
 
 
-async def test_fetches_of_other_sessions_over_the_same_connection_go_on() -> None:
+async def test_fetches_of_other_sessions_over_the_same_connection_continue() -> None:
     async with running() as (target, source):
         ending, begin_one = target.open()
         _, begin_other = target.open()
@@ -302,7 +304,7 @@ async def test_a_fetch_from_the_same_process_ends_with_its_session_too() -> None
             await asyncio.sleep(0)
 
 
-async def test_a_host_that_closes_settles_what_its_sessions_fetch() -> None:
+async def test_closing_a_host_settles_the_fetches_of_its_sessions() -> None:
     async with running() as (target, source):
         _, begin = target.open()
         slot = begin(task(source))
@@ -404,7 +406,7 @@ def test_a_local_device_that_closes_settles_what_it_fetches() -> None:
         settled(slot)
 
 
-def test_what_is_delivered_first_holds() -> None:
+def test_only_the_first_delivery_counts() -> None:
     slot = InFlight(SPEC)
     slot.fail(TransferFailed("the session ended"))
     slot.complete("array")
@@ -416,7 +418,7 @@ def test_what_is_delivered_first_holds() -> None:
     assert slot.array() == "array"
 
 
-async def test_a_session_runs_a_bounded_number_of_downloads_at_once_and_all_in_the_end() -> None:
+async def test_a_session_runs_a_bounded_number_of_downloads_at_a_time_until_all_are_done() -> None:
     running, most, order = 0, 0, []
 
     async def download(number: int, slot: InFlight) -> None:

@@ -119,7 +119,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_elements_go_past_the_socket_and_the_loan_ends_when_they_are_copied() -> None:
+async def test_the_elements_bypass_the_socket_and_the_loan_ends_after_the_copy() -> None:
     async with pair() as both:
         np.testing.assert_array_equal(await both.moved(), ARRAY)
         await until(lambda: not SharingBackend.open_loans)
@@ -137,7 +137,7 @@ async def test_the_elements_go_past_the_socket_and_the_loan_ends_when_they_are_c
     ],
     ids=["bools", "every other byte", "reversed"],
 )
-async def test_what_is_not_in_memory_as_on_the_wire_arrives_too(dtype: DType, array: Any) -> None:
+async def test_elements_stored_unlike_the_wire_format_arrive_too(dtype: DType, array: Any) -> None:
     async with pair() as both:
         moved = await both.moved(array, TensorSpec(array.shape, dtype))
         np.testing.assert_array_equal(moved, array)
@@ -174,7 +174,7 @@ async def test_many_fetches_of_one_tensor_each_have_a_loan() -> None:
     ],
     ids=["the source does not allow it", "the target does not", "another host"],
 )
-async def test_it_goes_through_the_socket_where_one_does_not_allow_it_or_cannot(
+async def test_the_socket_is_used_if_either_side_does_not_allow_loans(
     options: dict[str, Any],
 ) -> None:
     async with pair(**options) as both:
@@ -183,7 +183,7 @@ async def test_it_goes_through_the_socket_where_one_does_not_allow_it_or_cannot(
         assert both.through_the_socket > ARRAY.nbytes
 
 
-async def test_it_goes_through_the_socket_where_there_is_no_room_to_lend_it() -> None:
+async def test_the_socket_is_used_if_there_is_no_memory_for_a_loan() -> None:
     async with pair() as both:
         both.lender.has_room = False
         np.testing.assert_array_equal(await both.moved(), ARRAY)
@@ -197,7 +197,7 @@ async def test_small_tensors_go_through_the_socket() -> None:
         assert both.source.counters.transfers_lent == 0
 
 
-async def test_what_cannot_be_opened_comes_through_the_socket_and_nothing_more_is_lent() -> None:
+async def test_after_a_loan_that_cannot_be_opened_the_socket_is_used() -> None:
     def refuse(handle: bytes) -> None:
         raise TransferFailed("this container sees no memory of others")
 
@@ -211,7 +211,7 @@ async def test_what_cannot_be_opened_comes_through_the_socket_and_nothing_more_i
 
 
 async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None:
-    """The source no longer knows whether the peer reads the lent memory, and may reuse it."""
+    """The source cannot know whether the peer still reads the lent memory, and may reuse it."""
     connections: list[ServerConnection] = []
     served: list[Host] = []
 
@@ -232,7 +232,7 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         await asyncio.to_thread(is_copying.wait, 5)
         connections[0].transport.abort()
         await until(lambda: len(both.source.transfers) == 1)  # exposed again
-        assert len(SharingBackend.open_loans) == 1  # for who may still be copying
+        assert len(SharingBackend.open_loans) == 1  # because the peer may still be copying
         may_go_on.set()
 
         np.testing.assert_array_equal(await moving, ARRAY)
@@ -241,7 +241,7 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
         await until(lambda: not SharingBackend.open_loans)
 
 
-async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> None:
+async def test_a_copy_is_not_trusted_before_the_source_has_replied_to_a_ping() -> None:
     """The copy may end before the target notices that the connection broke."""
     connections: list[ServerConnection] = []
     served: list[Host] = []
@@ -275,7 +275,7 @@ async def test_a_copy_is_not_trusted_before_the_source_has_given_a_sign() -> Non
         await until(lambda: not SharingBackend.open_loans)
 
 
-async def test_a_loan_of_which_nothing_is_heard_ends_without_another_fetch(
+async def test_an_unconfirmed_loan_expires_without_another_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with pair() as both:
@@ -352,7 +352,7 @@ def whole(request: FetchRequest) -> list[bytes]:
     [b"nowhere", b"\xff" * 64, b"../../etc/passwd", b"\0" * 256],
     ids=["a name", "no text", "a path", "zeros"],
 )
-async def test_a_handle_of_nothing_is_answered_by_asking_for_the_elements(handle: bytes) -> None:
+async def test_after_an_invalid_handle_the_elements_are_requested(handle: bytes) -> None:
     liar = Liar(lambda request, time: [lent(request, handle), whole(request), []][time - 1])
     async with pair(handle=liar) as both:
         np.testing.assert_array_equal(await both.fetch(), ARRAY)
@@ -375,19 +375,19 @@ async def test_memory_that_is_too_small_is_not_read() -> None:
             assert both.by_memory == 0
 
 
-async def test_who_lends_again_what_could_not_be_opened_is_not_asked_again() -> None:
+async def test_a_source_that_repeats_an_unusable_loan_fails_the_fetch() -> None:
     async with pair(handle=Liar(lambda request, time: lent(request, b"nowhere"))) as both:
         with pytest.raises(TransferFailed, match="may lend a tensor only once"):
             await both.fetch()
 
 
-async def test_memory_in_place_of_a_shape_is_refused() -> None:
+async def test_a_loan_in_place_of_a_spec_is_refused() -> None:
     async with pair(handle=Liar(lambda request, time: lent(request, b"nowhere")[1:])) as both:
         with pytest.raises(TransferFailed, match="after its shape and dtype"):
             await both.fetch()
 
 
-async def test_memory_after_some_chunks_is_refused() -> None:
+async def test_a_loan_after_some_chunks_is_refused() -> None:
     def mixed(request: FetchRequest, time: int) -> list[bytes]:
         spec, memory = lent(request, b"nowhere")
         return [spec, chunk_head(request.request, 0) + bytes(100), memory]
@@ -397,7 +397,7 @@ async def test_memory_after_some_chunks_is_refused() -> None:
             await both.fetch()
 
 
-async def test_memory_that_was_not_asked_for_is_refused() -> None:
+async def test_an_unrequested_loan_is_refused() -> None:
     liar = Liar(lambda request, time: lent(request, b"nowhere"))
     async with pair(handle=liar, target_has_it_on=False) as both:
         with pytest.raises(TransferFailed, match="a peer sent Lent"):

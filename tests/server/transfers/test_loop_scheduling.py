@@ -25,7 +25,7 @@ async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop(
     assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) <= 10
 
 
-async def test_a_call_that_raises_does_not_keep_those_behind_it_from_being_made() -> None:
+async def test_a_call_that_raises_does_not_prevent_later_calls() -> None:
     loop = asyncio.get_running_loop()
     raised: list[object] = []
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))

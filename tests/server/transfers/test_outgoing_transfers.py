@@ -31,7 +31,7 @@ def fetched(transfers: Transfers) -> list[Exposed]:
     return got
 
 
-def test_what_did_not_arrive_is_exposed_once_more() -> None:
+def test_a_tensor_that_did_not_arrive_is_exposed_again() -> None:
     transfers = Transfers()
     sending = OutgoingTransfers(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
@@ -40,7 +40,7 @@ def test_what_did_not_arrive_is_exposed_once_more() -> None:
     assert fetched(transfers) == []
 
 
-def test_what_arrived_is_not() -> None:
+def test_a_tensor_that_arrived_is_not_exposed_again() -> None:
     transfers = Transfers()
     sending = OutgoingTransfers(transfers, "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
@@ -49,7 +49,7 @@ def test_what_arrived_is_not() -> None:
     assert fetched(transfers) == []
 
 
-def test_what_was_lent_when_the_connection_broke_is_kept_as_long_as_the_tensor() -> None:
+def test_memory_lent_when_the_connection_broke_is_kept_as_long_as_the_tensor() -> None:
     transfers, loan = Transfers(), Loan()
     is_lent = weakref.ref(loan)
     sending = OutgoingTransfers(transfers, "native", 9.0)
@@ -110,7 +110,7 @@ def test_a_fetch_from_beyond_the_end_is_refused() -> None:
         OutgoingTransfers(Transfers(), "native", 9.0).begin(FetchRequest(1, ID, 11), EXPOSED)
 
 
-def test_peers_that_give_up_in_silence_hold_nothing_for_long(
+def test_fetches_of_silent_peers_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -156,7 +156,7 @@ async def test_a_connection_may_end_once_its_loans_have_expired(
     await sending.finished()
 
 
-async def test_a_loan_of_what_has_arrived_meanwhile_is_not_kept() -> None:
+async def test_a_loan_of_an_arrived_tensor_is_not_kept() -> None:
     sending = OutgoingTransfers(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     assert sending.arrived(FetchRequest(1, ID, 10))
@@ -175,7 +175,7 @@ def exposed_of(size: int) -> Exposed:
 @pytest.mark.parametrize(
     ("size", "fit"), [(2**20, 64), (2**30, 4), (2**40, 1)], ids=["small", "large", "huge"]
 )
-def test_a_connection_is_lent_so_many_tensors_and_bytes_at_once(size: int, fit: int) -> None:
+def test_loans_to_a_connection_are_limited_in_number_and_bytes(size: int, fit: int) -> None:
     sending = OutgoingTransfers(Transfers(), "native", 9.0, borrower="somebody")
     exposed = exposed_of(size)
     for number in range(fit):

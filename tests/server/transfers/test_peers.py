@@ -96,7 +96,7 @@ async def test_a_tensor_arrives_and_checksums_were_asked_for(peers: Peers) -> No
     assert source.greetings[0].settings == {"chunk_checksum": "xxh3"}
 
 
-async def test_checksums_are_not_asked_for_where_the_operator_says_so() -> None:
+async def test_checksums_are_not_requested_if_the_operator_disables_them() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
         source = Source(whole)
@@ -105,7 +105,7 @@ async def test_checksums_are_not_asked_for_where_the_operator_says_so() -> None:
         await peers.close()
 
 
-async def test_checksums_are_not_asked_for_where_tls_finds_what_is_garbled(tmp_path: Path) -> None:
+async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -218,7 +218,7 @@ async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_n
     assert peer_key(token) not in said
 
 
-async def test_what_comes_before_the_proof_may_be_a_small_frame_only() -> None:
+async def test_only_small_frames_are_accepted_before_the_proof() -> None:
     async def flood(connection: ServerConnection) -> None:
         await connection.recv()
         with contextlib.suppress(ConnectionClosed):
@@ -328,13 +328,13 @@ async def trickle(connection: ServerConnection, request: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_peer_that_answers_nothing_is_given_up() -> None:
+async def test_a_fetch_from_a_peer_that_does_not_reply_fails() -> None:
     async with impatient(lambda connection: connection.wait_closed()) as fetch:
         with pytest.raises(TransferFailed, match=r"nothing arrived from 127\.0\.0\.1"):
             await fetch(b"a")
 
 
-async def test_a_peer_that_stands_still_in_the_middle_is_given_up() -> None:
+async def test_a_fetch_from_a_peer_that_stops_midway_fails() -> None:
     async def stop(connection: ServerConnection) -> None:
         request = (await asked(connection)).request
         await connection.send(encode_frame(Reply(request, LARGE)))
@@ -346,7 +346,9 @@ async def test_a_peer_that_stands_still_in_the_middle_is_given_up() -> None:
             await fetch(b"a")
 
 
-async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_from_a_peer_that_sends_too_slowly_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def answer(connection: ServerConnection) -> None:
         request = (await asked(connection)).request
         await connection.send(encode_frame(Reply(request, LARGE)))
@@ -358,7 +360,7 @@ async def test_a_peer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
             await fetch(b"a")
 
 
-async def test_a_tensor_that_the_peer_forgets_among_others_is_given_up_alone(
+async def test_only_the_fetch_that_the_peer_forgets_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def answer(connection: ServerConnection) -> None:

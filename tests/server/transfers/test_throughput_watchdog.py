@@ -68,7 +68,7 @@ async def test_an_answer_may_begin_at_the_end_of_a_stall_time_and_then_keeps_the
 
 
 @pytest.mark.usefixtures("rate")
-async def test_what_comes_in_one_stall_time_is_not_counted_in_the_next() -> None:
+async def test_bytes_of_one_stall_time_do_not_count_in_the_next() -> None:
     with pytest.raises(
         TransferFailed, match=r"too little arrived .*: 999 bytes, expected at least 1,000"
     ):
@@ -76,7 +76,7 @@ async def test_what_comes_in_one_stall_time_is_not_counted_in_the_next() -> None
 
 
 @pytest.mark.usefixtures("rate")
-async def test_a_peer_that_stops_is_given_up() -> None:
+async def test_a_peer_that_stops_sending_fails_the_fetch() -> None:
     with pytest.raises(TransferFailed, match=r"nothing arrived from a peer within 0\.002 seconds"):
         await Wire(FLOOR, FLOOR, 0).wait()
 
@@ -100,7 +100,7 @@ def test_a_tensor_that_gets_its_turns_is_within_what_is_allowed() -> None:
             assert share.allowed(ThroughputSample(arrived, received, running, begun)) > arrived
 
 
-def test_one_of_which_nothing_comes_any_more_is_beyond_it_in_the_end() -> None:
+def test_a_tensor_of_which_nothing_more_arrives_exceeds_the_limit() -> None:
     share = FairShare()
     for arrived in range(0, 10**9, CHUNK):  # the only tensor: it receives all bytes
         assert share.allowed(ThroughputSample(arrived, arrived, 1, 1)) > arrived

@@ -1,4 +1,4 @@
-"""Connections of event loops: their queue of messages, its bounds, and what ends them."""
+"""Asynchronous connections: their bounded queue of messages, and their end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
-async def test_messages_are_taken_in_order_and_then_there_is_none() -> None:
+async def test_messages_are_received_in_order_until_none_is_left() -> None:
     async with connected() as (connection, client):
         assert connection.take_message() is None
         await client.send(b"one")
@@ -87,7 +87,7 @@ async def test_reading_pauses_while_many_messages_wait_and_resumes_when_half_are
         assert await connection.receive_message() == b"next"
 
 
-async def test_what_arrived_is_counted_with_its_frame_headers() -> None:
+async def test_received_bytes_include_frame_headers() -> None:
     async with connected() as (connection, client):
         assert connection.received_bytes == 0
         await client.send(bytes(200))
@@ -96,7 +96,7 @@ async def test_what_arrived_is_counted_with_its_frame_headers() -> None:
         assert connection.received_bytes == 200 + 8
 
 
-async def test_what_the_system_took_is_counted_as_sent() -> None:
+async def test_bytes_that_the_kernel_accepted_count_as_sent() -> None:
     async with connected() as (connection, client):
         await connection.send_message(bytes(100), bytes(26))
         assert await client.recv() == bytes(126)
@@ -144,7 +144,7 @@ async def test_a_sender_that_waits_learns_that_the_connection_ended() -> None:
             await sending
 
 
-async def test_a_violation_is_raised_once_and_then_the_end() -> None:
+async def test_a_violation_is_raised_once_and_then_connection_lost() -> None:
     async with connected() as (connection, client):
         await client.send("text")
         with pytest.raises(ProtocolViolation, match="binary"):
@@ -185,7 +185,7 @@ async def test_an_unfinished_message_is_seen() -> None:
         assert not connection.is_within_message
 
 
-async def test_closing_drops_what_was_not_received() -> None:
+async def test_closing_drops_messages_that_were_not_received() -> None:
     async with connected() as (connection, client):
         await client.send(b"unread")
         await client.ping()

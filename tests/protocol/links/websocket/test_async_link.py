@@ -57,7 +57,7 @@ async def listening(
 async def silent_client(
     address: str,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Perform the handshake and then nothing, not even reading, unless the test does."""
+    """Perform the handshake and then neither read nor send; the test may."""
     uri = parse_uri(address)
     reader, writer = await asyncio.open_connection(uri.host, uri.port)
     client = ClientProtocol(uri)
@@ -162,14 +162,14 @@ async def test_frames_that_come_byte_by_byte_are_put_together() -> None:
             await server.receive()
 
 
-async def test_a_client_that_sends_before_it_was_let_in_is_cut_off() -> None:
+async def test_a_client_that_sends_before_its_admission_is_disconnected() -> None:
     letting_in = asyncio.Event()
 
     async def wait(_: ServerConnection, __: Request) -> None:
         await letting_in.wait()
 
     async def nobody(_: ServerConnection) -> None:
-        raise AssertionError("was let in")
+        raise AssertionError("the client was admitted")
 
     options = direct_options()
     async with serve(nobody, "127.0.0.1", 0, process_request=wait, **options) as listening:
@@ -185,7 +185,7 @@ async def test_a_client_that_sends_before_it_was_let_in_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("asking", ["client", "server"])
-async def test_an_end_that_answers_pings_is_kept(asking: str) -> None:
+async def test_an_end_that_answers_pings_stays_connected(asking: str) -> None:
     async with listening() as (address, accepted):
         client = await connect(address)
         server = await accepted.get()
@@ -211,7 +211,7 @@ async def test_an_end_that_does_not_answer_is_lost() -> None:
                 await server.receive()
 
 
-async def test_an_end_that_takes_nothing_is_lost_too() -> None:
+async def test_an_end_that_does_not_read_is_lost_too() -> None:
     async with listening() as (address, accepted), silent_client(address):
         server = await accepted.get()
         server.keep_alive(0.05)
@@ -221,7 +221,7 @@ async def test_an_end_that_takes_nothing_is_lost_too() -> None:
                     await server.send(bytes(2**20))
 
 
-async def test_an_end_that_is_not_read_from_is_not_taken_for_silent() -> None:
+async def test_an_end_whose_frames_are_not_read_does_not_count_as_silent() -> None:
     async with listening() as (address, accepted), silent_client(address) as (reader, writer):
         server = await accepted.get()
         frames = ClientProtocol(parse_uri(address), state=State.OPEN)
@@ -232,7 +232,7 @@ async def test_an_end_that_is_not_read_from_is_not_taken_for_silent() -> None:
             while server.received_bytes < 20 * 18:  # noqa: ASYNC110 - nobody announces arrivals
                 await asyncio.sleep(0)
             server.keep_alive(0.01)
-            # Ten pings of two bytes: it asks on, and gives up nobody.
+            # Ten pings of two bytes: the server continues to ping and keeps the connection.
             await reader.readexactly(20)
             assert await server.receive() == b"kept waiting"
 
@@ -278,7 +278,7 @@ async def test_a_malformed_address_is_explained() -> None:
         await connect("gpu-box:3000")
 
 
-async def test_a_server_that_says_nothing_is_given_up_on() -> None:
+async def test_connecting_to_a_silent_server_times_out() -> None:
     with raw_server(read_to_end) as port:
         with pytest.raises(ConnectionFailed, match="did not answer in time"):
             await connect(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
@@ -288,7 +288,7 @@ async def test_a_server_that_says_nothing_is_given_up_on() -> None:
 @pytest.mark.parametrize(
     "location", ["/admin/delete-all", "ws://127.0.0.1:{other}/session", "http://169.254.169.254/"]
 )
-async def test_a_redirect_is_an_error_and_nothing_is_asked_of_where_it_leads(location: str) -> None:
+async def test_a_redirect_is_an_error_and_is_not_followed(location: str) -> None:
     asked: list[str] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -120,7 +120,7 @@ def test_a_stream_that_ends_within_a_frame_is_connection_lost() -> None:
         link.close()
 
 
-def test_what_the_peer_said_before_it_left_is_received_after_a_failed_send() -> None:
+def test_frames_sent_before_a_close_are_received_after_a_failed_send() -> None:
     def behave(sock: socket.socket) -> None:
         accept_websocket(sock)
         sock.sendall(frame_bytes(Opcode.BINARY, b"because"))
@@ -180,7 +180,7 @@ async def wait_for(answered: Any) -> None:
 
 
 class Clock:
-    """Takes the place of ``time`` in the keepalive timer; stands still until a test moves it."""
+    """A fake of ``time`` for the keepalive timer; a test advances it."""
 
     now = 0.0
 
@@ -217,7 +217,7 @@ def test_a_peer_that_answers_pings_stays_connected(
         link.keep_alive(0.02)
         end = server.accept()
         for _ in range(5):
-            clock.now += 1  # the next ping is due, and so would be the end of a silent peer
+            clock.now += 1  # the next ping is due, and a silent peer would be lost
             while not heard.acquire(blocking=False):
                 assert link.receive(0.01) is None
         end.send(b"alive")
@@ -238,7 +238,7 @@ def test_a_peer_that_does_not_answer_pings_is_lost(
             link.receive(timeout_seconds)
 
 
-def test_a_reader_without_a_time_waits_on_while_pings_are_answered(
+def test_a_reader_without_a_timeout_waits_while_pings_are_answered(
     clock: Clock, heard: threading.Semaphore
 ) -> None:
     with link_server() as server:
@@ -255,7 +255,7 @@ def test_a_reader_without_a_time_waits_on_while_pings_are_answered(
         link.close()
 
 
-def test_messages_are_sent_in_fragments_where_asked() -> None:
+def test_messages_are_sent_in_fragments_on_request() -> None:
     message = pattern(2 * 2**20 + 5)
     sizes: list[int] = []
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""Errors for connections that cannot be opened, and the bound of the time."""
+"""Errors and timeouts of connections that cannot be opened."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_unknown_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the host name 'nobody.invalid' cannot be resolved" in failure("ws://nobody.invalid")
 
 
-def test_a_resolver_that_hangs_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_name_lookup_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
     released = threading.Event()
 
@@ -60,13 +60,13 @@ def test_a_name_with_a_label_that_is_too_long_is_unknown() -> None:
     assert "cannot be resolved" in failure(f"ws://{'a' * 64}.invalid")
 
 
-def test_a_server_that_says_nothing_is_given_up_on() -> None:
+def test_connecting_to_a_silent_server_times_out() -> None:
     with raw_server(read_to_end) as port:
         text = failure(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
         assert "did not answer in time; check the host" in text
 
 
-def test_a_server_that_says_nothing_to_tls_is_given_up_on() -> None:
+def test_a_tls_handshake_with_a_silent_server_times_out() -> None:
     with raw_server(read_to_end) as port:
         text = failure(f"wss://127.0.0.1:{port}", timeout_seconds=0.1)
         assert "did not answer in time; check the host" in text
@@ -85,7 +85,7 @@ def test_an_http_server_is_recognized(status: int, advice: str, version: str) ->
             self.send_error(status)
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         serving = threading.Thread(target=server.handle_request)
@@ -119,12 +119,12 @@ def says(answer: bytes) -> Callable[[socket.socket], None]:
     ],
     ids=["ssh", "mail", "zeros", "no upgrade", "wrong key"],
 )
-def test_another_kind_of_server_is_no_websocket_server(answer: bytes) -> None:
+def test_a_server_of_another_protocol_is_recognized(answer: bytes) -> None:
     with raw_server(says(answer)) as port:
         assert "is no WebSocket server" in failure(f"ws://127.0.0.1:{port}")
 
 
-def test_a_server_that_hangs_up_at_once_hung_up() -> None:
+def test_a_server_that_closes_at_once_is_explained() -> None:
     with raw_server(says(b"")) as port:
         assert "hung up before it responded" in failure(f"ws://127.0.0.1:{port}")
 

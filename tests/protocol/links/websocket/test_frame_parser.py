@@ -70,7 +70,7 @@ def fragments(message: bytes, sizes: list[int]) -> list[Frame]:
     ),
     data=st.data(),
 )
-def test_any_messages_in_any_fragments_and_chunks_come_out_whole(
+def test_messages_in_any_fragments_and_chunks_are_parsed_whole(
     masked: bool, messages: list[tuple[int, list[int]]], data: st.DataObject
 ) -> None:
     frames = [frame for size, sizes in messages for frame in fragments(pattern(size), sizes)]
@@ -153,7 +153,7 @@ def test_a_large_message_from_a_client_is_complete_without_joining_its_parts(
     assert parse(parser, [small]) == [b"small"]
 
 
-def test_a_message_that_was_put_back_is_taken_again_first() -> None:
+def test_a_message_that_was_put_back_is_the_next_one_taken() -> None:
     parser = FrameParser(LIMIT_BYTES)
     parser.received.append(frame_bytes(Opcode.BINARY, b"one") + frame_bytes(Opcode.BINARY, b"two"))
     assert parser.take() == b"one"
@@ -178,7 +178,7 @@ def test_a_message_that_was_put_back_is_taken_again_first() -> None:
     ids=["text", "continuation", "interleaved", "masked", "reserved", "opcode", "control", "ping",
          "fragmented ping"],
 )  # fmt: skip
-def test_what_the_protocol_forbids_is_a_violation(sent: bytes) -> None:
+def test_frames_that_the_protocol_forbids_are_violations(sent: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         parse(FrameParser(LIMIT_BYTES), [sent])
 

@@ -87,7 +87,7 @@ def test_a_detached_buffer_does_not_change_with_the_memory_it_came_from() -> Non
     assert bytes(buffer.unsent()) == pattern(100)
 
 
-def test_headers_of_servers_are_those_of_the_library() -> None:
+def test_server_headers_match_those_of_websockets() -> None:
     for size in SIZES:
         payload = pattern(size)
         expected = Frame(2, payload).serialize(mask=False)  # type: ignore[arg-type]

@@ -41,21 +41,19 @@ def test_the_length_takes_the_fewest_bytes(length: int, header: str) -> None:
     assert frame_header(FINAL_BINARY, length) == bytes.fromhex(header)
 
 
-def test_a_masked_frame_says_so() -> None:
+def test_a_masked_frame_has_the_mask_bit() -> None:
     assert frame_header(FINAL_BIT | TEXT, 5, MASK_BIT) == b"\x81\x85"  # section 5.7
     assert frame_header(BINARY, 126, MASK_BIT) == bytes.fromhex("02 fe 007e")
 
 
-def test_the_mask_is_that_of_the_example() -> None:
+def test_the_mask_matches_the_rfcs_example() -> None:
     key, masked = bytes.fromhex("37fa213d"), bytes.fromhex("7f9f4d5158")
     assert apply_mask(b"Hello", key) == masked
     assert apply_mask(masked, key) == b"Hello"
 
 
 @given(st.integers(0, 200_000), st.sampled_from([(Opcode.BINARY, True), (Opcode.CONT, False)]))
-def test_a_header_is_the_one_that_another_implementation_writes(
-    length: int, kind: tuple[Opcode, bool]
-) -> None:
+def test_headers_match_those_of_websockets(length: int, kind: tuple[Opcode, bool]) -> None:
     opcode, is_final = kind
     first = (FINAL_BIT if is_final else 0) | opcode
     written = Frame(opcode, bytes(length), fin=is_final).serialize(mask=False)

@@ -1,4 +1,4 @@
-"""The schedule of pings, on a clock of the test's own, and the kernel's probes."""
+"""The schedule of pings, tested with a fake clock, and the kernel's probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from burn_remote_protocol.links.websocket.keepalive import (
 
 
 class Clock:
-    """Takes the place of the module ``time``."""
+    """A fake of the module ``time``."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -89,7 +89,7 @@ async def test_the_gate_counts_a_connection_until_it_is_closed() -> None:
                 await asyncio.sleep(0)
 
 
-async def test_a_connection_over_the_limit_is_told_why() -> None:
+async def test_a_connection_over_the_limit_gets_the_reason() -> None:
     gate = Gate(allowed=0)
 
     def respond(request: Request) -> Response | None:

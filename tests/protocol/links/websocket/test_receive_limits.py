@@ -44,7 +44,7 @@ class Budget:
         self.taken -= size
 
 
-def test_small_messages_take_nothing_and_large_ones_what_their_copies_need() -> None:
+def test_only_large_messages_take_bytes_from_the_pool() -> None:
     budget = Budget(10 * MIB)
     held = ReceiveBudget(budget)
     assert held.hold(UNCOUNTED_BYTES)
@@ -57,7 +57,7 @@ def test_small_messages_take_nothing_and_large_ones_what_their_copies_need() -> 
     assert budget.taken == 0
 
 
-def test_what_a_connection_took_goes_back_when_it_is_gone() -> None:
+def test_a_closed_connection_returns_its_bytes_to_the_pool() -> None:
     budget = Budget(10 * MIB)
     held = ReceiveBudget(budget)
     held.hold(3 * MIB)
@@ -65,7 +65,7 @@ def test_what_a_connection_took_goes_back_when_it_is_gone() -> None:
     assert budget.taken == 0
 
 
-def test_a_message_keeps_the_pace_while_enough_of_it_comes() -> None:
+def test_a_message_with_enough_throughput_continues() -> None:
     watchdog = ThroughputWatchdog(2.0)
     assert watchdog.is_fast_enough(0, 0)
     assert watchdog.is_fast_enough(0, 2 * MIN_BYTES_PER_SECOND)
@@ -120,7 +120,7 @@ def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_by_its_pace(
         assert budget.taken == 0
 
 
-def test_a_message_that_waits_for_room_goes_on_when_there_is_some() -> None:
+def test_a_message_waiting_for_memory_continues_when_memory_is_free() -> None:
     budget = Budget(8 * MIB)
     budget.take(7 * MIB)
     size = 2 * MIB

@@ -1,4 +1,4 @@
-"""The WebSocket transport opens and accepts links; what a program does not use is not loaded."""
+"""The WebSocket transport opens and accepts links, and loads only the modules in use."""
 
 from __future__ import annotations
 

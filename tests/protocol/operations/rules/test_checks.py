@@ -1,4 +1,4 @@
-"""Tests of what rules ask of shapes and dtypes."""
+"""Tests of the checks of shapes and dtypes that rules share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_empty_axis_does_not_stretch() -> None:
         broadcast_shapes((0,), (3,))
 
 
-def test_a_differing_dtype_is_named_with_the_way_out() -> None:
+def test_a_different_dtype_is_named_with_advice() -> None:
     with pytest.raises(DTypeMismatch, match=r"rhs is float16\[2\].*float32.*cast one of them"):
         check_same_dtype(f32(2), rhs=f16(2), bias=None)
 
@@ -58,7 +58,7 @@ def test_a_result_larger_than_any_tensor_is_refused() -> None:
         result((2**40, 2**40), I64)
 
 
-def test_the_caller_chooses_the_dtype_of_indices_and_the_store_of_truth_values() -> None:
+def test_the_caller_chooses_the_dtype_of_indices_and_of_stored_bools() -> None:
     assert index_dtype(Call((), {}), 0) is I64
     assert index_dtype(Call((), {}, (i32(2),)), 0) is I32
     assert bool_dtype(Call((), {}), 0) is BOOL

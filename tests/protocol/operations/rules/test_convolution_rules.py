@@ -69,7 +69,7 @@ def test_a_convolution_has_its_shape_and_costs_its_products() -> None:
     assert cost_of(convolution_rows.CONV2D, inputs, parameters) >= 2 * (2 * 6 * 4 * 5) * (2 * 3 * 3)
 
 
-def test_gradients_have_the_shapes_of_what_they_are_gradients_to() -> None:
+def test_gradients_have_the_shapes_of_their_inputs() -> None:
     x, weight, grad = f32(2, 4, 8, 9), f32(6, 4, 3, 3), f32(2, 6, 6, 7)
 
     assert made(convolution_rows.CONV2D_X_BACKWARD, x, weight, grad, **PLAIN) == (x,)

@@ -1,4 +1,4 @@
-"""Tests of the rules for what is computed element by element, or made from nothing."""
+"""Tests of the rules for elementwise operations and for operations without inputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_output_follows_from_the_inputs(row: Row, inputs: Any, expected: Tens
     ],
     ids=str,
 )
-def test_the_caller_chooses_what_the_operation_leaves_open(
+def test_the_caller_chooses_output_specs_that_the_inputs_do_not_determine(
     row: Row, inputs: Any, requested: TensorSpec
 ) -> None:
     assert made(row, *inputs, requested=(requested,)) == (requested,)
@@ -85,7 +85,7 @@ def test_the_caller_chooses_what_the_operation_leaves_open(
     ],
     ids=str,
 )
-def test_a_dtype_that_the_operation_does_not_have_is_refused(
+def test_a_dtype_that_the_operation_does_not_support_is_refused(
     row: Row, inputs: Any, requested: Any
 ) -> None:
     with pytest.raises(DTypeMismatch):
@@ -93,16 +93,16 @@ def test_a_dtype_that_the_operation_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize("row", [base.CAST, base.EXPAND, base.RESHAPE], ids=str)
-def test_what_only_the_caller_can_know_must_be_declared(row: Row) -> None:
+def test_output_specs_that_only_the_caller_knows_must_be_declared(row: Row) -> None:
     with pytest.raises(ShapeMismatch, match="must be given"):
         made(row, f32(2))
 
 
-def test_nothing_is_made_when_a_tensor_is_dropped() -> None:
+def test_a_drop_has_no_outputs() -> None:
     assert made(session.DROP, f32(2)) == ()
 
 
-def test_the_outputs_of_a_custom_operation_are_believed() -> None:
+def test_the_declared_outputs_of_a_custom_operation_are_accepted() -> None:
     requested = (f32(2), i64(3))
 
     assert made(session.CUSTOM, (), requested=requested, id="x") == requested

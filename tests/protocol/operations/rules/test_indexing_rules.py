@@ -1,4 +1,4 @@
-"""Tests of the rules for what is picked or written by indices."""
+"""Tests of the rules for operations that select or update elements by index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.specs import f16, f32, i32, i64, made
     ],
     ids=str,
 )
-def test_indices_shape_what_is_picked(
+def test_indices_determine_the_shape_of_the_result(
     row: Row, inputs: Any, parameters: Any, expected: TensorSpec
 ) -> None:
     assert made(row, *inputs, **parameters) == (expected,)

@@ -76,7 +76,7 @@ def test_a_cross_product_broadcasts() -> None:
     ],
     ids=str,
 )
-def test_shapes_that_do_not_go_together_are_refused(row: Row, inputs: Any, parameters: Any) -> None:
+def test_incompatible_shapes_are_refused(row: Row, inputs: Any, parameters: Any) -> None:
     with pytest.raises(ShapeMismatch):
         made(row, *inputs, **parameters)
 
@@ -94,6 +94,6 @@ def test_shapes_that_do_not_go_together_are_refused(row: Row, inputs: Any, param
     ],
     ids=str,
 )
-def test_dtypes_that_do_not_go_together_are_refused(row: Row, inputs: Any) -> None:
+def test_incompatible_dtypes_are_refused(row: Row, inputs: Any) -> None:
     with pytest.raises(DTypeMismatch):
         made(row, *inputs)

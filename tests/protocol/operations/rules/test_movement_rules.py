@@ -1,4 +1,4 @@
-"""Tests of the rules for what is reshaped, permuted, sliced, repeated or concatenated."""
+"""Tests of the rules for reshapes, permutations, slices, repetitions and concatenations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_axes_move(row: Row, spec: TensorSpec, parameters: Any, expected: Tensor
     ],
     ids=str,
 )
-def test_an_axis_that_is_not_there_is_refused(row: Row, spec: TensorSpec, parameters: Any) -> None:
+def test_an_axis_out_of_range_is_refused(row: Row, spec: TensorSpec, parameters: Any) -> None:
     with pytest.raises(ShapeMismatch):
         made(row, spec, **parameters)
 
@@ -55,11 +55,11 @@ def test_a_window_larger_than_any_tensor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("target", [(6,), (3, 2), (1, 6, 1), (2, 3)])
-def test_a_shape_of_as_many_elements_may_be_taken(target: tuple[int, ...]) -> None:
+def test_a_reshape_to_as_many_elements_is_allowed(target: tuple[int, ...]) -> None:
     assert made(base.RESHAPE, f32(2, 3), requested=(f32(*target),)) == (f32(*target),)
 
 
-def test_a_shape_of_other_elements_is_refused_with_both_counts() -> None:
+def test_a_reshape_to_another_number_of_elements_is_refused_with_both_counts() -> None:
     with pytest.raises(ShapeMismatch, match=r"6 elements, but shape \[4\] has 4"):
         made(base.RESHAPE, f32(2, 3), requested=(f32(4),))
 
@@ -115,7 +115,7 @@ def test_a_value_must_have_the_shape_of_the_slices_it_replaces() -> None:
         made(base.SLICE_ASSIGN, f32(5, 2), f16(3, 2), ranges=ranges)
 
 
-def test_concatenating_adds_one_axis_up() -> None:
+def test_concatenation_sums_the_sizes_of_one_axis() -> None:
     specs = (f32(2, 1), f32(2, 0), f32(2, 3))
 
     assert made(base.CAT, specs, dim=1) == (f32(2, 4),)

@@ -1,4 +1,4 @@
-"""Tests of the rules for what is pooled or sampled anew."""
+"""Tests of the rules for pooling, interpolation and grid sampling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLANE: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_a_line_is_pooled(row: Row, parameters: Any, size: int) -> None:
+def test_a_signal_is_pooled(row: Row, parameters: Any, size: int) -> None:
     assert made(row, f32(2, 5, 6), **parameters) == (f32(2, 5, size),)
 
 
@@ -44,11 +44,11 @@ def test_a_line_is_pooled(row: Row, parameters: Any, size: int) -> None:
     ],
     ids=str,
 )
-def test_a_plane_is_pooled_or_sampled(row: Row, parameters: Any, shape: tuple[int, ...]) -> None:
+def test_an_image_is_pooled_or_resampled(row: Row, parameters: Any, shape: tuple[int, ...]) -> None:
     assert made(row, f32(2, 5, 6, 3), **parameters) == (f32(2, 5, *shape),)
 
 
-def test_indices_come_beside_the_maxima() -> None:
+def test_max_pooling_can_return_indices_with_the_maxima() -> None:
     parameters: dict[str, Any] = LINE | {"dilation": 1}
     x, grad = f32(2, 5, 6), f32(2, 5, 2)
 
@@ -100,7 +100,7 @@ def test_an_image_that_does_not_fit_is_refused(row: Row, inputs: Any, parameters
         made(row, *inputs, **parameters)
 
 
-def test_a_grid_shapes_what_is_sampled() -> None:
+def test_the_grid_determines_the_shape_of_the_samples() -> None:
     assert made(floats.GRID_SAMPLE2D, f32(2, 3, 4, 5), f32(2, 6, 7, 2)) == (f32(2, 3, 6, 7),)
 
 
@@ -110,7 +110,7 @@ def test_a_grid_that_does_not_suit_the_image_is_refused(grid: Any) -> None:
         made(floats.GRID_SAMPLE2D, f32(2, 3, 4, 5), grid)
 
 
-def test_a_pooling_costs_what_lies_under_its_windows_and_nothing_for_padding() -> None:
+def test_a_pooling_costs_the_elements_in_its_windows_without_padding() -> None:
     def cost(kernel: int, padding: int) -> int:
         options = {"kernel_size": kernel, "padding": padding, "stride": 1, "ceil_mode": False}
         call = Call((f32(1, 1, 600),), options | {"dilation": 1})

@@ -57,13 +57,13 @@ def test_indices_have_the_dtype_that_the_caller_wants() -> None:
     ],
     ids=str,
 )
-def test_an_axis_or_element_that_is_not_there_is_refused(
+def test_an_axis_or_element_out_of_range_is_refused(
     row: Row, spec: TensorSpec, parameters: Any
 ) -> None:
     with pytest.raises(ShapeMismatch):
         made(row, spec, **parameters)
 
 
-def test_truth_values_have_no_sum() -> None:
+def test_bools_cannot_be_summed() -> None:
     with pytest.raises(DTypeMismatch, match=r"input is bool\[2\]"):
         made(numeric.SUM, flags(2))

@@ -24,13 +24,13 @@ def test_a_real_signal_has_half_the_frequencies_and_one(size: int, n: int, bins:
 
 
 @pytest.mark.parametrize(("bins", "n", "size"), [(9, None, 16), (5, 8, 8), (4, 7, 7)])
-def test_frequencies_make_an_even_signal_unless_told(bins: int, n: int, size: int) -> None:
+def test_an_inverse_transform_gives_an_even_length_by_default(bins: int, n: int, size: int) -> None:
     spectrum = f32(2, bins)
 
     assert made(sampling.IRFFT, spectrum, spectrum, dim=1, n=n) == (f32(2, size),)
 
 
-def test_transforms_of_nothing_are_refused() -> None:
+def test_transforms_of_empty_signals_or_invalid_axes_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match="at least 1 sample"):
         made(sampling.RFFT, f32(0), dim=0, n=None)
     with pytest.raises(ShapeMismatch, match="too few frequencies"):
@@ -41,7 +41,7 @@ def test_transforms_of_nothing_are_refused() -> None:
         made(sampling.RFFT, f32(4), dim=1, n=None)
 
 
-def test_both_parts_of_a_spectrum_are_alike() -> None:
+def test_both_parts_of_a_spectrum_must_have_one_shape_and_dtype() -> None:
     with pytest.raises(ShapeMismatch, match="input_im"):
         made(sampling.IRFFT, f32(5), f32(4), dim=0, n=None)
     with pytest.raises(DTypeMismatch, match="input_im"):

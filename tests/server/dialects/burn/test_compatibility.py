@@ -20,7 +20,7 @@ def last_use(of: Signature) -> Signature:
     return Signature(of.kind, of.row, of.dtype, arguments)
 
 
-def test_positions_of_extremes_that_are_used_up_are_forgotten() -> None:
+def test_recorded_dtypes_of_argmax_results_are_forgotten_after_their_last_use() -> None:
     floats, integers = TensorSpec((2, 3), F32), TensorSpec((2, 1), I32)
     positions = signature("Numeric.ArgMax", floats, axis=1, accumulator_len=1, out=integers)
     used_up = last_use(signature("Int.IntoFloat", integers, out=TensorSpec((2, 1), F32)))

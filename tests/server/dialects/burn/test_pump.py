@@ -134,7 +134,7 @@ async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(
     await serving
 
 
-async def test_an_answer_over_the_client_s_limit_of_a_frame_leaves_in_fragments(
+async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(burn_pump, "WHOLE_BYTES", 40)
@@ -173,7 +173,7 @@ async def test_a_socket_without_a_known_token_opens_nothing(
     assert len(host.sessions) == 0
 
 
-async def test_nobody_with_another_token_joins_a_session_by_its_number(
+async def test_another_token_cannot_join_a_session_by_its_id(
     host: Host, sessions: BurnSessions
 ) -> None:
     request = scripted([INIT])
@@ -222,7 +222,7 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
     await serving
 
 
-async def test_a_client_that_reads_no_answers_is_not_read_from(
+async def test_reading_pauses_for_a_client_that_reads_no_responses(
     host: Host, sessions: BurnSessions
 ) -> None:
     request = scripted([INIT, *upload_and_read(30_000)])
@@ -246,7 +246,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_from(
     await asyncio.gather(*serving)
 
 
-async def test_answers_that_would_hold_more_than_the_session_may_are_refused(
+async def test_responses_beyond_the_sessions_quota_are_refused(
     sessions: BurnSessions,
 ) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
@@ -270,7 +270,9 @@ async def test_answers_that_would_hold_more_than_the_session_may_are_refused(
         await asyncio.gather(*serving)
 
 
-async def test_garbage_is_answered_and_closes_nothing(host: Host, sessions: BurnSessions) -> None:
+async def test_garbage_gets_a_response_and_closes_no_socket(
+    host: Host, sessions: BurnSessions
+) -> None:
     request = scripted([INIT, b"\xc1 no task", *upload_and_read(2), encode_tasks([Sync(9)], 9)])
     response = scripted([INIT])
     serving = [
@@ -338,7 +340,7 @@ async def test_a_sync_reports_a_failure_that_no_read_reported(
     await asyncio.gather(*serving)
 
 
-async def test_a_server_that_shuts_down_answers_what_was_asked(
+async def test_a_stopping_server_responds_to_earlier_requests(
     host: Host, sessions: BurnSessions
 ) -> None:
     request = scripted([INIT, *upload_and_read(5)])
@@ -354,7 +356,7 @@ async def test_a_server_that_shuts_down_answers_what_was_asked(
     assert len(host.sessions) == 0
 
 
-async def test_a_session_that_is_inside_an_operation_does_not_keep_others_waiting(
+async def test_a_session_in_a_long_operation_does_not_delay_others(
     host: Host,
     sessions: BurnSessions,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A failed Burn session stays open and answers every request with the reason."""
+"""A failed Burn session stays open and responds to every request with the reason."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tasks_run_in_order(running: Running) -> None:
     assert running.runner.failure is None
 
 
-def test_an_operation_that_fails_is_told_at_the_read_and_the_session_goes_on(
+def test_a_failed_operation_fails_its_read_and_the_session_continues(
     running: Running,
 ) -> None:
     answers = running.run(added(5, 6, 2), Read(1, 2, SPEC), Read(2, 2, SPEC), Upload(3, DATA))
@@ -104,7 +104,7 @@ def test_a_last_read_frees_a_failed_tensor(running: Running) -> None:
 LAST_READ = encode_tasks([Read(0, 2, SPEC)], 1).replace(b"\xa8ReadOnly", b"\xa9ReadWrite")
 
 
-def test_after_garbage_every_question_is_answered_with_the_reason(running: Running) -> None:
+def test_after_garbage_every_request_gets_the_reason(running: Running) -> None:
     questions = [Read(1, 1, SPEC), QueryDType(2, F32), Sync(3)]
     answers = running.run(Upload(1, DATA), GARBAGE, *questions, Upload(4, DATA))
     assert "no task at all" in str(answers[1])
@@ -125,7 +125,7 @@ def test_a_bug_in_the_server_is_reported_too(
     assert "a mistake of ours" in str(answers[1])
 
 
-def test_what_may_wait_or_was_not_seen_before_is_not_estimated(running: Running) -> None:
+def test_operations_that_may_wait_or_are_new_have_no_estimate(running: Running) -> None:
     fetch = Fetch(1, "ws://a:1", 3, None)
     assert running.runner.estimate([Upload(1, DATA), Sync(1)]) is not None
     assert running.runner.estimate([fetch]) is None

@@ -1,15 +1,15 @@
 """Operations on half-precision tensors agree with float64 up to one rounding.
 
-The operations are those of real Burn programs: each is taken from the recorded sessions with its
-recorded tensors, which are rounded to the low precision. The result must then be what the same
-operation gives for the same numbers in float64, rounded once, as if it had been computed exactly:
+The operations and their tensors are taken from recorded sessions of real Burn programs. The tensors
+are rounded to the low precision. The result must equal that of the same operation in float64,
+rounded once:
 
-- integers and truth values exactly, and so the places of NaN and infinities;
-- numbers to one unit in the last place of the low precision, and ``ACCUMULATED`` of the largest,
-  which is what sums in float32 may lose and sums in float16 would not keep.
+- integers, bools, and the positions of NaN and infinities exactly;
+- other numbers to one unit in the last place of the low precision plus ``ACCUMULATED`` times the
+  largest. Sums in float32 stay within this error; sums in float16 would not.
 
-That float64 is right is tested beside independent definitions elsewhere. What Burn's own CPU
-backend gave for float16 is in the recordings of ``tests/conformance``.
+Other tests compare float64 with independent definitions. The recordings of ``tests/conformance``
+have the float16 results of Burn's own CPU backend.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from support.replay import replay
 # 2⁻¹⁷: a sum of a hundred products in float32. In float16 it would be 2⁻¹¹ for each of them.
 ACCUMULATED = 2.0**-17
 
-# Of each row as many different signatures, and tensors of at most so many elements.
+# The number of signatures for each row, and the largest number of elements of their tensors.
 SAMPLES = 5
 LARGEST = 50_000
 
@@ -115,7 +115,7 @@ def not_recorded() -> list[Sample]:
     ]
 
 
-# Operations whose results are drawn (tests/client/test_init.py), or not defined.
+# Operations whose results are random (tests/client/test_init.py) or undefined.
 UNDEFINED = {"Random", "IntRandom", "Empty"}
 
 SESSION = NumpyBackend().open_session()
@@ -131,7 +131,7 @@ def in_dtype(sample: Sample, dtype: DType, precision: DType) -> Sample:
         if type(argument) is tuple and argument and type(argument[0]) is TensorUse:
             return tuple(map(retyped, argument))
         if type(argument) is Scalar and is_comparison and type(argument.value) is float:
-            # Compared with 0.1, a tensor's 0.1 is equal in each precision.
+            # A tensor's 0.1 must equal the number 0.1 in each precision.
             return Scalar.of(float(rounding.type(argument.value)))
         return argument
 

@@ -100,7 +100,7 @@ def telling(dtype: Any) -> Array:
     if dtype in FLOATS:
         values = [0.0, 1.0, 0.1, 65504, 65519.99, 65520, 65536, 3.3e38, 3.4e38, 1e300, 2.0**-25]
         values += [2.0**-126, 2.0**-133, 2.0**-134 * 1.5, 2.0**63, 2.0**64, 300.7, np.inf, np.nan]
-        # A midpoint of each short format, and what lies a little above and below it.
+        # A midpoint of each short format, and numbers slightly above and below it.
         for bits in (8, 11, 24):
             for even in (1.0, 1 + 2.0 ** (1 - bits)):
                 for exponent in (-130, -20, -1, 0, 5, 100):

@@ -24,7 +24,7 @@ def resized(tensor: Array, axis: int, size: int, dtype: DType) -> TensorSpec:
 
 
 def largest_first(row: Any) -> list[int]:
-    """Return positions in descending order: NaN first, then the first of equals first."""
+    """Return indices in descending order of elements: NaN first; of equal ones, the first."""
 
     def rank(position: int) -> tuple[bool, Any, int]:
         value = row[position]

@@ -31,7 +31,7 @@ def means(x: Array, outputs: tuple[int, ...]) -> Array:
 
 @given(SIZES, st.integers(0, 2))
 @settings(deadline=None)
-def test_means_and_gradients_are_what_their_definition_says(
+def test_means_and_gradients_match_their_definition(
     sizes: list[tuple[int, int]], batch: int
 ) -> None:
     rank = len(sizes)

@@ -50,7 +50,7 @@ def attend(
 
 @given(st.data())
 @settings(deadline=None)
-def test_attention_is_what_its_definition_says_in_blocks_of_any_size(data: st.DataObject) -> None:
+def test_attention_matches_its_definition_for_blocks_of_any_size(data: st.DataObject) -> None:
     draw = data.draw
     batch, heads = draw(st.integers(0, 2)), draw(st.integers(1, 3))
     queries, keys, dim, values = (draw(st.integers(1, 7)) for _ in range(4))

@@ -37,7 +37,7 @@ def means(layer: Pooling, include_padding: bool) -> Array:
 
 @given(poolings(dilated=False), st.booleans())
 @settings(deadline=None)
-def test_means_are_what_their_definition_says(layer: Pooling, include_padding: bool) -> None:
+def test_means_match_their_definition(layer: Pooling, include_padding: bool) -> None:
     options = layer.options() | {"count_include_pad": include_padding}
     found = run(f"AvgPool{layer.rank}d", layer.x, **options)
     np.testing.assert_allclose(found, means(layer, include_padding), rtol=1e-12, atol=1e-12)
@@ -45,7 +45,7 @@ def test_means_are_what_their_definition_says(layer: Pooling, include_padding: b
 
 @given(poolings(dilated=False), st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_gradients_are_those_found_by_differences(layer: Pooling, include_padding: bool) -> None:
+def test_gradients_match_finite_differences(layer: Pooling, include_padding: bool) -> None:
     name = f"AvgPool{layer.rank}d"
     options = layer.options() | {"count_include_pad": include_padding}
     grad = normal(1, *layer.x.shape[:2], *layer.outputs)

@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 
 
 @given(convolutions(), WORKSPACES)
 @settings(deadline=None)
-def test_a_convolution_is_what_its_definition_says(layer: Convolution, workspace: int) -> None:
+def test_a_convolution_matches_its_definition(layer: Convolution, workspace: int) -> None:
     name = f"Conv{layer.rank}d"
     found = run(
         name,
@@ -38,7 +38,7 @@ def test_a_convolution_is_what_its_definition_says(layer: Convolution, workspace
 
 @given(convolutions(), WORKSPACES)
 @settings(deadline=None, max_examples=40)
-def test_gradients_are_those_found_by_differences(layer: Convolution, workspace: int) -> None:
+def test_gradients_match_finite_differences(layer: Convolution, workspace: int) -> None:
     name, options = f"Conv{layer.rank}d", layer.options
     limit = {"workspace_bytes": workspace}
 

@@ -94,7 +94,7 @@ def convolve(layer: Layer) -> Array:
 
 @given(layers(), st.sampled_from([1, WORKSPACE_BYTES]))
 @settings(deadline=None, max_examples=60)
-def test_a_deformable_convolution_is_what_its_definition_says(layer: Layer, limit: int) -> None:
+def test_a_deformable_convolution_matches_its_definition(layer: Layer, limit: int) -> None:
     limits: dict[str, Any] = {"settings": {"workspace_bytes": limit}}
     found = run("DeformableConv2d", *layer.tensors, **layer.options, **limits)
     np.testing.assert_allclose(found, convolve(layer), rtol=1e-9, atol=1e-9)
@@ -102,7 +102,7 @@ def test_a_deformable_convolution_is_what_its_definition_says(layer: Layer, limi
 
 @given(layers(), st.sampled_from([1, WORKSPACE_BYTES]))
 @settings(deadline=None, max_examples=25)
-def test_gradients_are_those_found_by_differences(layer: Layer, limit: int) -> None:
+def test_gradients_match_finite_differences(layer: Layer, limit: int) -> None:
     limits: dict[str, Any] = {"settings": {"workspace_bytes": limit}}
     grad = normal(9, layer.x.shape[0], layer.weight.shape[0], *layer.offset.shape[2:])
     found = run("DeformableConv2dBackward", *layer.tensors, grad, **layer.options, **limits)

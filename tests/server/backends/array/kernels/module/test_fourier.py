@@ -22,7 +22,7 @@ def cut(x: Array, dim: int, n: int) -> Array:
 
 @given(st.integers(0, 2), st.integers(1, 9), st.one_of(st.none(), st.integers(1, 12)))
 @settings(deadline=None)
-def test_a_spectrum_is_what_its_definition_says(dim: int, length: int, n: int | None) -> None:
+def test_a_spectrum_matches_its_definition(dim: int, length: int, n: int | None) -> None:
     shape = [2, 3, 2]
     shape[dim] = length
     signal = normal(1, *shape)

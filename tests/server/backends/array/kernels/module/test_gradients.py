@@ -16,8 +16,11 @@ from support.module_kernels import Array, normal, run, spec_of
 
 
 class Case(NamedTuple):
-    """A forward variant, its tensors, its parameters; of the backward variant, what it takes of
-    them besides the gradient (by position, -1 for the gradient), and what it differentiates."""
+    """A forward variant with its tensors and parameters, and its backward variant.
+
+    The backward variant takes some of the tensors, given by position (-1 is the gradient), and
+    differentiates with respect to one of them.
+    """
 
     forward: str
     tensors: tuple[Array | None, ...]

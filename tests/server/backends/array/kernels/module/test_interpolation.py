@@ -69,7 +69,7 @@ def resize(x: Array, outputs: tuple[int, int], mode: str, aligned: bool) -> Arra
 
 @given(SIZES, st.sampled_from(MODES), st.booleans())
 @settings(deadline=None)
-def test_images_and_gradients_are_what_their_definition_says(
+def test_images_and_gradients_match_their_definition(
     sizes: tuple[int, int, int, int], mode: str, aligned: bool
 ) -> None:
     x, outputs = normal(1, 2, 1, *sizes[:2]), sizes[2:]

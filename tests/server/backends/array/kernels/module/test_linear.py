@@ -18,7 +18,7 @@ def forward(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 @pytest.mark.parametrize("leading", LEADING)
-def test_layers_and_gradients_are_what_their_definition_says(leading: tuple[int, ...]) -> None:
+def test_layers_and_gradients_match_their_definition(leading: tuple[int, ...]) -> None:
     x, weight, bias = normal(1, *leading, 4), normal(2, 4, 5), normal(3, 5)
     grad = normal(4, *leading, 5)
     np.testing.assert_allclose(run("Linear", x, weight, bias), forward(x, weight, bias))

@@ -32,7 +32,7 @@ def pool(layer: Pooling) -> tuple[Array, Array]:
 
 @given(poolings())
 @settings(deadline=None)
-def test_maxima_and_indices_are_what_their_definition_says(layer: Pooling) -> None:
+def test_maxima_and_indices_match_their_definition(layer: Pooling) -> None:
     best, where = pool(layer)
     plain = run(f"MaxPool{layer.rank}d", layer.x, **layer.options(dilated=True))
     np.testing.assert_array_equal(plain, best)
@@ -45,7 +45,7 @@ def test_maxima_and_indices_are_what_their_definition_says(layer: Pooling) -> No
 
 @given(poolings())
 @settings(deadline=None, max_examples=40)
-def test_gradients_are_those_found_by_differences(layer: Pooling) -> None:
+def test_gradients_match_finite_differences(layer: Pooling) -> None:
     # Differences exceed the step by far, so the maximum's position does not change.
     x = np.random.default_rng(1).permutation(layer.x.size).astype(float).reshape(layer.x.shape)
     name, options = f"MaxPool{layer.rank}d", layer.options(dilated=True)

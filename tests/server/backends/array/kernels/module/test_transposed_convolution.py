@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {
 
 @given(convolutions(transposed=True), st.sampled_from([1, 512, WORKSPACE_BYTES]))
 @settings(deadline=None)
-def test_a_transposed_convolution_is_what_its_definition_says(
+def test_a_transposed_convolution_matches_its_definition(
     layer: Convolution, workspace: int
 ) -> None:
     found = run(
