@@ -60,6 +60,7 @@ __all__ = [
     "VersionMismatch",
     "error_from_wire",
     "error_to_wire",
+    "fresh",
     "shown",
 ]
 
@@ -309,6 +310,21 @@ CODES: Final = _by_code(
     DeviceLost,
     TransferFailed,
 )
+
+
+def fresh(error: BurnRemoteError) -> BurnRemoteError:
+    """Return a copy of a stored error, so that each raise has its own traceback and notes.
+
+    If the stored error itself were raised, its traceback would grow with each raise, and would keep
+    alive whatever the functions on it refer to: the tensors of the program.
+    """
+    # Not by calling the class: some constructors take keywords that ``args`` lacks.
+    again = error.__class__.__new__(error.__class__, *error.args)
+    again.__dict__.update(error.__dict__)
+    if "__notes__" in again.__dict__:
+        again.__notes__ = [*again.__notes__]
+    again.__cause__ = error.__cause__
+    return again
 
 
 def error_to_wire(error: BurnRemoteError) -> list[Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -194,6 +198,55 @@ def test_a_forked_child_gets_an_error_and_the_parent_keeps_its_session(
         assert os.read(reader, 10) == b"typed"
         os.close(reader)
         assert tensor.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_a_reply_for_the_parent_is_not_read_by_a_forked_child(
+    dialect: str, first_server: RunningServer
+) -> None:
+    with br.RemoteDevice(first_server.address, dialect=dialect) as device:
+        requested = br.ones((2,), device=device).read()
+        device.session.flush()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(br.ClosedDevice, TimeoutError):
+                try:
+                    requested.result(5)
+                except br.ClosedDevice:
+                    code = 0
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert requested.result(5).tolist() == [1, 1]
+        assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("wait", ["numpy", "item", "read", "sync"])
+@pytest.mark.parametrize("kind", ["local", "native"])
+def test_a_failure_that_was_caught_keeps_no_tensor_alive(
+    kind: str, wait: str, first_server: RunningServer
+) -> None:
+    def fail(device: br.Device) -> weakref.ref[br.Tensor]:
+        large = br.ones((1000,), device=device)
+        failed = large.take(br.tensor([1000], device=device), axis=0)
+        waits: dict[str, Callable[[], object]] = {
+            "numpy": failed.numpy,
+            "item": failed.item,
+            "read": lambda: br.read([failed]),
+            "sync": device.sync,
+        }
+        with contextlib.suppress(br.OperationFailed):
+            waits[wait]()
+            raise AssertionError("nothing failed")
+        return weakref.ref(large)
+
+    opened = br.LocalDevice() if kind == "local" else br.RemoteDevice(first_server.address)
+    with opened as device:
+        gc.disable()
+        try:
+            assert fail(device)() is None
+        finally:
+            gc.enable()
 
 
 def test_a_draining_server_finishes_the_queue_and_announces_its_end() -> None:

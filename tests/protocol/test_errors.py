@@ -134,3 +134,43 @@ def test_an_excerpt_of_a_hostile_value_is_short() -> None:
 
     for value in (nested, [nested] * 1000, "x" * 10**6, 10**5000, [10**5000] * 1000):
         assert len(shown(value)) <= 201
+
+
+STORED = [
+    *(
+        error_class("why")
+        for error_class in classes_of(errors.BurnRemoteError)
+        if error_class is not errors.LimitExceeded
+    ),
+    errors.LimitExceeded("bytes in one message", seen=3, allowed=2),
+    errors.OutOfMemory(
+        "full", operation="Numeric.Add", shapes="float32[2]", tensor=4, location="a:1"
+    ),
+]
+
+
+@pytest.mark.parametrize("error", STORED, ids=lambda error: type(error).__name__)
+def test_a_fresh_error_is_an_equal_copy_with_a_traceback_of_its_own(
+    error: errors.BurnRemoteError,
+) -> None:
+    error.__cause__ = cause = ValueError("because")
+    for _ in range(2):
+        again = errors.fresh(error)
+        assert again is not error
+        assert type(again) is type(error)
+        assert (str(again), again.args) == (str(error), error.args)
+        assert vars(again) == vars(error)
+        assert again.__cause__ is cause
+        with pytest.raises(type(error)):
+            raise again
+        assert again.__traceback__ is not None
+        assert error.__traceback__ is None
+
+
+def test_a_note_on_a_fresh_error_is_on_no_other() -> None:
+    stored = errors.ConnectionLost("gone")
+    stored.add_note("stored")
+    first = errors.fresh(stored)
+    first.add_note("first")
+    assert errors.fresh(stored).__notes__ == stored.__notes__ == ["stored"]
+    assert first.__notes__ == ["stored", "first"]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
-from burn_remote.sessions.raising import fresh
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, fresh
 
 __all__ = ["SharedSessions", "Use"]
 

@@ -282,4 +282,5 @@ class _Arriving:
         try:
             self.array.complete(array_from(data.result()))
         except Exception as error:  # also MemoryError: the waiting caller must get it
-            self.array.fail(error)
+            # Its traceback refers to this frame, and so to the caller's.
+            self.array.fail(error.with_traceback(None))

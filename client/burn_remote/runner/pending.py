@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
+
+from burn_remote_protocol.errors import BurnRemoteError, fresh
 
 __all__ = ["Pending", "Source"]
 
@@ -37,11 +40,14 @@ class Pending(Generic[T]):
 
     # Without a lock: an interrupt could leave it locked. Appending to a list or deque, and popping
     # from a deque, are atomic.
-    __slots__ = ("_callbacks", "_outcomes", "_source")
+    __slots__ = ("_callbacks", "_outcomes", "_source", "_wakers")
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
         self._callbacks: deque[Callable[[Pending[T]], object]] = deque()
+        # They wake waiting callers, which remove them. Unlike callbacks, they are called again
+        # after an interrupt.
+        self._wakers: list[Callable[[], object]] = []
         # Values and errors that were delivered; only the first counts.
         self._outcomes: list[tuple[T | None, BaseException | None]] = []
 
@@ -106,14 +112,14 @@ class Pending(Generic[T]):
             raise TimeoutError(f"no reply within {timeout_seconds} seconds")
         value, error = self._outcomes[0]
         if error is not None:
-            raise error
+            raise fresh(error) if isinstance(error, BurnRemoteError) else error
         return value  # type: ignore[return-value]  # done without error: the value is set
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block until done, without reading any socket; return whether it is done."""
         event = threading.Event()
-        self.when_done(lambda _: event.set())
-        return event.wait(timeout_seconds)
+        with self._waking(event.set):
+            return event.wait(timeout_seconds)
 
     def __await__(self) -> Generator[Any, None, T]:
         loop = asyncio.get_running_loop()
@@ -123,20 +129,35 @@ class Pending(Generic[T]):
             if not future.done():
                 future.set_result(None)
 
-        def deliver(_: Pending[T]) -> None:
-            # The program may have closed the loop before the value arrived.
+        def deliver() -> None:
+            # A program may have closed the loop before the value arrived.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
-        self.when_done(deliver)
-        self.attend()
-        yield from future
+        with self._waking(deliver):
+            self.attend()
+            yield from future
         return self.result()
+
+    @contextlib.contextmanager
+    def _waking(self, waker: Callable[[], object]) -> Iterator[None]:
+        """Have ``waker`` called when the value is here, until the block ends."""
+        try:
+            self._wakers.append(waker)
+            # ``_finish`` appends an outcome before it looks for wakers: one of both calls.
+            if self._outcomes:
+                waker()
+            yield
+        finally:
+            with contextlib.suppress(ValueError):
+                self._wakers.remove(waker)
 
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if not self._outcomes:
             self._outcomes.append((value, error))
-        # Even if it was done before: an interrupt may have come before the callbacks were called.
+        # Even if it was done before: an interrupt may have come before these were called.
+        for waker in [*self._wakers]:
+            waker()
         self._call_back()
 
     def _call_back(self) -> None:

@@ -13,7 +13,13 @@ from functools import partial
 from sys import getrefcount
 from typing import Any, Final
 
-from burn_remote_protocol.errors import DeviceLost, LimitExceeded, OperationFailed, QuotaExceeded
+from burn_remote_protocol.errors import (
+    DeviceLost,
+    LimitExceeded,
+    OperationFailed,
+    QuotaExceeded,
+    fresh,
+)
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota
@@ -230,7 +236,7 @@ class Interpreter:
     ) -> None:
         try:
             if plan.error is not None:
-                raise plan.error.with_traceback(None)  # the traceback would grow with each raise
+                raise fresh(plan.error)
             for array, (shape, dtype) in zip(inputs, plan.expected):  # noqa: B905 - equal lengths
                 if array.shape != shape or array.dtype != dtype:
                     raise plan.mismatch(inputs)
@@ -278,6 +284,9 @@ class Interpreter:
         except BaseException:
             self.quota.give_back(plan.output_bytes, plan.output_count)
             raise
+        finally:
+            # Its traceback refers to this frame: the cycle would keep the inputs alive.
+            del error
 
     def _fail(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:
         outputs = tensors[plan.input_count :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -311,8 +312,16 @@ def test_closing_a_session_frees_every_tensor_and_sends_close(
         session.seed(1)
 
 
-def test_in_a_forked_child_every_use_raises_an_error(session: BurnSession, x: TensorHandle) -> None:
+async def test_in_a_forked_child_every_use_raises_an_error(
+    session: BurnSession, x: TensorHandle
+) -> None:
+    waiting, awaited = session.sync(), session.sync()
     session.abandon_after_fork()
+    with pytest.raises(ClosedDevice, match="fork"):
+        waiting.result(PATIENCE_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(ClosedDevice, match="fork"):
+            await awaited
     with pytest.raises(ClosedDevice, match="fork"):
         RunnerStack(session).read_tensor_async(x)
 

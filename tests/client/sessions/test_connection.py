@@ -1,4 +1,4 @@
-"""Copies of errors, and the pauses between attempts to resume."""
+"""A connection sends and resumes; here the pauses between attempts to resume."""
 
 from __future__ import annotations
 
@@ -8,38 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from burn_remote.sessions.native.connection import Connection
-from burn_remote.sessions.raising import fresh
 from burn_remote_protocol.dialects.native import VERSIONS, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionFailed,
-    ConnectionLost,
     HandshakeRefused,
-    LimitExceeded,
-    OperationFailed,
     SessionLost,
 )
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Welcome
 from support.memory_links import memory_pair
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionLost("gone"),
-        SessionLost("over"),
-        LimitExceeded("bytes in one message", seen=3, allowed=2),
-        OperationFailed("why", operation="Numeric.Add", shapes="float32[2]", tensor=4),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_fresh_error_is_an_equal_copy(error: BurnRemoteError) -> None:
-    again = fresh(error)
-    assert again is not error
-    assert type(again) is type(error)
-    assert str(again) == str(error)
-    assert vars(again) == vars(error)
 
 
 def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from types import CodeType
@@ -227,6 +228,43 @@ def test_a_closed_session_refuses_every_use(session: NativeSession) -> None:
     session.drop(x)
     session.flush()
     session.close()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_in_a_forked_child_every_use_raises_and_the_parent_gets_its_replies(
+    end: NativeEnd, is_awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened(end)
+    x = session.execute(zeros(2), [])
+    pending = session.read(x, f32(2))
+    session._connection.receiver.close()  # a fork copies no thread
+    session.flush()
+    link = session._connection._link
+    assert link.wait_readable(PATIENCE_SECONDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "receive", None)
+        session.abandon_after_fork()
+        with pytest.raises(ClosedDevice, match="belongs to the parent process"):
+            if is_awaited:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await pending
+            else:
+                pending.result(PATIENCE_SECONDS)
+        for use in (
+            lambda: session.execute(zeros(1), []),
+            session.reserve,
+            session.sync,
+            lambda: session.expose(x, f32(2), b"t" * 32, 30.0),
+            lambda: session.fetch(x, b"t" * 32, "ws://a:1", f32(2)),
+        ):
+            with pytest.raises(ClosedDevice, match="belongs to the parent process"):
+                use()
+        session.drop(x)
+        session.flush()
+        session.close()
+    assert not link.closed
+    assert link.receive(PATIENCE_SECONDS) is not None
+    link.close()
 
 
 # -- Ctrl-C at each line ----------------------------------------------------------------------

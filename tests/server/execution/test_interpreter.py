@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
     QuotaExceeded,
+    ShapeMismatch,
     UnknownTensor,
 )
 from burn_remote_protocol.messages import Drop, Expose, Read, Sync
@@ -222,6 +224,27 @@ def test_an_unknown_input_fails_every_output_and_a_failed_one_is_passed_on_silen
     ((_, failure),) = session.outbox.failures
     assert isinstance(failure, UnknownTensor)
     assert session.tensors.slot(3) is session.tensors.slot(2) is failure
+
+
+class FailingKernels(Kernels):
+    """A device on which each kernel call fails."""
+
+    def call(self, *inputs: Any) -> Any:
+        raise ShapeMismatch("why")
+
+
+def test_a_failed_operation_keeps_no_input_alive() -> None:
+    session = started(1, 2, backend=FailingKernels())
+    session.upload(2, 3, 4)
+    arrays = [weakref.ref(session.tensors.arrays[tensor]) for tensor in (1, 2)]
+    gc.disable()
+    try:
+        session.interpreter.execute(Operation(ADD, (1, 2, 3)))
+        for tensor in (1, 2):
+            session.tensors.forget(tensor)
+        assert all(array() is None for array in arrays)
+    finally:
+        gc.enable()
 
 
 def test_a_failure_that_is_passed_on_keeps_no_traceback() -> None:

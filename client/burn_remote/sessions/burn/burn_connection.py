@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from burn_remote.sessions.raising import fresh
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init
@@ -22,6 +21,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionLost,
     ProtocolViolation,
+    fresh,
 )
 from burn_remote_protocol.links.interface import BlockingLink
 

@@ -193,7 +193,7 @@ class BurnSession:
         return pending
 
     def _fail_late(self) -> None:
-        # The connection fails pending requests when it ends; this one may have been added later.
+        # The connection fails pending requests when it ends; one may have been added later.
         if self._connection.error is not None:
             self._replies.fail(self._connection.error)
 
@@ -252,12 +252,19 @@ class BurnSession:
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for a reply (``Source``)."""
+        if self._connection.error is not None:
+            # In a forked child, the socket belongs to the parent.
+            self._fail_late()
+            return
         if len(self._outgoing):
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
         """Receive replies although no thread waits for them (``Source``)."""
+        if self._connection.error is not None:
+            self._fail_late()
+            return
         if len(self._outgoing):
             self.flush()
         self._connection.receiver.attend()

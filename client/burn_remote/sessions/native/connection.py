@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from burn_remote.sessions.raising import fresh
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
@@ -28,6 +27,7 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
     GarbledBytes,
     SessionLost,
+    fresh,
 )
 from burn_remote_protocol.handshake import accepted
 from burn_remote_protocol.links.checked import CheckedLink

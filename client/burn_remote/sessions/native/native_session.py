@@ -31,7 +31,6 @@ from burn_remote.sessions.native.connection import Connection, Dial
 from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
-from burn_remote.sessions.raising import fresh
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
@@ -43,11 +42,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage
-from burn_remote_protocol.errors import (
-    BurnRemoteError,
-    ClosedDevice,
-    UsageError,
-)
+from burn_remote_protocol.errors import BurnRemoteError, ClosedDevice, UsageError, fresh
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
@@ -305,10 +300,13 @@ class NativeSession:
                 # Before the request: tensors that were just used for the last time are free then.
                 self._append_drops()
             self._append(encode_task(question(request)))
-        # The connection fails pending requests when it ends; this one may have been added later.
+        self._fail_late()
+        return pending
+
+    def _fail_late(self) -> None:
+        # The connection fails pending requests when it ends; one may have been added later.
         if self._connection.error is not None:
             self._router.fail(self._connection.error)
-        return pending
 
     # -- tasks without a reply ----------------------------------------------------------------
 
@@ -407,12 +405,19 @@ class NativeSession:
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for a reply (``Source``)."""
+        if self._connection.error is not None:
+            # In a forked child, the socket belongs to the parent.
+            self._fail_late()
+            return
         if self._tasks:
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
         """Receive replies although no thread waits for them (``Source``)."""
+        if self._connection.error is not None:
+            self._fail_late()
+            return
         if self._tasks:
             self.flush()
         self._connection.receiver.attend()

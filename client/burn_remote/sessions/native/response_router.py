@@ -9,12 +9,12 @@ import numpy as np
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import Locations
-from burn_remote.sessions.raising import fresh
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
     ProtocolViolation,
+    fresh,
     shown,
 )
 from burn_remote_protocol.messages import Chunk, Closing, Failed, Reply
