@@ -1,7 +1,7 @@
 """The interface between sessions and array libraries.
 
-It follows Burn's ``Backend`` trait. In place of Burn's ``*TensorOps`` traits, one per kind of
-tensor, a backend has one kernel per row of the table of operations.
+It follows Burn's ``Backend`` trait. Burn has a ``*TensorOps`` trait per kind of tensor; a backend
+here has one kernel per row of the table of operations.
 """
 
 from __future__ import annotations
@@ -220,15 +220,15 @@ class Backend(ABC):
 
     @abstractmethod
     def root(self, array: Any) -> Any:
-        """Return the array that has the memory which this one shows, itself if it is no view.
+        """Return the array that owns this array's memory; the array itself if it is no view.
 
-        An array of its own memory has ``None`` as its attribute ``base``.
+        The attribute ``base`` of an array that owns its memory is ``None``.
         """
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether what ``BackendSession.read`` returns lies in the memory of this device, possibly
-        in that of the tensor; else it is a copy in the memory of the host."""
+        """Whether ``BackendSession.read`` returns memory of this device, possibly the tensor's own;
+        otherwise it returns a copy in host memory."""
         return True
 
     @property
@@ -271,9 +271,8 @@ class Backend(ABC):
         """Return cached memory to the system."""
 
     def begin_recycling(self, max_bytes: int) -> None:
-        """Start to reuse the memory of freed tensors for arriving ones, where that is faster, and
-        keep at most ``max_bytes`` of it. The caller must then call ``expire_memory`` about once a
-        second."""
+        """Start to reuse the memory of freed tensors for arriving ones, if that is faster. At most
+        ``max_bytes`` are kept. The caller must then call ``expire_memory`` about once a second."""
         return None
 
     def expire_memory(self) -> None:
@@ -286,4 +285,4 @@ class Backend(ABC):
 
     @abstractmethod
     def staging(self, data: Iterable[TensorData]) -> None:
-        """Prepare the upload of data, where that makes it faster."""
+        """Prepare the upload of data, if that makes it faster."""

@@ -1,4 +1,4 @@
-"""The backend over an array module such as NumPy: devices' tensors, uploads and reads."""
+"""The backend over an array module such as NumPy: storage, uploads and reads of tensors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ArrayBackend(Backend):
             array = array.astype(wanted)
         return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
 
-    # Called for each tensor that is dropped: a function of Python takes twice as long.
+    # Called for each dropped tensor: a Python function would take twice as long.
     nbytes = staticmethod(operator.attrgetter("nbytes"))  # type: ignore[assignment]
 
     def root(self, array: Any) -> Any:
@@ -102,8 +102,8 @@ class ArrayBackend(Backend):
     # -- what it can do -----------------------------------------------------------------------
 
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
-        # The same answers as those of Burn's CPU server. Burn's client uses them to choose how
-        # bools are stored, and asks for Bool(U32) before Bool(U8).
+        # The same values as Burn's CPU server. Burn's client uses them to choose how bools are
+        # stored, and asks for Bool(U32) before Bool(U8).
         if dtype.scheme is not None:
             return DTypeUsage.STORAGE  # arithmetic goes through float32; see ``DTypeUsage``
         return DTypeUsage(0) if dtype is BOOL_U32 or dtype is FLEX32 else _GENERAL

@@ -135,8 +135,8 @@ class PlannedConvolution:
         """Return the result for x, weight, and bias or output_grad. Raises ``MemoryError``."""
         arrays = [_laid_out(tensors[position]) for position in self._operands]
         out = cupy.empty(self._task.result, self._task.dtype)
-        # Freed on return, while cuDNN still uses it: the next owner's work comes later on the same
-        # stream.
+        # Freed on return although cuDNN still uses it. This is safe: the next user of the memory
+        # runs later on the same stream.
         workspace = cupy.empty(self._workspace_bytes, np.uint8)
         pointers = [array.data.ptr for array in (*arrays, out)]
         try:
@@ -146,7 +146,7 @@ class PlannedConvolution:
                 handle=self._cudnn.handle(),
             )
         except RuntimeError as error:
-            if lacks_memory(error):  # cached memory may be all that is missing
+            if lacks_memory(error):  # the caller retries after freeing cached memory
                 raise MemoryError(str(error)) from error
             raise
         if self._task.direction is Direction.FORWARD and tensors[2] is not None:

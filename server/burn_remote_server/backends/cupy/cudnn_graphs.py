@@ -10,8 +10,8 @@ from burn_remote_server.backends.cupy.cudnn_tasks import Task
 
 __all__ = ["MAX_GRAPHS", "Graphs"]
 
-# Graphs of one session. They use host memory that no quota counts, so they are bounded; a program
-# with more distinct convolutions runs the rest on our own kernels.
+# Most graphs of one session. They use host memory that no quota counts. Further distinct
+# convolutions run on our own kernels.
 MAX_GRAPHS: Final = 1024
 
 Graph = TypeVar("Graph")

@@ -1,4 +1,4 @@
-"""The parts of a GPU that its sessions share: memory, streams and arrays in use.
+"""The resources of a GPU that its sessions share: memory, streams and arrays.
 
 Each session computes on a stream of its own. CuPy's memory pool reuses freed memory on the same
 stream at once, because later work on a stream also runs later on the GPU. Memory that another
@@ -62,8 +62,8 @@ class Gpu:
         self.index: Final = index
         self.device: Final = cupy.cuda.Device(index)
         with self.device:
-            # A blocking stream, ordered with the null stream: work outside of any session, as at
-            # server start and in tests, is ordered with everything else.
+            # A blocking stream, which is ordered with the null stream. So work outside of sessions,
+            # as at server start and in tests, is ordered with all other work.
             self.transfers: Final = cupy.cuda.Stream()
             self.pool: Final = cupy.get_default_memory_pool()
             self.pool.set_limit(size=memory_limit or 0)
@@ -75,8 +75,8 @@ class Gpu:
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
-        # Any thread appends to this, destructors too, where calling CUDA or taking a lock could
-        # deadlock.
+        # Any thread appends to this queue, also in destructors, where calling CUDA or taking a lock
+        # could deadlock.
         self._to_keep: Final[deque[tuple[Any, Any]]] = deque()
         self._kept: Final[deque[tuple[Any, Any]]] = deque()
         self._releasing: Final = threading.Lock()
@@ -108,7 +108,7 @@ class Gpu:
     # -- arrays between streams ---------------------------------------------------------------
 
     def shared(self, array: Any, stream: Any) -> Shared:
-        """Return an array in a form that other streams can use once ``stream`` has computed it."""
+        """Return an array with the event after which other streams may use it."""
         return Shared(array, stream.record(new_event()))
 
     def lent(self, shared: Shared, stream: Any) -> Any:

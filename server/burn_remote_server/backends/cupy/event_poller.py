@@ -29,7 +29,7 @@ NOT_READY: Final = 600
 
 
 class EventPoller:
-    """One thread that polls events and calls back in the order in which they pass.
+    """A thread that polls CUDA events and invokes a callback for each event that has passed.
 
     ``status(event)`` returns 0 for a passed event, ``NOT_READY`` for a pending one, and otherwise a
     CUDA error.
@@ -56,9 +56,7 @@ class EventPoller:
         self._is_wanted.set()
 
     def _run(self) -> None:
-        with contextlib.suppress(
-            RuntimeError
-        ):  # CUDA errors of a lost device: its events report them
+        with contextlib.suppress(RuntimeError):  # the device is lost; its events report that
             self._device.use()
         waiting: list[tuple[Any, Callable[[int], None]]] = []
         while True:

@@ -71,7 +71,7 @@ def _chosen(mask: Any, value: Any, tensor: Any) -> Any:
 
 
 class CudaMovement(BaseMovement):
-    """Movement whose windows keep no memory alive that is not counted."""
+    """Movement whose window views never keep uncounted memory alive."""
 
     def unfold(self, input: Any, *, dim: int, size: int, step: int, out: TensorSpec) -> Any:
         """Return all windows of an axis: ``[…, windows, …, size]``."""

@@ -15,9 +15,9 @@ def host_identity(boot: Path = _BOOT) -> str | None:
     """Return a digest that only processes of this boot of this host and of this user can compute,
     or ``None`` where the system provides no boot id.
 
-    A host name is not enough: machines from one image share names, containers of one machine do
-    not. Another user's process could not open this process's memory. The value is sent to remote
-    peers too, hence a digest.
+    A host name would not do: machines created from one image may share a name, and containers on
+    one machine have different names. The user is included because another user's process cannot
+    open this process's memory. It is a digest because remote peers receive it too.
     """
     try:
         started = boot.read_text(encoding="ascii").strip()

@@ -20,7 +20,8 @@ __all__ = ["matmul"]
 
 
 class _GemmTypes(NamedTuple):
-    """cuBLAS's names for a dtype and its accumulator, and one and zero in the accumulator."""
+    """cuBLAS's constants for a dtype and its accumulator, and 1 and 0 in the accumulator's
+    dtype."""
 
     elements: int
     sums: int
@@ -40,8 +41,8 @@ _GEMM_TYPES: Final = {
 }
 _DEFAULT_ALGORITHM: Final = -1
 
-# Calls for one batch that no single stride covers. Each launch costs about 10 µs; above this number
-# the batch is copied instead.
+# Most calls for a batch that one stride cannot describe. Each launch takes about 10 µs; above this
+# number, the batch is copied first.
 MAX_CALLS: Final = 64
 
 

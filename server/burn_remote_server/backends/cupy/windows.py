@@ -1,8 +1,8 @@
 """CUDA kernels over the windows of convolutions and poolings.
 
-One launch does for all taps of all windows what array functions do tap by tap. Every kernel has
-three spatial axes; missing ones have length one. One thread computes each sum, in the order of the
-taps, so results do not depend on thread timing.
+One launch handles all taps of all windows, where array functions need a launch per tap. Every
+kernel has three spatial axes; missing ones have length one. One thread computes each sum, in the
+order of the taps, so results do not depend on thread timing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from burn_remote_protocol.messages import Drop, Read
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
-__all__ = ["AnswerDTypes"]
+__all__ = ["ReplyDTypes"]
 
 # By kind and variant: the position of a tensor among the operation's tensors, and the dtype in
 # which it is read.
@@ -34,7 +34,7 @@ _ANSWERED: Final[dict[tuple[str, str], tuple[int, DType]]] = {
 _MOVING: Final = frozenset({"Reshape", "SwapDims", "Permute", "Flip", "Expand", "Slice"})
 
 
-class AnswerDTypes:
+class ReplyDTypes:
     """The tensors of one session that are read in another dtype than declared."""
 
     def __init__(self) -> None:

@@ -273,7 +273,7 @@ async def serve_data(link: AsyncLink, device: Device, token: str | None, address
                     )
                 key = transfer_key(burn_domain(address), transfer)
                 async with sending:
-                    await _answer_request(link, host, key)
+                    await _serve_data_request(link, host, key)
     except* ConnectionLost:
         pass
     except* BurnRemoteError as group:
@@ -295,7 +295,7 @@ async def _close_when_draining(host: Host, sending: asyncio.Lock) -> None:
         raise ConnectionLost("this server is shutting down")
 
 
-async def _answer_request(link: AsyncLink, host: Host, key: Key) -> None:
+async def _serve_data_request(link: AsyncLink, host: Host, key: Key) -> None:
     exposed = await host.exposed(key)
     if exposed.failure is not None:
         raise exposed.failure.with_traceback(None)

@@ -27,7 +27,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
-from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
+from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.exposed import burn_domain
 from burn_remote_server.execution.outbox import held_bytes
@@ -145,7 +145,7 @@ class BurnSession:
         self.session: Final = session
         self.outbox: Final = outbox
         self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
-        self.dtypes: Final = AnswerDTypes()
+        self.dtypes: Final = ReplyDTypes()
         # ``wake`` is set when there may be frames to send, ``progress`` when there may be room to
         # read on.
         self.wake: Final = asyncio.Event()

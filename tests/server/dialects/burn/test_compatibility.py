@@ -6,7 +6,7 @@ from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
-from burn_remote_server.dialects.burn.compatibility import AnswerDTypes
+from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
 from support.kernels import signature
 
 
@@ -24,7 +24,7 @@ def test_recorded_dtypes_of_argmax_results_are_forgotten_after_their_last_use() 
     floats, integers = TensorSpec((2, 3), F32), TensorSpec((2, 1), I32)
     positions = signature("Numeric.ArgMax", floats, axis=1, accumulator_len=1, out=integers)
     used_up = last_use(signature("Int.IntoFloat", integers, out=TensorSpec((2, 1), F32)))
-    remembered = AnswerDTypes()
+    remembered = ReplyDTypes()
     for step in range(100):
         tasks = [
             Operation(positions, (1, 2 + 2 * step)),

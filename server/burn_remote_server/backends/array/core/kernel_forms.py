@@ -1,4 +1,4 @@
-"""Kernel families, and the forms that a kernel may have."""
+"""Kernel families, and the classes of prepared kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ArraySpec(NamedTuple):
 
 
 def _accepts_out_argument(function: Run) -> bool:
-    # Functions of this package that are composed of ufuncs have no ``out`` argument.
+    # Ufuncs have an ``out`` argument; functions of this package that are composed of ufuncs do not.
     return isinstance(function, np.ufunc)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of wide numbers to float16 and bfloat16 with a single rounding.
+"""Correctly rounded conversion to float16 and bfloat16.
 
 Array libraries convert by way of float32, which rounds twice: float64 1 + 2**-8 + 2**-40 becomes
 the midpoint 1 + 2**-8 of two bfloat16 numbers, and the midpoint becomes 1. Rounding *to odd* to

@@ -77,7 +77,7 @@ class _Casting(KernelFamily):
 
 
 class BaseCasting(_Casting):
-    """Casts within a kind: float to float, integer to integer."""
+    """Casts within a category: float to float, integer to integer."""
 
     family = "Base"
     low_precision = frozenset({"Cast"})

@@ -21,7 +21,7 @@ class BaseCreation(KernelFamily):
         return {"Empty": self.zeros, "Ones": self.ones, "Zeros": self.zeros}
 
     def zeros(self, *, out: TensorSpec) -> Array:
-        """Return zeros; also for ``Empty``, which must not reveal the memory's previous content."""
+        """Return zeros. Also used for ``Empty``, so that it does not reveal old memory contents."""
         return self.xp.zeros(out.shape, array_dtype(out.dtype))
 
     def ones(self, *, out: TensorSpec) -> Array:

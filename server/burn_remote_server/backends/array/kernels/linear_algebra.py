@@ -22,8 +22,8 @@ from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread
 
 __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
 
-# Above this number of multiplications, checking whether integers are small enough for float64 is
-# worth its time: products of 64x64 matrices take 40 microseconds then, not 200.
+# From this number of multiplications on, it pays to check whether integers are small enough for
+# float64: products of 64x64 matrices then take 40 µs instead of 200 µs.
 MULTIPLICATIONS_WORTH_LOOKING: Final = 32_768
 
 # float64 represents integers up to this size exactly, and their sums up to it.

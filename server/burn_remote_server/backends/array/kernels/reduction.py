@@ -30,7 +30,7 @@ class NumericReduction(KernelFamily):
 
     def __init__(self, xp: Any) -> None:
         super().__init__(xp)
-        # ``xp.sum`` and its siblings add a microsecond to each call of these.
+        # Not ``xp.sum`` etc., which add a microsecond to each call of these functions.
         self._sum: Run = xp.add.reduce
         self._prod: Run = xp.multiply.reduce
         self._max: Run = xp.maximum.reduce

@@ -33,7 +33,7 @@ KEPT_ELEMENTS: Final = 2**12
 # made and applied, so this bounds them to about 10 MiB.
 BLOCK_ENTRIES: Final = 2**16
 
-# Returns the map of outputs ``first..last`` (counted from ``first``).
+# Returns the map of outputs ``first..last``, which it numbers from 0.
 MakeMap = Callable[[int, int], "AxisMap"]
 
 

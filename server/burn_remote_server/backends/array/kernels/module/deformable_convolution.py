@@ -97,8 +97,8 @@ class Sampling(ModuleKernels):
     def _split(self, places: Array, size: int) -> tuple[Array, Array]:
         """Return the element at or before each place, and the place's distance from it.
 
-        A place at least one element outside moves to where both neighbours are outside. For NaN,
-        the distance is NaN.
+        A place that is at least one element outside is clamped to a position whose neighbours are
+        both outside. For NaN, the distance is NaN.
         """
         xp = self.xp
         places = xp.where(places <= -1, -2, xp.minimum(places, size))

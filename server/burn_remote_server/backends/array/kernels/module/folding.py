@@ -17,10 +17,10 @@ __all__ = ["AxisTap", "Folding", "along"]
 
 
 class AxisTap(NamedTuple):
-    """One tap of the windows along an axis, of those windows that have it inside the input.
+    """One tap along an axis, with the windows in which this tap lies inside the input.
 
-    ``fresh`` are the windows that no earlier tap reached, ``seen`` the others, each with the
-    elements under the tap.
+    ``fresh`` are the windows in which it is the first tap inside the input, ``seen`` the others;
+    each comes with the elements under the tap.
     """
 
     tap: int
