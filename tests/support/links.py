@@ -181,6 +181,15 @@ class Waiting:
             assert take(link) == b"%d" % number
         assert not link.wait_readable(0)
 
+    def test_a_link_whose_frames_were_all_received_has_buffered_nothing(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        far.send(b"one")
+        far.send(b"two")
+        assert [take(link), take(link)] == [b"one", b"two"]
+        assert not link.has_buffered()
+
     def test_an_interrupt_releases_a_waiting_thread(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:

@@ -205,6 +205,10 @@ class MemoryLink(_End):
             interrupted, self._interrupted = self._interrupted, False
             return not interrupted and self._may_receive()
 
+    def has_buffered(self) -> bool:
+        with self._changed:
+            return self._may_receive()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: neither end can vanish without the other."""
 

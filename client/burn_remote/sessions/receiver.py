@@ -123,7 +123,7 @@ class Receiver:
                 return
         # The link's buffer may hold further frames. The attendant, which may already be blocked on
         # the socket, would not notice them.
-        while not self._closed and self._read_frame(0):
+        while not self._closed and self._source[0].has_buffered() and self._read_frame(0):
             pass
 
     def _read_frame(self, timeout_seconds: float | None) -> bool:

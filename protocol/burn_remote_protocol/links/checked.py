@@ -145,6 +145,9 @@ class CheckedLink:
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         return self._link.wait_readable(timeout_seconds)
 
+    def has_buffered(self) -> bool:
+        return self._link.has_buffered()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         self._link.keep_alive(interval_seconds, beat)
 

@@ -120,6 +120,14 @@ class BlockingLink(Protocol):
         """
         ...
 
+    def has_buffered(self) -> bool:
+        """Whether the link itself holds bytes, which may be a frame, or is known to have ended.
+
+        A thread that is already inside ``wait_readable`` does not notice such bytes. Does not look
+        at the socket. Only the thread that receives may call it.
+        """
+        ...
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping the other end each interval, while a thread receives or waits.
 

@@ -167,6 +167,10 @@ class LocalLink:
             self._interrupted = False
             return self._readable()
 
+    def has_buffered(self) -> bool:
+        """Whether a frame or the end can be received."""
+        return self._readable()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: an in-process engine needs no keepalive."""
 

@@ -65,6 +65,18 @@ def test_frames_after_the_awaited_reply_are_handled_too(ends: Ends) -> None:
     assert [ends.handled.get_nowait() for _ in range(2)] == [b"answer", b"behind"]
 
 
+def test_a_wait_does_not_look_for_frames_behind_its_reply_on_the_network(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = ends.receiver._source[0]
+    monkeypatch.setattr(link, "has_buffered", lambda: False)  # the next frame is still on its way
+    ends.far.send(b"answer")
+    ends.far.send(b"behind")
+    ends.receiver.wait(ends.expect(b"answer"), PATIENCE_SECONDS)
+    assert ends.handled.get_nowait() == b"answer"
+    assert ends.handled.empty()
+
+
 def test_waiting_ends_at_its_timeout(ends: Ends) -> None:
     pending = ends.expect(b"never")
     ends.receiver.wait(pending, 0.01)

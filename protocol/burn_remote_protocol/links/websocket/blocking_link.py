@@ -137,22 +137,24 @@ class BlockingWebSocket:
         return isinstance(self._stream, TlsStream)
 
     def send(self, frame: bytes) -> None:
-        self.send_parts(frame, _NO_PAYLOAD)
+        self._send(self._writer.send, frame, _NO_PAYLOAD)
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        self._send(lambda: self._writer.send(head, payload))
+        self._send(self._writer.send, head, payload)
 
     def send_together(self, frames: Sequence[bytes]) -> None:
         """Send several frames like ``send``, with few system calls."""
-        self._send(lambda: self._writer.send_together(frames))
+        self._send(self._writer.send_together, frames)
 
-    def _send(self, send: Callable[[], None]) -> None:
+    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
+        writer = self._writer
         try:
-            with self._writer.lock:
+            with writer.lock:
                 if self._end is not None:
                     raise ConnectionLost(self._end)
-                send()
-            self._post()
+                send(*arguments)
+            if writer.pending:
+                self._post()
         except ConnectionLost:
             raise
         except OSError as error:
@@ -196,6 +198,9 @@ class BlockingWebSocket:
                 return False
         return True
 
+    def has_buffered(self) -> bool:
+        return self._stopped or self._parser.ready() or self._stream.has_buffered()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping while a thread receives or waits; end the link if the peer stays silent."""
         self._keepalive = KeepaliveTimer(interval_seconds)
@@ -229,7 +234,8 @@ class BlockingWebSocket:
         """Read once; return ``False`` after the deadline. The caller holds the receive lock."""
         if self._stopped:
             raise ConnectionLost(self._end)
-        self._post()
+        if self._writer.pending:
+            self._post()
         received = self._parser.received
         try:
             timeout_seconds = None if deadline is None else self._keepalive.seconds_until(deadline)

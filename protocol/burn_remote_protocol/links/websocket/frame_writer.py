@@ -13,7 +13,7 @@ import collections
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from burn_remote_protocol.links.websocket.frames import (
     BINARY,
@@ -104,21 +104,27 @@ class FrameWriter:
 
         Raises ``OSError``.
         """
-        self._send(lambda: message_buffers(head, payload, self._keys, self._fragment_bytes))
+        self._send(message_buffers, head, payload, self._keys, self._fragment_bytes)
 
     def send_together(self, frames: Sequence[bytes]) -> None:
         """Send several messages like ``send``, with few system calls. Hold ``lock``."""
-        self._send(lambda: messages_buffers(frames, self._keys, self._fragment_bytes))
+        self._send(messages_buffers, frames, self._keys, self._fragment_bytes)
 
-    def _send(self, buffers: Callable[[], list[OutgoingBuffer]]) -> None:
+    def _send(self, buffers: Callable[..., list[OutgoingBuffer]], *arguments: Any) -> None:
         try:
-            self._flush()
-            self._unsent.extend(buffers())
+            if self._unsent:
+                self._flush()
+            self._unsent.extend(buffers(*arguments))
             self._flush()
         except BaseException:
             for buffer in self._unsent:
                 buffer.detach()
             raise
+
+    @property
+    def pending(self) -> bool:
+        """Whether ``send_control`` has something to send."""
+        return bool(self._control or self._unsent)
 
     def send_control(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
         """Send control frames, or leave them to the thread that is sending. Raises ``OSError``.

@@ -67,6 +67,10 @@ class SocketStream(Protocol):
         expires."""
         ...
 
+    def has_buffered(self) -> bool:
+        """Whether bytes were taken from the socket that no ``read`` has returned yet."""
+        ...
+
     def wake(self) -> None:
         """Make the current ``watch`` return, or the next one."""
         ...
@@ -158,6 +162,9 @@ class PlainStream:
     def watch(self, timeout_seconds: float | None) -> WatchResult:
         return self._waker.watch(timeout_seconds)
 
+    def has_buffered(self) -> bool:
+        return False
+
     def wake(self) -> None:
         self._waker.wake()
 
@@ -221,11 +228,14 @@ class TlsStream:
         self._silence_seconds = seconds
 
     def watch(self, timeout_seconds: float | None) -> WatchResult:
+        if self.has_buffered():
+            return WatchResult.READABLE
+        return self._waker.watch(timeout_seconds)
+
+    def has_buffered(self) -> bool:
         # The socket does not become readable for bytes that OpenSSL has already decrypted.
         with self._lock:
-            if self._socket.pending():
-                return WatchResult.READABLE
-        return self._waker.watch(timeout_seconds)
+            return self._socket.pending() > 0
 
     def wake(self) -> None:
         self._waker.wake()
