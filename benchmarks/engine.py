@@ -100,7 +100,7 @@ def frames_of_a_burst(device: br.Device) -> Figures:
 
 
 def training_step(device: br.Device, steps: int = 200) -> Figures:
-    """One step of a perceptron 784-128-10, batch 64, gradients by hand; no reads but at the end."""
+    """Measure a step of a perceptron 784-128-10, batch 64, with one read after all steps."""
     rng = np.random.default_rng(0)
     arrays = [
         rng.random((64, 784), np.float32), np.eye(10, dtype=np.float32)[rng.integers(0, 10, 64)],

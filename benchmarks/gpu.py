@@ -39,7 +39,7 @@ def uploaded(backend: Backend, session: BackendSession, array: Any, dtype: DType
 
 
 def products(backend: Backend, session: BackendSession) -> None:
-    """Matrix products in three precisions, alone and in batches."""
+    """Measure matrix products in three precisions, single and in batches."""
     for what, shape in SHAPES.items():
         for name in ("F32", "F16", "BF16"):
             spec = TensorSpec(shape, DType.from_wire(name))
@@ -60,8 +60,10 @@ def products(backend: Backend, session: BackendSession) -> None:
 
 
 def convolutions(backend: CupyBackend, precision: str) -> None:
-    """A convolution of 32×64×56×56 by 64 filters 3×3 and its gradients: as a server computes them,
-    by cuDNN where it is installed, and by our own kernels; beside cuDNN as PyTorch calls it."""
+    """Measure a convolution of 32×64×56×56 by 64 filters 3×3, and its gradients.
+
+    Compares cuDNN in a server (if it is installed) and our own kernels with cuDNN in PyTorch.
+    """
     rng = np.random.default_rng(1)
     of = DType.from_wire(precision)
     images, filters = TensorSpec((32, 64, 56, 56), of), TensorSpec((64, 64, 3, 3), of)
@@ -102,7 +104,7 @@ def convolutions(backend: CupyBackend, precision: str) -> None:
 
 
 def pooling(backend: Backend, session: BackendSession) -> None:
-    """A pooling of 32×64×56×56."""
+    """Measure a pooling of 32×64×56×56."""
     images = TensorSpec((32, 64, 56, 56), F32)
     array = np.random.default_rng(1).standard_normal(images.shape, np.float32)
     x = uploaded(backend, session, array, F32)
@@ -117,7 +119,7 @@ def pooling(backend: Backend, session: BackendSession) -> None:
 
 
 def dispatch(backend: Backend, session: BackendSession) -> None:
-    """Host time of an operation that leaves the GPU next to nothing to do."""
+    """Measure the host time of an operation that needs almost no GPU time."""
     few = TensorSpec((8,), F32)
     add = session.bind(signature("Numeric.Add", few, few))
     x = uploaded(backend, session, np.ones(8, np.float32), F32)
@@ -131,7 +133,7 @@ def dispatch(backend: Backend, session: BackendSession) -> None:
 
 
 def between_gpus() -> None:
-    """1 GiB from one GPU's memory to another's, where there are two."""
+    """Copy 1 GiB from one GPU to another, if there are two."""
     if cupy.cuda.runtime.getDeviceCount() < 2:
         return
     first, second = open_backends("cupy", 2)
@@ -147,7 +149,7 @@ def between_gpus() -> None:
 
 
 def array_copies(backend: Backend, session: BackendSession) -> None:
-    """256 MiB between the host's memory and the GPU, without a socket."""
+    """Copy 256 MiB between host memory and the GPU, without a socket."""
     data = TensorData(bytes(2**28), (2**26,), F32)
     array = session.adopt(backend.to_device(data))
     for what, run in (

@@ -122,7 +122,7 @@ def host_time(running: RunningServer, device: br.Device, count: int = 50_000) ->
 
 
 def copies(device: br.Device) -> None:
-    """256 MiB to the GPU's server and back."""
+    """Send 256 MiB to the GPU's server and back."""
     array = np.ones(2**26, np.float32)
     held: list[br.Tensor] = []
 
@@ -136,7 +136,7 @@ def copies(device: br.Device) -> None:
 
 
 def between_processes() -> None:
-    """256 MiB from one server's GPU to another's, the other GPU where there are two."""
+    """Move 256 MiB from one server's GPU to another server, on a second GPU if there is one."""
     other = "1" if cupy.cuda.runtime.getDeviceCount() > 1 else "0"
     for what, allowed in (("by CUDA IPC", "true"), ("through a socket", "false")):
         flags = ("--backend", "cupy", "--cuda-ipc", allowed)

@@ -1,6 +1,6 @@
 """Compare Burn 0.21 and this project, each client on each server, in one run.
 
-    python benchmarks/interop.py                build the real ones first: tests/interop/build.sh
+    python benchmarks/interop.py                first run tests/interop/build.sh
     python benchmarks/interop.py --repeats 9 --json FILE
 
 Burn's client measures itself (`burn-client bench`). This program performs the same measurements
@@ -49,8 +49,8 @@ MEASURES = {
 }
 
 PARTS = ("adds", "latency", "copies", "large copies", "moves", "train")
-# Burn's client waits for ever if its server closes the socket, which happens for large uploads.
-# Both clients wait for ever if that server stops responding during moves. These parts have short
+# Burn's client waits forever if its server closes the socket, as it does for large uploads. Both
+# clients wait forever if that server stops responding during moves. So these parts have short
 # timeouts.
 TIMEOUT_SECONDS = {"large copies": 30, "moves": 40}
 USUAL_TIMEOUT_SECONDS = 120

@@ -23,14 +23,14 @@ Figures = dict[str, float]
 
 
 class GivenUp(Exception):
-    """Something took too long; the figures so far stand."""
+    """A measurement took too long; earlier figures remain valid."""
 
 
 console = Console()
 
 
 def our_client(part: str, device: br.Device, other: br.Device, repeats: int) -> Figures:
-    """Measure a part with our client; what a dialect does not support has no figures."""
+    """Measure a part with our client; omit figures that the dialect does not support."""
     match part:
         case "adds":
             return {"pipelined_adds_per_second": median(lambda: pipelined_adds(device), repeats)}
@@ -148,7 +148,7 @@ def move_small(device: br.Device, other: br.Device) -> Callable[[], object]:
 
 
 def train(device: br.Device, reads: bool) -> float:
-    """Steps per second of a perceptron 784-128-10, batch 64, cross-entropy and plain SGD."""
+    """Return training steps per second of a perceptron 784-128-10, batch 64, with plain SGD."""
     rng = np.random.default_rng(0)
     x, labels, w1, b1, w2, b2 = (
         br.tensor(array.astype(np.float32), device=device)

@@ -129,9 +129,9 @@ def burn_target() -> str:
 
 
 class Cluster:
-    """The containers of ``compose.yaml`` and what is in ``also``, under a project's name.
+    """The containers of ``compose.yaml`` and the files in ``also``, under a project's name.
 
-    ``environment`` goes before this program's own.
+    ``environment`` overrides this process's environment variables.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Cluster:
         self.compose("up", "--detach", "--no-build", *NODES)
         deadline = time.monotonic() + READY_SECONDS
         for node in NODES:
-            # Only once: a call of Compose takes a second of a core, which the nodes need.
+            # Once only, because a Compose command uses a core for a second, which the nodes need.
             container = self.container(node)
             inspect = ["docker", "inspect", "--format", HEALTH, container]
             while (state := run(inspect).split()) != ["true", "healthy"]:
@@ -259,7 +259,8 @@ def demo(cluster: Cluster) -> int:
         print("== the client is in the network of the servers", flush=True)
         code = cluster.inside()
         if cluster.variant == "burn":
-            # Burn's server names no address of its own; others fetch where the client found it.
+            # Burn's server advertises no address; others fetch from the address that the client
+            # uses.
             print("\n== no client is outside: other servers would look for Burn's where it does")
         elif code == 0:
             print("\n== the client is outside of it:", *cluster.addresses(), flush=True)

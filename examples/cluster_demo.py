@@ -1,15 +1,16 @@
 """Train on several servers in parallel, move a large tensor between them, and report the traffic.
 
-Each node but the last trains the same network on its part of every batch; the gradients go from
-server to server by transfer id and are added up there. The last node evaluates. Then 256 MiB go
-round all of them. This program only says what is to happen: its own traffic stands beside the
-servers'. A node that is lost is named, and the others go on. A server built with Burn 0.21 can be
-the last one; as a trainer it would hang, as it does on all moves that overlap.
+Each node except the last trains the same network on its part of every batch. The servers exchange
+the gradients directly and add them up. The last node evaluates the network. Then a tensor of 256
+MiB moves around all nodes. This program only sends operations; the report compares its own traffic
+with that of the servers. If a node is lost, the report names it, and the others continue. A server
+built with Burn 0.21 can only be the last node: as a trainer it would hang, as on all overlapping
+moves.
 
     python examples/cluster_demo.py ws://a:3000 ws://b:3000 ws://c:3000 --svg timeline.svg
 
-Needs NumPy and burn-remote, and rich only for a progress bar. Exit codes: 0 all was right, 1 a
-result was wrong, 2 it could not begin, 3 a node was lost (0 with --tolerate-loss, if the rest was
+Needs NumPy and burn-remote, and rich only for a progress bar. Exit codes: 0 success, 1 a wrong
+result, 2 the demo could not begin, 3 a node was lost (0 with --tolerate-loss if all results are
 right).
 """
 
@@ -53,7 +54,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
         return int(text)
 
     return number
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def connect(options: argparse.Namespace, stack: ExitStack) -> Cluster:
     """Open a session on every node. Raises ``CannotBegin``."""
     if len(options.addresses) < 2:
-        raise CannotBegin("one address is no cluster; give two or more, three show the most")
+        raise CannotBegin("give at least two addresses; the demo is most useful with three")
     try:
         token = options.token_file.read_text().strip() if options.token_file else None
         tls = ssl.create_default_context(cafile=options.ca) if options.ca else None

@@ -1,1 +1,1 @@
-"""The parts of ``cluster_demo.py``, each a question of its own."""
+"""The parts of ``cluster_demo.py``: nodes, training, moves and reports."""

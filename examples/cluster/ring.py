@@ -50,7 +50,7 @@ class Ring:
 
     @property
     def rows(self) -> int:
-        """Of the tensor, [rows, 4096]."""
+        """The number of rows of the tensor [rows, 4096]."""
         return max(1, self.nbytes // (4 * COLUMNS))
 
     def start(self) -> None:

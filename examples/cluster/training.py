@@ -47,8 +47,8 @@ class Training:
     seconds: float = 0.0  # duration of all steps
     _data: dict[Node, tuple[br.Tensor, br.Tensor]] = field(default_factory=dict)
     _images: dict[Node, br.Tensor] = field(default_factory=dict)  # to evaluate with
-    # By the number of completed steps. Every trainer that completed a step has the weights before
-    # it, so after a loss the remaining trainers share one of the last two.
+    # Weights by the number of completed steps. Each trainer keeps the weights before and after its
+    # last step, so after the loss of a node the others have one of these in common.
     _weights: dict[int, Weights] = field(default_factory=dict)
     # A copy in this program: the fallback if all trainers are lost at the same time.
     _known: tuple[int, np.ndarray] = field(default_factory=lambda: (0, initial_weights()))
@@ -173,8 +173,10 @@ def forward(weights: list[br.Tensor], x: br.Tensor) -> tuple[br.Tensor, br.Tenso
 
 
 def gradients(flat: br.Tensor, x: br.Tensor, y: br.Tensor) -> br.Tensor:
-    """Return a part's gradients of the batch's mean cross-entropy, flat, followed by the part's
-    share of the loss, so that one sum over all parts gives both. ``y`` [n, 10] is one-hot."""
+    """Return a part's gradients of the batch's mean cross-entropy and its share of the loss, flat.
+
+    One sum over all parts gives both. ``y`` [n, 10] is one-hot.
+    """
     weights = unpacked(flat)
     hidden, logits = forward(weights, x)
     likelihood = logits.log_softmax(axis=-1)

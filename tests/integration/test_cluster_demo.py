@@ -265,7 +265,7 @@ def test_an_unresolvable_name_gives_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ws://a"], "one address is no cluster"),
+        (["ws://a"], "give at least two addresses"),
         (["ws://a", "ws://b", "--token-file", "/no/such/file"], "/no/such/file cannot be read"),
         (["ws://a", "ws://b", "--ca", "/no/such/file"], "/no/such/file cannot be read"),
         (["ws://a", "ws://b", "--ca", str(DEMO)], "--ca .* has no certificate"),

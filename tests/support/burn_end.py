@@ -103,7 +103,7 @@ class BurnEnd:
         return self.socket_at("/response")
 
     def greet(self) -> int:
-        """Receive ``Init`` on both sockets; return the session id in both."""
+        """Receive ``Init`` on both sockets; return their common session id."""
         first, second = (decode_init(self.socket_at(route).message()) for route in ROUTES)
         assert first == second
         return first
@@ -120,7 +120,7 @@ class BurnEnd:
     def admit(self, opening: Callable[[], T], usages: tuple[int, ...] = (3, 3, 0)) -> T:
         """Call ``opening``, respond to its first requests, and return the session it opens.
 
-        ``usages`` are of the dtypes that it asks for: the three stores of truth values.
+        ``usages`` are the replies to its three dtype queries, one for each store of bools.
         """
         result: Future[T] = Future()
 

@@ -23,7 +23,7 @@ _device: ContextVar[br.Device] = ContextVar("device")
 
 @contextlib.contextmanager
 def calling_on(device: br.Device) -> Iterator[None]:
-    """Let the calls of the table make their tensors on a device."""
+    """Let the calls of the table create their tensors on a device."""
     token = _device.set(device)
     try:
         yield
@@ -291,7 +291,7 @@ WITHOUT_A_DEVICE: Final = frozenset(
     }
 )
 
-# Arguments that most functions take in one of these forms.
+# Arguments of which most functions accept one.
 _ARGUMENTS: Final[list[Callable[[], tuple[Any, ...]]]] = [
     lambda: (f(4, 4),),
     lambda: (f(4, 4), f(4, 4)),
@@ -320,7 +320,7 @@ _ARGUMENTS: Final[list[Callable[[], tuple[Any, ...]]]] = [
 ]
 _KEYWORDS: Final[list[dict[str, Any]]] = [{}, {"axis": 0}, {"size": 8}, {"num_groups": 1}]
 
-# Arguments of the functions that take none of these.
+# Arguments of the functions that accept none of those.
 EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.cross": lambda: (f(2, 3), f(2, 3)),
     "burn_remote.full": lambda: ((2,), 3),
@@ -386,7 +386,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
 def public_call(name: str) -> Callable[[], object]:
     """Return a call of a public function that succeeds, on the device of ``calling_on``.
 
-    Raises ``LookupError`` for a function without arguments above that it takes.
+    Raises ``LookupError`` if none of the arguments in this module fits the function.
     """
     function = public_functions()[name]
     places_device = "device" in inspect.signature(function).parameters

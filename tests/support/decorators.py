@@ -1,4 +1,4 @@
-"""Runners that tests put around devices and tensors."""
+"""Runners that tests put around devices or tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Recorder", "SubtractingAdder", "Tracker"]
 
 
 class Recorder(ForwardingRunner):
-    """Records what passes, as ``RecordingSession.events`` does, and changes nothing."""
+    """Records all calls in the form of ``RecordingSession.events``, and changes nothing."""
 
     def __init__(self, inner: RunnerClient) -> None:
         super().__init__(inner)
@@ -74,7 +74,7 @@ class Recorder(ForwardingRunner):
 
     @property
     def made(self) -> list[int]:
-        """The ids of all tensors that came into being."""
+        """The ids of all tensors that were created."""
         made: dict[int, None] = {}
         for kind, *rest in self.events:
             if kind == "operation":
@@ -90,7 +90,7 @@ class Recorder(ForwardingRunner):
 
 
 class SubtractingAdder(ForwardingRunner):
-    """Rewrites ``a + b`` into ``a - (b * -1)``, which has the same bits and needs a tensor more."""
+    """Rewrites ``a + b`` to ``a - (b * -1)``, with the same result and one tensor more."""
 
     def register_op(
         self, signature: Signature, inputs: Sequence[TensorHandle]
@@ -106,7 +106,7 @@ class SubtractingAdder(ForwardingRunner):
 
 
 class TrackedHandle(TensorHandle):
-    """A tensor that a tracker tracks; ``plain`` is what the runners inside know of it."""
+    """A handle of a tracked tensor; ``plain`` is the handle of the inner runners."""
 
     __slots__ = ("plain",)
 
@@ -119,7 +119,7 @@ class Tracker(Recorder):
     """Records operations on the tensors that it tracks; their results are tracked too."""
 
     def track(self, handle: TensorHandle) -> TensorHandle:
-        """Return a handle of the same tensor that this tracks."""
+        """Return a handle of the same tensor that belongs to this tracker."""
         return TrackedHandle(self, handle)
 
     def register_op(
@@ -143,7 +143,7 @@ class Tracker(Recorder):
         return plain.client.move(plain, target)
 
     def drop_handle(self, identifier: int) -> None:
-        # A tracked tensor is freed with its plain handle, which sees to that itself.
+        # A tracked tensor is freed when its plain handle is garbage-collected.
         self.events.append(("drop", identifier))
 
     def _plain(self, handle: TensorHandle) -> TensorHandle:

@@ -1,7 +1,4 @@
-"""Hypothesis strategies for arrays, and comparison of their elements.
-
-Hypothesis strategies for each dtype that tensors have.
-"""
+"""Hypothesis strategies for arrays of each dtype, and comparison of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions between dtypes in exact arithmetic, as an oracle: one element at a time, slow."""
+"""Conversions between dtypes in exact arithmetic: a slow oracle, one element at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMATS: dict[Any, tuple[int, int, Fraction]] = {
 
 
 def nearest(value: Fraction, dtype: Any) -> float:
-    """Return the number of a floating-point dtype nearest to a value, of two the even one."""
+    """Return the number of a floating-point dtype nearest to a value, ties to even."""
     bits, least_exponent, largest = _FORMATS[dtype]
     size = abs(value)
     if not size:
@@ -36,7 +36,7 @@ def nearest(value: Fraction, dtype: Any) -> float:
 
 
 def exact_cast(array: Array, target: Any) -> Array:
-    """Return what Rust's ``as`` makes of each element, computed without any rounding before."""
+    """Convert each element as Rust's ``as`` does, in exact arithmetic."""
     converted = [_element(value, array.dtype, target) for value in array.reshape(-1)]
     floats = np.array(converted, np.float64 if target in _FORMATS else np.object_)
     return floats.astype(target).reshape(array.shape)

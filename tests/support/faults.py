@@ -12,15 +12,15 @@ from typing import Any
 
 __all__ = ["FaultyProxy", "faulty_proxy"]
 
-# Returns after how many bytes (of both directions) a connection is cut, or None for never.
+# Returns the number of bytes, of both directions, after which a connection is cut; None for never.
 Plan = Callable[[], int | None]
 
 
 class FaultyProxy:
     """Forwards bytes until a connection's plan cuts it. Counts connections and cuts.
 
-    ``piece_bytes`` is how many are passed on at once. A cut is the end of the stream to both ends,
-    or a reset with ``resets``.
+    At most ``piece_bytes`` bytes are forwarded at once. A cut is an orderly end of the stream for
+    both ends, or a reset if ``resets`` is true.
     """
 
     def __init__(
@@ -28,16 +28,16 @@ class FaultyProxy:
     ) -> None:
         self.connections = 0
         self.cuts = 0
-        # Cleared: connections stay open, and their bytes wait here.
+        # While cleared, connections stay open, and their bytes wait here.
         self.flowing = threading.Event()
         self.flowing.set()
         self._piece_bytes = piece_bytes
         self._resets = resets
         # Called at each cut before the connection is closed, for example to kill a process.
         self.at_cut: Callable[[], None] = lambda: None
-        # Called with forwarded bytes and whether they go to the server; returns what arrives.
+        # Called with the forwarded bytes, and whether they go to the server; may change them.
         self.change: Callable[[bytes, bool], bytes] = lambda data, goes_up: data
-        # Cleared: connections are accepted but nothing is forwarded, as in a dead network.
+        # While cleared, connections are accepted but nothing is forwarded, as in a dead network.
         self.open = threading.Event()
         self.open.set()
         self._plan = plan

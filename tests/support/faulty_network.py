@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections as networks do: it cuts, stalls, goes silent, flips bits."""
+"""A TCP proxy with the faults of networks: cuts, stalls, silence and flipped bits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Final
 
 __all__ = ["KINDS", "Fault", "FaultyNetwork", "faulty_network", "random_faults"]
 
-# reset: both ends see ECONNRESET. end: both see an orderly end. stall: nothing passes for a while.
-# silence: nothing passes any more, not even the end. flip: one bit is inverted.
+# reset: both ends get ECONNRESET. end: both get an orderly end of the stream. stall: nothing is
+# forwarded for a while. silence: nothing is forwarded any more, not even the end of the stream.
+# flip: one bit is inverted.
 KINDS: Final = ("reset", "end", "stall", "silence", "flip")
 
 PIECE_BYTES: Final = 65_536
 BUFFER_BYTES: Final = 262_144
-# How long the first part is offered to an end that does not read before its connection is cut.
+# How long the proxy tries to deliver the bytes before a fault to an end that does not read.
 LAST_WORDS_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a connection once so many bytes, in both directions together, have come
-    since its last fault."""
+    """A fault of a connection, ``after_bytes`` (of both directions) after its previous fault."""
 
     kind: str
     after_bytes: int
@@ -39,7 +39,7 @@ class Fault:
 def random_faults(
     count: int, low: int, high: int, seed: int, kinds: tuple[str, ...] = KINDS
 ) -> list[Fault]:
-    """Return faults at random places; every fourth is in a handshake, but not the first one."""
+    """Return faults at random positions; every fourth, except the first, is in a handshake."""
     rng = random.Random(seed)
     return [
         Fault(
@@ -52,7 +52,7 @@ def random_faults(
 
 
 class FaultyNetwork:
-    """Passes bytes on to a port of this host; each connection has the next of the faults."""
+    """Forwards connections to a port of this host; each fault is applied to one of them."""
 
     def __init__(
         self, target_port: int, faults: Iterable[Fault], *, stall_seconds: float = 0.2
@@ -68,7 +68,7 @@ class FaultyNetwork:
         self._threads[0].start()
 
     def close(self) -> None:
-        """Stop listening, and end what is open."""
+        """Stop listening, and close all connections."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -100,12 +100,12 @@ class FaultyNetwork:
             return None
 
     def give_back(self, fault: Fault | None) -> None:
-        """Keep a fault, whose connection ended before it, for another one."""
+        """Keep a fault for another connection, because its own ended before it."""
         if fault is not None:
             self._left.append(fault)
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait for ``close``; tell whether it was called."""
+        """Wait for ``close``; return whether it was called."""
         return self._closed.wait(seconds)
 
     @property
@@ -140,7 +140,7 @@ class _Line:
             self._network.give_back(self._fault)
 
     def _step(self) -> bool:
-        """Pass on what there is; ``False`` when the connection has ended."""
+        """Forward the bytes that have arrived; return ``False`` when the connection has ended."""
         readers = [
             end
             for end in self._ends
@@ -173,7 +173,7 @@ class _Line:
             return True
         self._network.faults[fault.kind] += 1
         place = max(0, fault.after_bytes - before - 1)
-        if fault.kind in ("flip", "stall"):  # after which the connection may live
+        if fault.kind in ("flip", "stall"):  # the connection may survive these
             self._fault, self._carried = self._network.take_fault(), 0
             if fault.kind == "flip":
                 data[place] ^= 1 << fault.bit

@@ -1,4 +1,4 @@
-"""An interrupt at a chosen line of our own code, as Ctrl-C may come at any."""
+"""An interrupt at a chosen line of our code, because Ctrl-C may come at any line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["InterruptAt"]
 
 
 class InterruptAt:
-    """Raises ``KeyboardInterrupt`` when this thread comes to the n-th line of the given code.
+    """Raises ``KeyboardInterrupt`` when this thread reaches the n-th line of the given code.
 
-    Lines of the functions in ``codes`` are counted, but not the end of a ``with`` block and the
-    word ``try``: CPython runs no signal's handler between the last call of a block and the call of
-    ``__exit__``, nor at ``try``, which does nothing.
+    Counts the lines of the functions in ``codes``, except ``try`` and the end of ``with`` blocks:
+    CPython runs no signal handler at ``try``, nor between the last call of a block and the call of
+    ``__exit__``.
     """
 
     def __init__(self, line: int, codes: frozenset[CodeType]) -> None:
@@ -54,7 +54,7 @@ class InterruptAt:
         return self._count
 
     def _cannot_be_interrupted(self, frame: FrameType) -> bool:
-        """Tell whether the line is ``try``, or a ``with`` statement that was entered before."""
+        """Return whether the line is ``try``, or a ``with`` statement that was entered before."""
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if not line.startswith("with "):
             return line == "try:"

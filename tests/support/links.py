@@ -312,7 +312,7 @@ class Endings:
 
 
 class BlockingLinkConformance(Exchange, Waiting, Endings):
-    """All of them. Subclasses provide the fixture ``open_pair``."""
+    """All conformance tests of ``BlockingLink``. Subclasses provide the fixture ``open_pair``."""
 
     @pytest.fixture
     def pair(self, open_pair: OpenPair) -> tuple[BlockingLink, FarEnd]:

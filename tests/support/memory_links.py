@@ -1,6 +1,6 @@
 """Links between two ends inside one process, bounded like sockets, and a transport for them.
 
-They show that the link interfaces do not depend on WebSockets, and they replace a network in tests.
+They show that the link interfaces do not depend on WebSockets, and replace the network in tests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = [
 # How long a test waits for a frame.
 PATIENCE_SECONDS: Final = 5.0
 
-# Bytes that one direction holds before its sender waits. One frame always fits, however large.
+# Bytes that one direction holds before its sender waits. An empty direction accepts a frame of any
+# size.
 CAPACITY_BYTES: Final = 2**20
 
 # The same bound for small frames.
@@ -167,7 +168,7 @@ class MemoryLink(_End):
         self._changed = changed
         self._interrupted = False
 
-    # Nothing between the two ends can change a byte.
+    # Nothing between the two ends can change bytes, so checksums are unnecessary.
     detects_corruption = True
 
     @property

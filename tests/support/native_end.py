@@ -1,4 +1,4 @@
-"""A native server in memory that only records: it executes nothing and resumes every session."""
+"""A fake native server in memory that records tasks, executes none and resumes every session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _UncheckedLink(MemoryLink):
 
 
 class NativeEnd:
-    """The server's end of one session: its ``tasks`` in order, over however many links.
+    """The server's end of one session: its ``tasks`` in order, over any number of links.
 
     A numbered operation is recorded as ``(signature, ids)``, a chunk as ``(payload, offset,
     size)``. Requests are answered: a sync with ``None``, a dtype with 3, a read with zeros.
@@ -136,7 +136,7 @@ class NativeEnd:
 
     def _say(self, frame: bytes) -> None:
         self._replies.append(frame)
-        with contextlib.suppress(BurnRemoteError):  # it is sent again after the resume
+        with contextlib.suppress(BurnRemoteError):  # the frame is sent again after the resume
             self._newest.send(frame)
 
     @property

@@ -1,11 +1,12 @@
 """Replay of sessions recorded from Burn on one of our backends.
 
-The client's frames run through the server's interpreter in recorded order; each answer to a read is
-compared with the recorded one: shapes, dtypes, integers and truth values exactly, floating-point
-numbers within what two correct implementations may differ by, random numbers by shape only.
+The client's frames run through the server's interpreter in recorded order, and each response to a
+read is compared with the recorded one. Shapes, dtypes, integers and bools must be equal.
+Floating-point numbers must agree within a tolerance for correct implementations. Random numbers are
+compared by shape only.
 
-The original answers some reads in another dtype than was declared: truth values that were gathered
-or selected as ``U8``, positions of extremes of integers as ``I64``. Ours answer as declared.
+The original sends some responses in another dtype than declared: gathered or selected bools as
+``U8``, and argmax and argmin of integers as ``I64``. Our servers send the declared dtype.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["RecordingDevice", "RecordingSession"]
 class RecordingSession:
     """A ``Session`` that executes nothing.
 
-    Reads stay pending in ``reads``; ``answers_reads``: they return zeros.
+    Reads stay pending in ``reads``, or return zeros if ``answers_reads`` is true.
     """
 
     closed = False
@@ -31,7 +31,7 @@ class RecordingSession:
     def __init__(self) -> None:
         self.specs: dict[int, TensorSpec] = {}
         self.answers_reads = False
-        # What was asked of the session, in order.
+        # The calls of this session, in order.
         self.events: list[tuple[object, ...]] = []
         self.operations: list[Operation] = []
         self.uploads: dict[int, TensorData] = {}
@@ -101,11 +101,11 @@ class RecordingSession:
         self.events.append(("memory_cleanup",))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     @property
     def names(self) -> list[str]:
-        """What was executed so far, as ``NumericFloat.Add``."""
+        """The names of the executed operations, such as ``NumericFloat.Add``."""
         return [f"{op.signature.kind}.{op.signature.row.name}" for op in self.operations]
 
 

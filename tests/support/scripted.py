@@ -10,14 +10,14 @@ from burn_remote_protocol.errors import ConnectionLost
 
 __all__ = ["ScriptedLink"]
 
-# What a test waits for comes within this time, or never: the code under test has failed.
+# The timeout of a test's waits. When it is over, the code under test has failed.
 PATIENCE_SECONDS = 5.0
 
 
 class ScriptedLink:
-    """An ``AsyncLink`` that receives its frames at once, and then nothing until ``end``.
+    """An ``AsyncLink`` that receives scripted frames at once, and then nothing until ``end``.
 
-    ``sent`` has the frames that were sent; ``on_send`` is called with each of them.
+    ``sent`` holds the sent frames; ``on_send`` is called with each of them.
     """
 
     def __init__(

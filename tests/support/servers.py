@@ -85,7 +85,7 @@ def server(
 ) -> Iterator[RunningServer]:
     """Start a server on a free port; kill it at the end if it is still running.
 
-    ``module`` is what Python runs, and ``variables`` are added to its environment.
+    Python runs ``module``, with ``variables`` added to the environment.
     """
     command = [sys.executable, "-m", module, "--port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if "BURN_REMOTE" not in name}

@@ -1,7 +1,7 @@
 """Replay of sessions recorded from Burn over the sockets of a server.
 
-The client's frames go out unchanged, in recorded order; where the recording has an answer, the
-server's is awaited and compared: shapes, dtypes, integers and truth values exactly.
+The client's frames are sent unchanged, in recorded order. For each recorded response, the replay
+waits for the server's and compares it: shapes, dtypes, integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Replay:
         try:
             for frame in self.frames:
                 if frame["route"] == "/data":
-                    continue  # between the servers
+                    continue  # a message between the servers
                 number = frame.get("server", 0)
                 message = msgpack.unpackb(frame["payload"], strict_map_key=False)
                 if frame["dir"] == "s2c":

@@ -2,7 +2,7 @@
 
 CuPy compiles all kernels with ``-ftz=true``: computations in ``float32`` read and write zeros in
 place of subnormal numbers. ``bfloat16`` is computed in ``float32`` and has the same exponents, so
-it is affected too. Subnormal numbers of ``float16`` and ``float64`` stay.
+it is affected too. ``float16`` and ``float64`` are not affected.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["FLUSHES", "FLUSHING_BACKENDS", "as_computed", "flushed", "has_flusha
 
 FLUSHING_BACKENDS: Final = frozenset({"cupy"})
 
-# Whether the tested backend does.
+# Whether the tested backend flushes subnormal numbers.
 FLUSHES: Final = BACKEND_NAME in FLUSHING_BACKENDS
 
 _AFFECTED: Final = frozenset({np.dtype(np.float32), BFLOAT16})
 
-# Of float32 and of bfloat16.
+# The smallest normal number of float32 and bfloat16.
 _SMALLEST_NORMAL: Final = 2.0**-126
 
 

@@ -1,8 +1,8 @@
-"""Random calls of every row of the table, to compare estimates with what a call really takes.
+"""Random calls of every row of the table, to compare estimates with measured costs.
 
-``draw(row, random, elements)`` makes a call of about ``elements`` elements in its largest tensor.
-Shapes are thin and thick, arrays contiguous and not, and values include what a function takes
-longest for: huge quotients, denormal numbers, prime lengths, windows larger than the image.
+``draw(row, random, elements)`` makes a call with about ``elements`` elements in its largest tensor.
+Shapes are narrow or wide, arrays contiguous or not. Values include those for which a function takes
+longest: huge quotients, subnormal numbers, prime lengths, windows larger than the image.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """What ``support.kernels.signature`` needs, with arrays in place of specs."""
+    """The arguments of ``support.kernels.signature``, with arrays in place of specs."""
 
     tensors: tuple[Any, ...]
     out: tuple[TensorSpec, ...] = ()
@@ -77,7 +77,7 @@ class Source:
         return max(low, min(high, round(math.exp(self.random.uniform(0, math.log(high + 1))))))
 
     def split(self, parts: int, elements: int | None = None) -> list[int]:
-        """Split a number into about equal or very unequal factors."""
+        """Split a number into nearly equal or very unequal factors."""
         left = max(1, self.elements if elements is None else elements)
         sizes = []
         for _ in range(parts - 1):
@@ -650,7 +650,7 @@ def _any_integer(source: Source) -> Any:
 SCALARS: Final = (2.0, 0.37, 1e-300, 3)
 POWERS: Final = (2, 3, 7, 0.5, -1)
 
-# Rows that compute nothing, or that no server has a kernel for.
+# Rows that compute nothing, or for which no server has a kernel.
 _WITHOUT: Final = frozenset({"Init", "Drop", "Custom", "Distributed.AllReduce"})
 
 _FLOAT_FUNCTIONS: Final = (
