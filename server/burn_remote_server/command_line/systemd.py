@@ -35,4 +35,4 @@ def notify(state: str, status: str) -> None:
             manager.connect(address)
             manager.send(f"{state}\nSTATUS={status}".encode())
     except OSError as error:
-        logger.warning("service manager not told", state=state, reason=str(error))
+        logger.warning("service manager not notified", state=state, reason=str(error))

@@ -64,7 +64,7 @@ class Settings(BaseModel):
     host: str = Field(
         DEFAULT_HOST,
         description="Interface to listen on. 0.0.0.0 accepts connections from the whole network; "
-        "the default only from this machine.",
+        "the default accepts only connections from this machine.",
     )
     port: int = Field(
         DEFAULT_PORT,
@@ -100,31 +100,31 @@ class Settings(BaseModel):
     )
     tokens: SecretStr | None = Field(
         None,
-        description="Tokens of clients, each written name:token, separated by commas. There is no "
+        description="Tokens of clients, as name:token pairs separated by commas. There is no "
         "flag, because every user of a machine can see the flags of its processes.",
     )
     tls_client_ca: Path | None = Field(
         None,
-        description="PEM file of an authority. Clients and peers must present a certificate that "
-        "it signed, in addition to their token. Unset: they need no certificate.",
+        description="PEM file of a certificate authority. Clients and peers must present a "
+        "certificate that it signed, in addition to their token. Unset: they need no certificate.",
     )
     peer: Names = Field(
         (),
         description="A server whose tensors may be fetched: its name, address, or network such as "
-        "10.1.0.0/16, and the ports if not all, such as node-b:3000 or 10.1.0.0/16:3000-3010. May "
-        "be given several times. Unset: the servers of this machine, on any port. Link-local "
+        "10.1.0.0/16, optionally with ports, such as node-b:3000 or 10.1.0.0/16:3000-3010. May be "
+        "given several times. Unset: the servers of this machine, on any port. Link-local "
         "addresses are never allowed.",
     )
     peer_token: SecretStr | None = Field(
         None,
-        description="Token that servers prove to each other to fetch tensors; the same on all. It "
-        "is never sent. There is no flag, as for client tokens. Unset: this server fetches only "
-        "from servers that need no token.",
+        description="Token that servers prove to each other before they fetch tensors; set the "
+        "same on all. It is never sent. There is no flag, as for client tokens. Unset: this server "
+        "fetches only from servers that require no token.",
     )
     peer_ca: Path | None = Field(
         None,
-        description="PEM file of the authority that signed the certificates of wss:// peers. With "
-        "it, ws:// peers are refused. Unset: the authorities that the system trusts.",
+        description="PEM file of the certificate authority that signed the certificates of wss:// "
+        "peers. If set, ws:// peers are refused. Unset: the authorities that the system trusts.",
     )
 
     # -- computation --------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Settings(BaseModel):
     max_message_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
         64 * MIB,
         description="Size of one message of the native protocol, at least 1MiB; a larger message "
-        "ends its session. Tensors arrive in chunks of at most 1 MiB in any case.",
+        "ends its session. It does not limit tensors, which arrive in chunks of at most 1 MiB.",
     )
     session_queue_batches: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         64,
@@ -216,8 +216,8 @@ class Settings(BaseModel):
         None,
         description="Estimated cost of one operation in nanoseconds of one core (for a product of "
         "matrices, 2 × rows × columns × inner dimension); an operation above it fails with "
-        "QuotaExceeded before it starts. Unset: only the memory of its tensors and its scratch "
-        "bounds it.",
+        "QuotaExceeded before it starts. Unset: no limit on the cost; the memory quotas still "
+        "limit an operation's size.",
     )
     max_operation_seconds: Seconds = Field(
         300.0,
@@ -245,13 +245,13 @@ class Settings(BaseModel):
 
     max_sessions: Count = Field(
         256,
-        description="Open sessions; one more is refused. Each may have a thread.",
+        description="Open sessions; further ones are refused. Each may use one thread.",
     )
 
     transfer_checksum: bool = Field(
         True,
-        description="Check each chunk of a tensor from a peer without TLS (XXH3). Without it, "
-        "moves take about 100 ms less per GB, and errors of the network remain undetected.",
+        description="Check each chunk of a tensor from a peer without TLS by its XXH3 checksum. "
+        "false saves about 100 ms per GB, but leaves network errors undetected.",
     )
 
     # -- timeouts -----------------------------------------------------------------------------
@@ -263,12 +263,12 @@ class Settings(BaseModel):
     heartbeat_seconds: Seconds = Field(
         30.0,
         description="Interval at which client and server ping each other. Each side closes a "
-        "connection that was silent for twice this time, also because the program was stopped.",
+        "connection that was silent for twice this time, for example of a suspended program.",
     )
     lease_seconds: Seconds = Field(
         60.0,
-        description="A session whose connection broke is kept this long, so that its client can "
-        "reconnect. The tensors of a dead client stay as long.",
+        description="How long a session whose connection broke is kept, so that its client can "
+        "reconnect. The tensors of a crashed client also stay this long.",
     )
     drain_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = Field(
         10.0,
@@ -281,8 +281,8 @@ class Settings(BaseModel):
     )
     transfer_expiry_seconds: Seconds = Field(
         300.0,
-        description="An exposed tensor that nobody fetches is freed after this time. A target "
-        "with a long queue may fetch late.",
+        description="An exposed tensor that nobody fetches is freed after this time. Allow for "
+        "targets with long queues, which fetch late.",
     )
 
     # -- logging ------------------------------------------------------------------------------
