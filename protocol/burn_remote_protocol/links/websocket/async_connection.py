@@ -221,7 +221,10 @@ class DirectConnection(Connection):
         self._wake_senders()
 
     def _pass_handshake(self, data: bytes, tail: bytes) -> bytes:
-        """Pass the HTTP headers to the library; return the bytes that follow them."""
+        """Pass the HTTP headers to the library; return the bytes that follow them.
+
+        The body of a response that refuses the connection is also passed.
+        """
         seen = tail + data
         end = seen.find(_HEADERS_END)
         if end < 0:
@@ -231,7 +234,12 @@ class DirectConnection(Connection):
         self._handshake_tail = None
         split = end + len(_HEADERS_END) - len(tail)
         super().data_received(data[:split])
-        return data[split:]
+        rest = data[split:]
+        if self._masks and self.state is State.CONNECTING:  # refused: the body follows
+            self._handshake_tail = b""
+            super().data_received(rest)
+            return b""
+        return rest
 
     def _parse(self) -> None:
         try:

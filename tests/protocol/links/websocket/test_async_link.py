@@ -285,6 +285,26 @@ async def test_connecting_to_a_silent_server_times_out() -> None:
         await asyncio.sleep(0)  # the loop closes the socket, for which the raw server waits
 
 
+@pytest.mark.parametrize("cut", [None, 20, -5], ids=["at once", "in the head", "in the body"])
+async def test_a_refusal_with_a_body_is_explained_by_its_status(cut: int | None) -> None:
+    body = b"connections: 3 would be open,\r\n\r\n2 are allowed"
+    length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+    response = b"HTTP/1.1 429 close some\r\n" + length + body
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for part in (response,) if cut is None else (response[:cut], response[cut:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionFailed, match=r"429.*close some"):
+            await connect(f"ws://127.0.0.1:{port}")
+
+
 @pytest.mark.parametrize(
     "location", ["/admin/delete-all", "ws://127.0.0.1:{other}/session", "http://169.254.169.254/"]
 )
