@@ -1,7 +1,7 @@
 """The element types and their form on the wire.
 
 A ``DType`` is a name, a category and an item size; no array library is involved. There is one
-object per type (``F32 is DType.from_wire("F32")``), so identity compares and hashes types.
+object per type (``F32 is DType.from_wire("F32")``), so types can be compared by identity.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ class DType:
         return self.category is Category.BOOL
 
     def __hash__(self) -> int:
-        """Return the hash of the name. NumPy's equal types have another hash."""
+        """Return the hash of the name. NumPy's dtypes have other hashes, although they compare
+        equal."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:

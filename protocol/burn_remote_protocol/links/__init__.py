@@ -1,7 +1,7 @@
 """Links: connections that carry whole frames between two ends, whatever the frames contain.
 
-``interface`` defines the two kinds of link. ``websocket`` implements both; ``memory`` connects two
-ends inside one process.
+``interface`` defines links for threads and links for event loops. ``transports`` opens them by
+address scheme, ``websocket`` implements both, and ``checked`` adds checksums to them.
 """
 
 from burn_remote_protocol.links.interface import AsyncLink, BlockingLink

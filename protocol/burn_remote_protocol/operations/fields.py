@@ -111,7 +111,7 @@ def tensor_out(name: str) -> Field:
 
 
 def optional_tensor_out(name: str) -> Field:
-    """A tensor that the operation makes when the input it belongs to is given."""
+    """A tensor that the operation makes only if the corresponding optional input is present."""
     return Field(name, Role.OUTPUT, OptionalCodec(_OUTPUT))
 
 
@@ -131,7 +131,7 @@ def optional_usize(name: str) -> Field:
 
 
 def usize_array(name: str, length: int) -> Field:
-    """A fixed number of unsigned integers, one per spatial dimension; a tuple, even of one."""
+    """A tuple of unsigned integers, one per spatial dimension; also a tuple for one dimension."""
     return Field(name, Role.PARAMETER, ListCodec(_USIZE, length, length, "sizes"))
 
 

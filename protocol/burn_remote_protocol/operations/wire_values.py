@@ -72,7 +72,8 @@ class Scalar:
 
     @classmethod
     def of(cls, value: float | int | bool) -> Scalar:
-        """Wrap a Python number; an integer is signed unless only the unsigned variant holds it."""
+        """Wrap a Python number; an integer becomes ``Int``, or ``UInt`` if it is too large for
+        ``Int``."""
         if type(value) is bool:
             return cls("Bool", value)
         if type(value) is int:

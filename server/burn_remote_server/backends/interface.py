@@ -63,8 +63,9 @@ class BackendSession(ABC):
     """One session's part of a backend: its kernels and its random numbers.
 
     A device may execute several sessions concurrently, each in its own order. Arrays that pass
-    between sessions, or between a session and a transfer, are therefore *shared*: wrapped with the
-    information when they can be used. ``share`` wraps an array and ``adopt`` unwraps it.
+    between sessions, or between a session and a transfer, are therefore *shared*: wrapped together
+    with an event after which they can be used, if the device needs one. ``share`` wraps an array
+    and ``adopt`` unwraps it.
     """
 
     # Whether binding can be slow, so that it must not run on the event loop.
@@ -91,8 +92,8 @@ class BackendSession(ABC):
 
     @abstractmethod
     def synced(self, later: Callable[[], Deliver]) -> bool:
-        """Return whether all work of the session is done. If not, the function that ``later()``
-        returns is called when it is."""
+        """Return whether all work of the session is done. If not, the backend calls the function
+        that ``later()`` returns as soon as it is done."""
 
     def close(self) -> None:
         """Release the session's resources of the device, other than its arrays."""

@@ -215,7 +215,8 @@ class Transfers:
     def withdraw(self, owner: object) -> None:
         """Remove a session's tensors that were not fetched.
 
-        Releases the lock between slices, so that other sessions and the event loop can proceed.
+        Releases the lock after each few entries, so that other sessions and the event loop can
+        proceed.
         """
         while True:
             with self._lock:

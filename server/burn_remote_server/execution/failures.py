@@ -1,4 +1,4 @@
-"""Accounting of the failures that a session keeps in the place of tensors."""
+"""Accounting of the failures that a session stores instead of tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ ENTRY_BYTES: Final = 160
 
 
 class Failures:
-    """The memory of a session's failures, counted in its quota beyond a free allowance each.
+    """Counts the memory of a session's failures, and of their table entries, in its quota. Each of
+    the two has a free allowance.
 
     Many tensors may share one failure, which counts until nothing references it. Each entry of the
-    table counts by itself. A tensor whose entry has no room gets none: reading it then raises
-    ``QuotaExceeded``, as reading a tensor whose failure has no room does.
+    table counts by itself. If a failure or an entry does not fit into the quota, reading the tensor
+    raises ``QuotaExceeded``.
     """
 
     def __init__(self, quota: Quota) -> None:
@@ -45,7 +46,7 @@ class Failures:
     def add_entry(self) -> bool:
         """Count an entry of the table; return ``False`` if it does not fit.
 
-        From then on, ``unknown`` answers for the tensors without an entry.
+        From then on, ``unknown`` returns the error for tensors without an entry.
         """
         try:
             self._entries.add(ENTRY_BYTES)

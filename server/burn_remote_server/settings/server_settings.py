@@ -1,7 +1,7 @@
 """The settings of a server, with their defaults and the texts of ``--help``.
 
 ``Settings`` is a value: constructing it reads no file and no environment variable, so an in-process
-server behaves the same everywhere. ``configuration_sources`` fills it in for the daemon.
+server behaves the same everywhere. ``settings.sources`` reads them for the daemon.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class Settings(BaseModel):
 
     @property
     def is_secure(self) -> bool:
-        """Whether clients connect by TLS."""
+        """Whether clients connect over TLS."""
         return self.tls_certificate is not None
 
     def session_bytes(self, memory_bytes: int) -> int:

@@ -55,8 +55,8 @@ class Faults:
     """The fault state of one GPU. Thread-safe.
 
     ``ask`` returns the GPU's current CUDA status, without waiting. As a context manager, this
-    raises ``DeviceLost`` on entry if the GPU is lost, and in place of an error that the loss
-    caused.
+    raises ``DeviceLost`` on entry if the GPU is lost, and replaces an error that the loss caused by
+    ``DeviceLost``.
     """
 
     __slots__ = ("_ask", "_device", "failure", "status")
@@ -83,7 +83,8 @@ class Faults:
         with _noting:
             if name is None or self.failure is not None:
                 return
-            # Set the status before the reason: a reader that sees the reason may read the status.
+            # Set the status before the reason, because readers that find a reason then read the
+            # status.
             self.status = status
             self.failure = (
                 f"{self._device} is lost: CUDA reports error {status} ({name}), and the tensors on "

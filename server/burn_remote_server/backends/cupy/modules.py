@@ -179,14 +179,14 @@ class CudaMaxPooling(MaxPooling):
     def max_pool1d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **options: Any
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         geometry = tuple((options[name],) for name in _GEOMETRY)
         return self._gathered(1, x, grad, indices, geometry, options["ceil_mode"])
 
     def max_pool2d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **options: Any
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         geometry = tuple(options[name] for name in _GEOMETRY)
         return self._gathered(2, x, grad, indices, geometry, options["ceil_mode"])
 

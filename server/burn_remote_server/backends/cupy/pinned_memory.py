@@ -1,6 +1,6 @@
 """Host memory for copies to and from a GPU.
 
-A GPU reads and writes pinned memory by itself. The system or a container limits pinned memory. When
+A GPU reads and writes pinned memory directly. The system or a container limits pinned memory. When
 there is none left, CUDA copies pageable memory through a small pinned buffer of its own.
 """
 
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 
 class HostMemory:
-    """Allocates host memory, pinned as long as possible. Thread-safe.
+    """Allocates host memory: pinned memory until there is none left. Thread-safe.
 
     ``pinned(size)`` returns a byte array, or raises a CUDA error with a ``status``.
     """

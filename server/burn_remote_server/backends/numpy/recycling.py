@@ -15,7 +15,7 @@ import numpy as np
 
 __all__ = ["Recycling", "is_recycled"]
 
-# The C library itself keeps smaller blocks; below this, the 2 µs of keeping one are not repaid.
+# The C library itself reuses smaller blocks, and for them the 2 µs of this pool would not pay off.
 LEAST_BYTES: Final = 2**20
 # Share of a block that an array may leave unused. More would hold memory that no quota counts;
 # less would reuse blocks only for arrays of the same size.
@@ -35,7 +35,7 @@ class _Memory(np.ndarray[Any, Any]):
 
 
 class _Loan(_Memory):
-    """Base object of an array in such memory; returns the block when the array dies."""
+    """The base object of an array in a ``_Memory``; returns the block when the array dies."""
 
     recycling: Recycling | None = None
 
@@ -95,7 +95,7 @@ class Recycling:
             self._lock.release()
 
     def expire(self, seconds: float = KEPT_SECONDS) -> None:
-        """Free the blocks that have been in the pool for so long."""
+        """Free the blocks that have been in the pool for at least ``seconds``."""
         oldest = time.monotonic() - seconds
         with self._lock:
             expired = [memory for since, memory in self._kept if since <= oldest]

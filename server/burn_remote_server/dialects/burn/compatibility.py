@@ -1,5 +1,4 @@
-"""Dtypes in which a real Burn 0.21 server returns results, where they differ from the declared
-ones.
+"""Dtypes of the results of a real Burn 0.21 server that differ from the declared dtypes.
 
 Burn's CPU backend gathers and selects booleans as bytes, and returns indices as 64-bit integers, as
 recorded traffic shows. Burn's clients convert the data that they read, so this server returns the

@@ -26,7 +26,7 @@ __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
 # float64: products of 64x64 matrices then take 40 µs instead of 200 µs.
 MULTIPLICATIONS_WORTH_LOOKING: Final = 32_768
 
-# float64 represents integers up to this size exactly, and their sums up to it.
+# float64 represents all integers up to this size exactly.
 EXACT_IN_FLOAT64: Final = 2**53
 
 

@@ -52,11 +52,11 @@ class AdaptivePooling(AxisMapping):
         return self._means("AdaptiveAvgPool2d", x, output_size)
 
     def adaptive_avg_pool1d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of ``x``; only the shape of ``x`` is used."""
+        """Return the gradient with respect to ``x``; only the shape of ``x`` is used."""
         return self._backward("AdaptiveAvgPool1dBackward", x, grad, 1)
 
     def adaptive_avg_pool2d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of ``x``; only the shape of ``x`` is used."""
+        """Return the gradient with respect to ``x``; only the shape of ``x`` is used."""
         return self._backward("AdaptiveAvgPool2dBackward", x, grad, 2)
 
     def _means(self, operation: str, x: Array, output_size: Shape) -> Array:

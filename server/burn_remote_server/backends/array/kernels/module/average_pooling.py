@@ -75,7 +75,7 @@ class AveragePooling(Folding):
         ceil_mode: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         operation = "AvgPool1dBackward"
         windows = _windows(operation, x, (kernel_size,), (stride,), (padding,), ceil_mode)
         return self._backward(operation, x, grad, windows, count_include_pad)
@@ -92,7 +92,7 @@ class AveragePooling(Folding):
         ceil_mode: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         operation = "AvgPool2dBackward"
         windows = _windows(operation, x, kernel_size, stride, padding, ceil_mode)
         return self._backward(operation, x, grad, windows, count_include_pad)

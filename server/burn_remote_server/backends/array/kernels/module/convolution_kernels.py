@@ -81,7 +81,7 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         return self._x_backward("Conv1dXBackward", x, weight, output_grad, options)
 
     def conv1d_weight_backward(
@@ -93,13 +93,13 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``weight``."""
+        """Return the gradient with respect to ``weight``."""
         return self._weight_backward("Conv1dWeightBackward", x, weight, output_grad, options)
 
     def conv1d_bias_backward(
         self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
     ) -> Array:
-        """Return the gradient of ``bias``."""
+        """Return the gradient with respect to ``bias``."""
         return self._bias_backward("Conv1dBiasBackward", 1, bias, output_grad)
 
     def conv2d(
@@ -123,7 +123,7 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         return self._x_backward("Conv2dXBackward", x, weight, output_grad, options)
 
     def conv2d_weight_backward(
@@ -135,13 +135,13 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``weight``."""
+        """Return the gradient with respect to ``weight``."""
         return self._weight_backward("Conv2dWeightBackward", x, weight, output_grad, options)
 
     def conv2d_bias_backward(
         self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
     ) -> Array:
-        """Return the gradient of ``bias``."""
+        """Return the gradient with respect to ``bias``."""
         return self._bias_backward("Conv2dBiasBackward", 2, bias, output_grad)
 
     def conv3d(
@@ -165,7 +165,7 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         return self._x_backward("Conv3dXBackward", x, weight, output_grad, options)
 
     def conv3d_weight_backward(
@@ -177,13 +177,13 @@ class Convolution(Correlation):
         out: TensorSpec,
         **options: Unpack[Geometry],
     ) -> Array:
-        """Return the gradient of ``weight``."""
+        """Return the gradient with respect to ``weight``."""
         return self._weight_backward("Conv3dWeightBackward", x, weight, output_grad, options)
 
     def conv3d_bias_backward(
         self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
     ) -> Array:
-        """Return the gradient of ``bias``."""
+        """Return the gradient with respect to ``bias``."""
         return self._bias_backward("Conv3dBiasBackward", 3, bias, output_grad)
 
     def _forward(

@@ -100,7 +100,8 @@ class WindowColumns(ModuleKernels):
             if scratch is None:
                 scratch = self.xp.empty(math.prod(shape), x.dtype)
             columns = scratch[: math.prod(shape)].reshape(shape)
-            # Blocks of whole images share their zeros in the padding with the previous block.
+            # The padding's zeros are written once: they stay valid while the shape and rows of the
+            # blocks do not change.
             kept = (shape, block.first_row, block.last_row)
             if not windows.inside and seen != kept:
                 columns[...] = 0

@@ -29,14 +29,14 @@ class AxisTap(NamedTuple):
 
 
 def along(axis: int, part: slice) -> tuple[slice, ...]:
-    """Return the index of ``part`` of ``axis`` and all of the preceding axes."""
+    """Return an index that selects ``part`` along ``axis`` and everything along other axes."""
     return (*(slice(None),) * axis, part)
 
 
 def taps_of(window: Axis) -> Iterator[AxisTap]:
-    """Yield the taps that are inside the input for any window."""
-    # Later taps reach fewer windows at the end and more at the start. The windows reached so far
-    # are therefore those from the lowest start on.
+    """Yield the taps that are inside the input for at least one window."""
+    # From tap to tap, the range of windows that have the tap inside the input moves towards the
+    # first window. So earlier taps have reached exactly the windows from ``lowest`` on.
     lowest = window.outputs
     for index in range(window.kernel):
         reached, _ = window.tap(index)
@@ -48,7 +48,7 @@ def taps_of(window: Axis) -> Iterator[AxisTap]:
 
 
 def windows_of(window: Axis, outputs: Array) -> Iterator[tuple[int, slice]]:
-    """Yield the windows that cover elements, with these; nothing if ``outputs`` is empty."""
+    """Yield each window that covers elements, and these elements; none if ``outputs`` is empty."""
     if outputs.size:
         for number in range(window.outputs):
             elements = window.window(number)

@@ -81,7 +81,7 @@ class Interpolation(AxisMapping):
         align_corners: bool,
         out: TensorSpec,
     ) -> Array:
-        """Return the gradient of ``x``; only the shape of ``x`` is used."""
+        """Return the gradient with respect to ``x``; only the shape of ``x`` is used."""
         _check("InterpolateBackward", x, output_size, mode)
         check_shape("InterpolateBackward", "grad", grad, (*x.shape[:2], *output_size))
         if not x.size:

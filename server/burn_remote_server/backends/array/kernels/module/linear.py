@@ -50,7 +50,7 @@ class Linear(ModuleKernels):
         return rows.reshape(*x.shape[:-1], d_output)
 
     def linear_x_backward(self, weight: Array, output_grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of ``x``."""
+        """Return the gradient with respect to ``x``."""
         check_rank("LinearXBackward", "weight", weight, 2, WEIGHT)
         d_input, d_output = weight.shape
         _check_last("LinearXBackward", "output_grad", output_grad, d_output)
@@ -58,7 +58,7 @@ class Linear(ModuleKernels):
         return rows.reshape(*output_grad.shape[:-1], d_input)
 
     def linear_weight_backward(self, x: Array, output_grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of the weight."""
+        """Return the gradient with respect to the weight."""
         operation = "LinearWeightBackward"
         if x.ndim < 1:
             raise refuse(operation, "shape of x", x.shape, "[..., d_input]")
@@ -66,7 +66,7 @@ class Linear(ModuleKernels):
         return self.xp.matmul(_rows(x).T, _rows(output_grad))
 
     def linear_bias_backward(self, output_grad: Array, *, out: TensorSpec) -> Array:
-        """Return the gradient of the bias."""
+        """Return the gradient with respect to the bias."""
         if output_grad.ndim < 1:
             raise refuse(
                 "LinearBiasBackward", "shape of output_grad", output_grad.shape, "[..., d_output]"

@@ -1,9 +1,9 @@
 """Max pooling, with and without the positions of the maxima.
 
-``y[o] = max over taps of x[o * stride + tap * dilation - padding]``, without the padding. Of equal
-elements the first in row-major order counts, as in Burn and PyTorch; NaN is larger than any number,
-as in PyTorch (Burn's CPU backends disagree with each other). In ceil mode Burn keeps windows that
-are wholly outside the input: their maximum is -inf, their index -1.
+``y[o] = max over taps of x[o * stride + tap * dilation - padding]``; elements in the padding are
+ignored. Of equal elements the first in row-major order counts, as in Burn and PyTorch; NaN is
+larger than any number, as in PyTorch (Burn's CPU backends disagree with each other). In ceil mode
+Burn keeps windows that are wholly outside the input: their maximum is -inf, their index -1.
 """
 
 from __future__ import annotations
@@ -120,13 +120,15 @@ class MaxPooling(Folding):
     def max_pool1d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient of ``x``; only the shape of ``x`` and the indices are used."""
+        """Return the gradient with respect to ``x``; only the shape of ``x`` and the indices are
+        used."""
         return self._backward("MaxPool1dWithIndicesBackward", x, grad, indices)
 
     def max_pool2d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient of ``x``; only the shape of ``x`` and the indices are used."""
+        """Return the gradient with respect to ``x``; only the shape of ``x`` and the indices are
+        used."""
         return self._backward("MaxPool2dWithIndicesBackward", x, grad, indices)
 
     def _maxima(self, x: Array, windows: Windows) -> Array:
@@ -177,7 +179,7 @@ class MaxPooling(Folding):
             where[part] = self._combined(places[fresh[1]], indices, under)
             under, part = along(axis, seen[1]), along(axis, seen[0])
             challenger, holder, place = x[under], best[part], where[part]
-            # False if the holder is NaN, true if only the challenger is.
+            # A NaN wins against a number; nothing wins against a NaN.
             wins = ~(challenger <= holder) & (holder == holder)
             if indices is not None:
                 # An empty window of the inner axis has -inf, which must not win.
