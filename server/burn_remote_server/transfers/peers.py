@@ -29,15 +29,13 @@ from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peers import BurnPeers
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
+from burn_remote_server.transfers.retries import Retries, was_cut
 
 __all__ = ["Peers"]
 
 # Most connections to other servers, whose addresses clients choose. It bounds the number of servers
 # with which this one can exchange tensors at the same time.
 MAX_PEERS: Final = 256
-
-# Connections tried for one tensor; each continues at the byte where the previous one broke.
-TRIES: Final = 5
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
 OPENING_BYTES: Final = 64 * 1024
@@ -95,15 +93,20 @@ class Peers:
         return array
 
     async def _fetch_from_native(self, address: str, transfer: bytes, download: Download) -> Any:
-        for tries_left in reversed(range(TRIES)):
-            peer = await self._peer(address)
+        retries = Retries(self._stall_seconds)
+        while True:
+            peer = None
             try:
+                peer = await self._peer(address)
+                retries.reached()
                 return await peer.fetch(transfer, download)
-            except OperationFailed:
-                if not peer.is_broken or not tries_left:
+            except OperationFailed as error:
+                is_cut = was_cut(error) if peer is None else peer.is_broken
+                pause = retries.pause(download.received) if is_cut else None
+                if pause is None:
                     raise
-                download.try_again()
-        raise AssertionError("the last try returns or raises")
+            download.try_again()
+            await asyncio.sleep(pause)
 
     async def _peer(self, address: str) -> PeerConnection:
         found = self._peers.get(address)

@@ -119,13 +119,48 @@ async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
         await peers.close()
 
 
-async def test_a_garbled_chunk_fails_the_fetch(peers: Peers) -> None:
+async def test_chunks_that_are_garbled_each_time_fail_the_fetch() -> None:
     def garbled(request: int) -> list[bytes]:
         spec, chunk = whole(request)
         return [spec, chunk[:-1] + bytes((chunk[-1] ^ 1,))]
 
-    with pytest.raises(TransferFailed, match="garbled"):
-        await fetched(peers, Source(garbled))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        peers = Peers(Settings(fetch_timeout_seconds=0.2), PeerRules(()), tasks, Counters())
+        source = Source(garbled)
+        with pytest.raises(TransferFailed, match="garbled"):
+            await fetched(peers, source)
+        assert len(source.greetings) > 1
+        await peers.close()
+
+
+class Cutting(Source):
+    """A peer whose first connections end, before or after the handshake."""
+
+    def __init__(self, cuts: int, *, after_handshake: bool) -> None:
+        super().__init__(whole)
+        self.connections = 0
+        self._cuts = cuts
+        self._after_handshake = after_handshake
+
+    async def handle(self, connection: ServerConnection) -> None:
+        self.connections += 1
+        if self.connections > self._cuts:
+            await super().handle(connection)
+            return
+        if self._after_handshake:
+            await connection.recv(decode=False)
+            await connection.send(WELCOME)
+            await connection.recv(decode=False)
+        connection.transport.abort()
+
+
+@pytest.mark.parametrize(("cuts", "after_handshake"), [(8, True), (3, False)])
+async def test_a_fetch_survives_a_peer_connection_that_is_cut_again_and_again(
+    peers: Peers, cuts: int, after_handshake: bool
+) -> None:
+    source = Cutting(cuts, after_handshake=after_handshake)
+    assert await fetched(peers, source) == GOOD
+    assert source.connections == cuts + 1
 
 
 async def test_after_a_garbled_chunk_the_fetch_goes_on_from_there_on_another_connection(
