@@ -2,7 +2,7 @@
 
 A session's bytes are counted in two parts. ``Quota.bytes`` counts the memory of its tensors. The
 thread that executes the session updates it for each operation, without a lock. ``Quota.held``
-counts other live memory: of dropped tensors that a view, an exposed tensor or a response in transit
+counts other live memory: of dropped tensors that a view, an exposed tensor or a reply in transit
 still references, of buffers, of failures, and of the objects of many tensors. Any thread may
 release it, so a lock guards it. Both parts count against the session's limit and against the
 device's pool.
@@ -30,9 +30,9 @@ FREE_OVERHEAD_BYTES: Final = 2**18
 # Memory of a tensor besides its elements: the array, its dimensions and its entry in the table. It
 # is 260 bytes for a tensor of one dimension and 770 for one of 32.
 TENSOR_BYTES: Final = 768
-# Tensors whose objects are free of charge, so that small quotas are those of the elements.
+# Number of tensors whose objects do not count, so that a small quota is available for elements.
 FREE_TENSORS: Final = 1024
-# Objects are counted for so many tensors at once: a comparison then suffices for most operations.
+# Objects are counted in steps of this many tensors, so that most operations need only a comparison.
 TENSORS_COUNTED_AT_ONCE: Final = 1024
 
 
@@ -102,7 +102,7 @@ class Quota:
         pool: Pool | None = None,
         objects: Quota | None = None,
     ) -> None:
-        """Create a quota of which nothing is used.
+        """Create an unused quota.
 
         ``objects`` is the quota of the host memory that tensors take besides their elements, if
         their elements are in other memory.
@@ -247,7 +247,7 @@ class Quota:
         self._count(max(FREE_TENSORS, self.tensors + TENSORS_COUNTED_AT_ONCE))
 
     def _count(self, tensors: int) -> None:
-        """Count the objects of so many tensors. Raises ``QuotaExceeded``."""
+        """Count the objects of the given number of tensors. Raises ``QuotaExceeded``."""
         size = TENSOR_BYTES * (tensors - self._counted_tensors)
         if size > 0:
             self._objects.hold(size)
@@ -285,7 +285,7 @@ class OverheadAccount:
 
     @property
     def bytes(self) -> int:
-        """All bytes that are counted, free or not."""
+        """All bytes in the account, including the first ones, which do not count in the quota."""
         return self._bytes
 
     def add(self, size: int) -> None:

@@ -63,7 +63,7 @@ def _flag(setting: str, panel: str, metavar: str) -> Any:
 
 
 def _default_text(setting: str, default: object) -> str:
-    """Return the default as the help shows it. Descriptions explain unset values themselves."""
+    """Return the default for the help; empty if it is unset, which the description explains."""
     if default is None:
         return ""
     if default == ():
@@ -76,8 +76,8 @@ def _default_text(setting: str, default: object) -> str:
 
 
 @app.command(
-    help="Hold the tensors of remote programs, and compute with them.\n\n"
-    "Each setting is a flag, a variable and an entry in the --config file: for example "
+    help="Store the tensors of remote programs and compute with them.\n\n"
+    "Each setting is a flag, an environment variable and an entry in the --config file, such as "
     "--drain-seconds, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. A flag overrides the variable, "
     "and the variable overrides the file. A size is a number of bytes, or a text such as 64MiB."
 )

@@ -114,7 +114,9 @@ def check(server: Target) -> str | None:
     if status.startswith(b"HTTP/1.1 200"):
         return None
     if server.wants_certificate and not status:
-        return None  # the server refused the connection for lack of a client certificate, so its event loop runs
+        # The server refused the connection for lack of a client certificate, so its event loop
+        # runs.
+        return None
     answer = status.split(b"\r\n")[0].decode("latin-1")
     return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
 

@@ -141,7 +141,7 @@ class FrameParser:
         return READ_BYTES
 
     def ready(self) -> bool:
-        """Tell whether ``take`` can make progress, or raise, without another read."""
+        """Whether ``take`` can make progress, or raise, without another read."""
         state = self._state
         if state.received or state.complete():
             return True

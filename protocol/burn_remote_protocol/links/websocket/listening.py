@@ -103,7 +103,7 @@ class _GatedConnection(DirectServerConnection):
         super().__init__(*arguments, **options)
         self._gate: Final = gate
         self._address: str | None = None
-        self._turned_away = False
+        self._is_rejected = False
         self.refusal = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,7 +113,7 @@ class _GatedConnection(DirectServerConnection):
             self._address = str(name[0]) if isinstance(name, tuple) else "a local socket"
             may_stay, self.refusal = self._gate.enter(self._address)
             if not may_stay:
-                self._turned_away = True  # the library never learns of the connection
+                self._is_rejected = True  # the library never learns of the connection
                 # A stream transport, though uvloop's classes do not inherit from asyncio's.
                 cast("asyncio.WriteTransport", transport).abort()
                 self._gate.record_rejection(self.refusal, self.loop.time())
@@ -127,5 +127,5 @@ class _GatedConnection(DirectServerConnection):
         if self._gate is not None and self._address is not None:
             self._gate.leave(self._address)
             self._address = None
-        if not self._turned_away:
+        if not self._is_rejected:
             super().connection_lost(exc)

@@ -26,7 +26,7 @@ def why_unusable(version: str) -> str | None:
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Return whether cuDNN ran out of memory.
+    """Whether cuDNN ran out of memory.
 
     The package raises one type for every error; the text contains cuDNN's status name
     (``CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED``, before version 9

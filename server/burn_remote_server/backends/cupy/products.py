@@ -1,7 +1,8 @@
 """Batched matrix products in one cuBLAS call, for any strides and float dtype.
 
 CuPy computes batches of ``float16`` in ``float32``, slower than ``float32`` itself, refuses
-``bfloat16``, and passes broadcast batches as pointer tables. cuBLAS does all of it with strides.
+``bfloat16``, and passes broadcast batches as pointer tables. cuBLAS has a strided call for all
+these cases.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class BaseIndexing(KernelFamily):
         return self._updated(tensor, positions, value, update)
 
     def gather(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
-        """Return ``tensor`` at ``indices`` along axis ``dim``, other coordinates unchanged."""
+        """Return the element of ``tensor`` for each index along axis ``dim``, as NumPy's
+        ``take_along_axis``."""
         chosen = self._checked(indices, tensor.shape, dim)
         lines = tensor[
             tuple(

@@ -75,7 +75,7 @@ class IntBitwise(KernelFamily):
     """Bitwise operations on integers, with broadcasting.
 
     Burn shifts in 64 bits and takes the shift modulo 64: a shift by at least the width of a
-    narrower dtype gives 0, or for right shifts of signed integers only copies of the sign.
+    narrower dtype gives 0, or copies of the sign bit for right shifts of signed integers.
     """
 
     family = "Int"
