@@ -14,7 +14,7 @@ help:            ## List the targets
 
 setup: $(READY)  ## Create .venv with the project and the tools for its tests
 
-# A pip that knows dependency groups comes first; the stamp makes the next call free.
+# Dependency groups need a recent pip, so update pip first. The stamp file skips later calls.
 $(READY): pyproject.toml
 	@echo "setting up $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -74,7 +74,7 @@ interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test a
 test-gpu: $(READY)  ## Test the GPU backend (needs a CUDA device and CuPy)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu/run.sh
 
-# PyTorch brings some 5 GB of CUDA libraries, which no other target needs: an environment of its own.
+# A separate environment, because PyTorch installs some 5 GB of CUDA libraries that no other target needs.
 $(ORACLE)/.ready: pyproject.toml
 	@echo "setting up $(ORACLE) (2 to 3 GB to download, 6 GB on disk)"
 	@test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
@@ -94,7 +94,7 @@ docker-demo: $(READY)    ## Run three servers and a client in containers (needs 
 docker-faults: $(READY)  ## Slow, cut, kill and pause containers while they train (needs Docker)
 	@$(BIN)/python -m pytest tests/docker -m docker -rA --timeout 300
 
-docker-clean:    ## Remove the containers, networks, volumes and images of these two targets
+docker-clean:    ## Remove the containers, networks, volumes and images of docker-demo and docker-faults
 	@$(PYTHON) docker/containers.py clean
 
 clean:           ## Remove everything that make created

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a stand-in for python:3.12-slim from Debian's packages, where no image can be pulled.
+# Builds a substitute for python:3.12-slim from Debian's packages, for machines that cannot pull images.
 #
 #   docker/make-base.sh [TAG]        FORCE=1 rebuilds it
 #

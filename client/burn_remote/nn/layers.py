@@ -39,6 +39,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if weight.ndim != 2:
         raise ShapeMismatch(f"weight {weight.handle.spec} must be a matrix [out, in]")
+    if input.ndim and input.shape[-1] != weight.shape[1]:
+        raise ShapeMismatch(
+            f"the last axis of input {input.handle.spec} must have size {weight.shape[1]}, because "
+            f"weight is {weight.handle.spec}, [out, in]"
+        )
     return LINEAR.apply((input, matrix_transpose(weight), bias))
 
 
