@@ -44,7 +44,10 @@ class _Shared(Generic[S]):
     def is_usable(self) -> bool:
         """Whether the session is being opened, or open."""
         opening = self.opening
-        return not opening.done() or (opening.exception() is None and not opening.result().closed)
+        if not opening.done():
+            return True
+        has_failed = opening.cancelled() or opening.exception() is not None
+        return not has_failed and not opening.result().closed
 
 
 class Use(Generic[S]):
@@ -84,21 +87,26 @@ class SharedSessions(Generic[S]):
         ``ConnectionFailed`` if another thread takes longer than ``timeout_seconds``.
         """
         while True:
-            use, is_opener = self._join(key)
-            opening = use.shared.opening
-            if is_opener:
-                self._open(use.shared, open_session)
+            wanted: _Shared[S] = _Shared(key)
             try:
-                error = opening.exception(timeout_seconds)
-            except concurrent.futures.TimeoutError:
+                use = self._join(wanted)
+                if use.shared is wanted:
+                    wanted.opening.set_result(open_session())
+            except BaseException as error:
+                # Ctrl-C may come at any line above. Other threads wait for the outcome.
+                self._give_up(wanted, error)
+                raise
+            try:
+                failure = use.shared.opening.exception(timeout_seconds)
+            except concurrent.futures.CancelledError:
+                continue  # the other thread was interrupted: the server may accept this one
+            except TimeoutError:
                 raise ConnectionFailed(
                     f"another thread has been opening this device for {timeout_seconds:g} seconds"
                 ) from None
-            if error is None:
-                return use
-            if isinstance(error, BurnRemoteError):
-                raise fresh(error)
-            # The other thread was interrupted, so open the session in this thread.
+            if isinstance(failure, BurnRemoteError):
+                raise fresh(failure)
+            return use
 
     def give_back(self, use: Use[S]) -> bool:
         """End a use; return whether it was the last one."""
@@ -113,24 +121,26 @@ class SharedSessions(Generic[S]):
                 del self._shared[shared.key]
             return True
 
-    def _join(self, key: Hashable) -> tuple[Use[S], bool]:
-        """Return a use of the session with this key, and whether it must be opened first."""
+    def _join(self, wanted: _Shared[S]) -> Use[S]:
+        """Return a use of the session with this key; if there is none, of ``wanted``."""
         with self._lock:
-            shared = self._shared.get(key)
-            is_opener = shared is None or not shared.is_usable
-            if shared is None or is_opener:
-                shared = self._shared[key] = _Shared(key)
+            shared = self._shared.get(wanted.key)
+            if shared is None or not shared.is_usable:
+                shared = self._shared[wanted.key] = wanted
             use = Use(self, shared)
             shared.uses.add(use)
-            return use, is_opener
+            return use
 
-    def _open(self, shared: _Shared[S], open_session: Callable[[], S]) -> None:
-        try:
-            session = open_session()
-        except BaseException as error:
-            shared.opening.set_exception(error)
-            raise
-        shared.opening.set_result(session)
+    def _give_up(self, wanted: _Shared[S], error: BaseException) -> None:
+        """End the opening of a session; threads that wait for it get the error, or try again."""
+        with self._lock:
+            if self._shared.get(wanted.key) is wanted:
+                del self._shared[wanted.key]
+        if isinstance(error, BurnRemoteError):
+            # A copy: the traceback of ``error`` refers to the frames of the program.
+            wanted.opening.set_exception(fresh(error))
+        else:
+            wanted.opening.cancel()
 
     def _forget(self) -> None:
         # In a forked child: a thread of the parent may hold the lock, or be opening a session.

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import CodeType
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burn_remote.devices.shared_sessions import SharedSessions, Use
 from burn_remote_protocol.errors import ConnectionFailed
+from support.interrupts import InterruptAt
+from support.link_ends import in_thread
 
 PATIENCE_SECONDS = 5.0
 
@@ -21,9 +30,11 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.closed = False
+        self.closes = 0
 
     def close(self) -> None:
         self.closed = True
+        self.closes += 1
 
 
 Sessions = SharedSessions[FakeSession]
@@ -131,6 +142,8 @@ def test_a_session_ends_with_its_last_use(sessions: Sessions) -> None:
     first.end()
     assert not session.closed
     second.end()
+    second.end()
+    assert session.closes == 1
     assert session.closed
 
 
@@ -168,3 +181,116 @@ def test_a_child_forked_during_an_opening_opens_its_own_session(sessions: Sessio
         slow.may_finish.set()
         opening.result(PATIENCE_SECONDS)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def codes_of(*owners: type[Any]) -> frozenset[CodeType]:
+    functions = [
+        function
+        for owner in owners
+        for _, function in inspect.getmembers(owner, inspect.isfunction)
+    ]
+    return frozenset(function.__code__ for function in functions)
+
+
+def test_after_ctrl_c_at_any_line_of_opening_another_device_opens(sessions: Sessions) -> None:
+    codes = codes_of(SharedSessions)
+    line, is_over = 0, False
+    while not is_over:
+        key = f"host {line}"
+        interrupt = InterruptAt(line, codes)
+        with interrupt.watching():
+            use(sessions, key)
+        line, is_over = line + 1, not interrupt.has_come
+        # It would wait for a thread that is gone.
+        other = in_thread(use, sessions, key).result(PATIENCE_SECONDS)
+        assert not other.session.closed, interrupt.place
+        other.end()
+    assert line > 10
+
+
+def test_after_ctrl_c_at_any_line_of_closing_the_last_use_closes(sessions: Sessions) -> None:
+    codes = codes_of(SharedSessions, Use)
+    line, is_over = 0, False
+    while not is_over:
+        first, last = use(sessions), use(sessions)
+        session = first.session
+        interrupt = InterruptAt(line, codes)
+        with interrupt.watching():
+            first.end()
+        line, is_over = line + 1, not interrupt.has_come
+        assert not session.closed, interrupt.place
+        first.end()
+        last.end()
+        assert session.closed, interrupt.place
+        assert not use(sessions).session.closed
+        sessions._shared.clear()
+    assert line > 5
+
+
+def test_a_failed_opening_is_forgotten_with_the_frames_of_its_program(sessions: Sessions) -> None:
+    class Large:
+        """Something that a program holds."""
+
+    def fail() -> FakeSession:
+        raise ConnectionFailed("nothing listens")
+
+    def opening() -> weakref.ref[Large]:
+        large = Large()
+        with contextlib.suppress(ConnectionFailed):
+            use(sessions, "a", fail)
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert opening()() is None
+    finally:
+        gc.enable()
+    assert not sessions._shared
+
+
+def test_threads_that_open_and_close_at_once_never_get_a_closed_session(
+    sessions: Sessions,
+) -> None:
+    opened: list[FakeSession] = []
+    together = threading.Barrier(8)
+
+    def open_session() -> FakeSession:
+        opened.append(FakeSession())
+        return opened[-1]
+
+    def run() -> None:
+        together.wait(PATIENCE_SECONDS)
+        for _ in range(200):
+            mine = use(sessions, "a", open_session)
+            assert not mine.session.closed
+            mine.end()
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(run) for _ in range(8)]:
+            done.result(PATIENCE_SECONDS)
+    assert all(session.closed for session in opened)
+    assert not sessions._shared
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["open", "end", "forget", "die"])))
+)
+def test_a_session_is_open_exactly_while_it_has_uses(steps: list[tuple[str, str]]) -> None:
+    sessions: Sessions = SharedSessions()
+    uses: dict[str, list[Use[FakeSession]]] = {"a": [], "b": []}
+    for key, step in steps:
+        held = uses[key]
+        if step == "open":
+            held.append(use(sessions, key))
+            assert len({id(each.session) for each in held}) == 1
+            assert not held[0].session.closed
+        elif step == "end" and held:
+            ended = held.pop()
+            ended.end()
+            assert ended.session.closed == (not held)
+        elif step == "forget" and len(held) > 1:
+            held.pop()
+            assert not held[0].session.closed
+        elif step == "die" and held:
+            held[0].session.close()
+            held.clear()

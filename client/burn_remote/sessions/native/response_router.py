@@ -38,7 +38,8 @@ class _Request:
         self.pending = pending
         self.read = read
         self.reports_failures = reports_failures
-        self.buffer = memoryview(b"")
+        # Where the chunks of a download go, once the server has announced them.
+        self.buffer: memoryview | None = None
         self.received = 0
 
 
@@ -103,7 +104,7 @@ class ResponseRouter:
             request.pending.fail(self._explained(value))
             self._requests.pop(reply.request, None)
         elif isinstance(value, TensorSpec):
-            self._begin_download(request, value)
+            self._begin_download(request, value, is_repeated)
         else:
             self._complete(request, value)
             self._requests.pop(reply.request, None)
@@ -114,6 +115,8 @@ class ResponseRouter:
             if type(value) is not bytes or len(value) != spec.nbytes:
                 raise ProtocolViolation(f"the reply to a read of {spec} is {shown(value)}")
             request.pending.complete(TensorData(value, spec.shape, spec.dtype))
+        elif isinstance(value, bytes):
+            raise ProtocolViolation(f"elements came for a request that is no read: {shown(value)}")
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
         elif self._unreported and request.reports_failures:
@@ -123,9 +126,10 @@ class ResponseRouter:
         else:
             request.pending.complete(None)
 
-    def _begin_download(self, request: _Request, spec: TensorSpec) -> None:
+    def _begin_download(self, request: _Request, spec: TensorSpec, is_repeated: bool) -> None:
         # Allocate what the read asked for, never what a reply claims.
-        if request.read is None or spec != request.read:
+        is_second = request.buffer is not None and not is_repeated
+        if request.read is None or spec != request.read or is_second:
             raise ProtocolViolation(f"expected a reply for {request.read}, got one for {spec}")
         request.buffer = np.empty(spec.nbytes, np.uint8).data
 
@@ -135,15 +139,14 @@ class ResponseRouter:
         is_next = request is not None and (
             chunk.offset == request.received or (is_repeated and end == request.received)
         )
-        if request is None or not is_next or end > len(request.buffer):
+        buffer = None if request is None else request.buffer
+        if request is None or buffer is None or not is_next or end > len(buffer):
             raise ProtocolViolation(f"unexpected chunk of payload {chunk.payload}")
-        request.buffer[chunk.offset : end] = chunk.data
+        buffer[chunk.offset : end] = chunk.data
         request.received = end
-        if end == len(request.buffer):
+        if end == len(buffer):
             assert request.read is not None  # only reads have buffers
-            request.pending.complete(
-                TensorData(request.buffer, request.read.shape, request.read.dtype)
-            )
+            request.pending.complete(TensorData(buffer, request.read.shape, request.read.dtype))
             self._requests.pop(chunk.payload, None)
 
     def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
