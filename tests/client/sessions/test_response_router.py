@@ -121,7 +121,6 @@ def test_replies_complete_their_requests_in_any_order() -> None:
         Batch(0, ()),
         Acknowledged(1),
     ],
-    ids=repr,
 )
 def test_a_message_for_no_open_request_is_a_violation(message: object) -> None:
     answers = ResponseRouter(Locations())
