@@ -26,7 +26,7 @@ TESTS = Path(__file__).parents[1]
 @contextlib.contextmanager
 def reusing_memory() -> Iterator[None]:
     """Let results reuse the memory of dying inputs, and received tensors that of freed ones."""
-    with forced_reuse(), patch.object(recycling, "LEAST_BYTES", 1):
+    with forced_reuse(), patch.object(recycling, "MIN_BYTES", 1):
         yield
 
 

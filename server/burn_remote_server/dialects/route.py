@@ -10,8 +10,9 @@ from burn_remote_server.hosting.host import Device
 
 __all__ = ["Route", "Serve"]
 
-# serve(link, device, token, address): serves one connection until it ends. ``token`` is from the
-# path; ``address`` is the one that the client used for this server, without the route.
+# serve(link, device, token, address): serves one connection until it ends. ``token`` is the token
+# in the path; ``address`` is the address at which the client reached this server, without the
+# route.
 Serve = Callable[[AsyncLink, Device, str | None, str], Awaitable[None]]
 
 

@@ -42,7 +42,7 @@ class InvalidSetting(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and the source of each one that is not a default."""
+    """Settings, and the source of each setting whose value is not the default."""
 
     settings: Settings
     sources: Mapping[str, str]

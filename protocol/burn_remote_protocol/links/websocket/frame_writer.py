@@ -129,7 +129,8 @@ class FrameWriter:
     def send_control(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
         """Send control frames, or leave them to the thread that is sending. Raises ``OSError``.
 
-        Call it without frames after each message, and before each read, to send what is pending.
+        Call it without frames after each message, and before each read, to send pending control
+        frames.
         """
         self._control.extend(map(OutgoingBuffer, frames))
         while (self._control or self._unsent) and self.lock.acquire(timeout=timeout_seconds):

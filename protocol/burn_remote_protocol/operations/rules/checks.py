@@ -26,10 +26,10 @@ __all__ = [
     "check_same_dtype",
     "check_shape",
     "declared",
+    "declared_output",
     "index_dtype",
     "refuse_shape",
     "result",
-    "wanted",
 ]
 
 Categories = frozenset[Category]
@@ -95,14 +95,14 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     return tuple(reversed(broadcast))
 
 
-def wanted(call: Call, output: int) -> TensorSpec | None:
+def declared_output(call: Call, output: int) -> TensorSpec | None:
     """Return the declared spec of an output; ``None`` if the caller declared no outputs."""
     return call.requested[output] if output < len(call.requested) else None
 
 
 def declared(call: Call, categories: Categories) -> TensorSpec:
     """Return the only output, which the caller must declare; check its dtype and size."""
-    spec = wanted(call, 0)
+    spec = declared_output(call, 0)
     if spec is None:
         refuse_shape("the shape and dtype of the output must be given")
     check_category("the output", spec, categories)
@@ -116,7 +116,7 @@ def result(shape: Iterable[int], dtype: DType) -> TensorSpec:
 
 def index_dtype(call: Call, output: int) -> DType:
     """Return the declared integer dtype of indices; ``I64`` if the caller declared none."""
-    spec = wanted(call, output)
+    spec = declared_output(call, output)
     if spec is None:
         return I64
     check_category("the output for indices", spec, INTEGERS)
@@ -125,7 +125,7 @@ def index_dtype(call: Call, output: int) -> DType:
 
 def bool_dtype(call: Call, output: int) -> DType:
     """Return the declared bool dtype; ``BOOL`` if the caller declared none."""
-    spec = wanted(call, output)
+    spec = declared_output(call, output)
     if spec is None:
         return BOOL
     check_category("the output", spec, BOOLS)

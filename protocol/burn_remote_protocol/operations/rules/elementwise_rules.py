@@ -16,9 +16,9 @@ from burn_remote_protocol.operations.rules.checks import (
     check_category,
     check_same_dtype,
     declared,
+    declared_output,
     refuse_shape,
     result,
-    wanted,
 )
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -139,7 +139,7 @@ def cast(call: Call) -> Outputs:
     category = {spec.dtype.category}
     categories = INTEGERS if category & INTEGERS else frozenset(category)
     check_category("input", spec, ANY - QUANTIZED)
-    target = wanted(call, 0)
+    target = declared_output(call, 0)
     if target is None:
         refuse_shape("the dtype to cast to must be given")
     check_category("the output", target, categories)
@@ -150,7 +150,7 @@ def _into(sources: Categories, targets: Categories, default: DType) -> Rule:
     def rule(call: Call) -> Outputs:
         spec = call.inputs[0]
         check_category("input", spec, sources)
-        target = wanted(call, 0) or TensorSpec(spec.shape, default)
+        target = declared_output(call, 0) or TensorSpec(spec.shape, default)
         check_category("the output", target, targets)
         return (TensorSpec(spec.shape, target.dtype),)
 

@@ -13,9 +13,9 @@ from burn_remote_protocol.operations.rules.checks import (
     check_rank,
     check_same_dtype,
     check_shape,
+    declared_output,
     refuse_shape,
     result,
-    wanted,
 )
 from burn_remote_protocol.quantized_storage import check_blocks, scales_shape
 from burn_remote_protocol.tensors import TensorSpec
@@ -101,6 +101,6 @@ def dequantize(call: Call) -> Outputs:
     """Keep the shape; use the declared floating-point dtype, by default ``F32``."""
     (spec,) = call.inputs
     check_category("input", spec, QUANTIZED)
-    target = wanted(call, 0) or TensorSpec(spec.shape, F32)
+    target = declared_output(call, 0) or TensorSpec(spec.shape, F32)
     check_category("the output", target, FLOATS)
     return (TensorSpec(spec.shape, target.dtype),)

@@ -16,12 +16,12 @@ import numpy as np
 __all__ = ["Recycling", "is_recycled"]
 
 # The C library itself reuses smaller blocks, and for them the 2 µs of this pool would not pay off.
-LEAST_BYTES: Final = 2**20
+MIN_BYTES: Final = 2**20
 # Share of a block that an array may leave unused. More would hold memory that no quota counts;
 # less would reuse blocks only for arrays of the same size.
-MOST_UNUSED: Final = 1 / 16
+MAX_UNUSED_SHARE: Final = 1 / 16
 # Bounds the linear search through the kept blocks.
-MOST_KEPT: Final = 64
+MAX_BLOCKS: Final = 64
 # Long enough for a stream of tensors, short enough that an idle server gives its memory back.
 KEPT_SECONDS: Final = 2.0
 
@@ -62,7 +62,7 @@ class Recycling:
         size = dtype.itemsize
         for length in shape:
             size *= length
-        if not LEAST_BYTES <= size <= self._limit_bytes:
+        if not MIN_BYTES <= size <= self._limit_bytes:
             return np.empty(shape, dtype)
         loan = self._found(size).view(_Loan)
         loan.recycling = self
@@ -71,7 +71,7 @@ class Recycling:
     def _found(self, size: int) -> _Memory:
         with self._lock:
             for position, (_, memory) in enumerate(self._kept):
-                if size <= memory.nbytes <= size * (1 + MOST_UNUSED):
+                if size <= memory.nbytes <= size * (1 + MAX_UNUSED_SHARE):
                     del self._kept[position]
                     return memory
         try:
@@ -89,7 +89,7 @@ class Recycling:
             return
         try:
             self._kept.append((time.monotonic(), memory))
-            while len(self._kept) > MOST_KEPT or self.kept_bytes > self._limit_bytes:
+            while len(self._kept) > MAX_BLOCKS or self.kept_bytes > self._limit_bytes:
                 del self._kept[0]
         finally:
             self._lock.release()

@@ -12,21 +12,21 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.backends.numpy.recycling import (
-    LEAST_BYTES,
-    MOST_KEPT,
+    MAX_BLOCKS,
+    MIN_BYTES,
     Recycling,
     is_recycled,
 )
 from burn_remote_server.execution.ownership import held_once
 
-COUNT = LEAST_BYTES // 4
+COUNT = MIN_BYTES // 4
 BYTE = np.dtype(np.uint8)
 FLOAT = np.dtype(np.float32)
 
 
 @pytest.fixture
 def recycling() -> Recycling:
-    return Recycling(4 * LEAST_BYTES)
+    return Recycling(4 * MIN_BYTES)
 
 
 def address(array: Any) -> int:
@@ -38,8 +38,8 @@ def test_the_next_array_reuses_the_freed_block(recycling: Recycling) -> None:
     assert (first.shape, first.dtype) == ((2, COUNT), FLOAT)
     place = address(first)
     del first
-    assert recycling.kept_bytes == 2 * LEAST_BYTES
-    second = recycling.empty((LEAST_BYTES * 2 - 5,), BYTE)
+    assert recycling.kept_bytes == 2 * MIN_BYTES
+    second = recycling.empty((MIN_BYTES * 2 - 5,), BYTE)
     assert address(second) == place
     assert recycling.kept_bytes == 0
 
@@ -70,8 +70,8 @@ def test_a_much_larger_block_is_not_reused(recycling: Recycling) -> None:
     large = recycling.empty((2 * COUNT,), FLOAT)
     del large
     small = recycling.empty((COUNT,), FLOAT)
-    assert recycling.kept_bytes == 2 * LEAST_BYTES
-    assert small.nbytes == LEAST_BYTES
+    assert recycling.kept_bytes == 2 * MIN_BYTES
+    assert small.nbytes == MIN_BYTES
 
 
 def test_the_pool_is_bounded_and_keeps_the_latest_blocks(recycling: Recycling) -> None:
@@ -79,16 +79,16 @@ def test_the_pool_is_bounded_and_keeps_the_latest_blocks(recycling: Recycling) -
     last = address(arrays[-1])
     while arrays:
         del arrays[0]
-    assert recycling.kept_bytes == 4 * LEAST_BYTES
+    assert recycling.kept_bytes == 4 * MIN_BYTES
     again = [recycling.empty((COUNT,), FLOAT) for _ in range(4)]
     assert last in map(address, again)
 
 
 def test_the_number_of_pooled_blocks_is_bounded() -> None:
-    recycling = Recycling(2 * MOST_KEPT * LEAST_BYTES)
-    arrays = [recycling.empty((COUNT,), FLOAT) for _ in range(MOST_KEPT + 9)]
+    recycling = Recycling(2 * MAX_BLOCKS * MIN_BYTES)
+    arrays = [recycling.empty((COUNT,), FLOAT) for _ in range(MAX_BLOCKS + 9)]
     arrays.clear()
-    assert recycling.kept_bytes == MOST_KEPT * LEAST_BYTES
+    assert recycling.kept_bytes == MAX_BLOCKS * MIN_BYTES
 
 
 def test_pooled_blocks_are_freed_when_memory_is_short() -> None:
@@ -100,10 +100,10 @@ def test_pooled_blocks_are_freed_when_memory_is_short() -> None:
                 raise MemoryError
             return super()._made(size)
 
-    recycling = Short(4 * LEAST_BYTES)
+    recycling = Short(4 * MIN_BYTES)
     kept = recycling.empty((COUNT,), FLOAT)
     del kept
-    assert recycling.empty((2 * COUNT,), FLOAT).nbytes == 2 * LEAST_BYTES
+    assert recycling.empty((2 * COUNT,), FLOAT).nbytes == 2 * MIN_BYTES
 
 
 @pytest.mark.parametrize("count", [COUNT - 1, 5 * COUNT])
@@ -118,7 +118,7 @@ def test_unused_blocks_expire(recycling: Recycling) -> None:
     array = recycling.empty((COUNT,), FLOAT)
     del array
     recycling.expire(seconds=60)
-    assert recycling.kept_bytes == LEAST_BYTES
+    assert recycling.kept_bytes == MIN_BYTES
     recycling.expire(seconds=0)
     assert recycling.kept_bytes == 0
 
@@ -135,16 +135,16 @@ def test_an_array_in_a_cycle_may_be_collected_during_a_lookup(recycling: Recycli
 
 
 def test_a_backend_recycles_on_request_and_reports_the_pools_size() -> None:
-    backend = NumpyBackend(memory_limit=64 * LEAST_BYTES)
+    backend = NumpyBackend(memory_limit=64 * MIN_BYTES)
     spec = TensorSpec((COUNT,), F32)
     backend.empty(spec)
     assert backend.memory().cached == 0
-    backend.begin_recycling(8 * LEAST_BYTES)
+    backend.begin_recycling(8 * MIN_BYTES)
     array = backend.empty(spec)
     assert backend.owns_memory(array)
     del array
-    assert backend.memory().cached == LEAST_BYTES
+    assert backend.memory().cached == MIN_BYTES
     backend.expire_memory()
-    assert backend.memory().cached == LEAST_BYTES
+    assert backend.memory().cached == MIN_BYTES
     backend.memory_cleanup()
     assert backend.memory().cached == 0

@@ -24,7 +24,7 @@ __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
 
 # From this number of multiplications on, it pays to check whether integers are small enough for
 # float64: products of 64x64 matrices then take 40 µs instead of 200 µs.
-MULTIPLICATIONS_WORTH_LOOKING: Final = 32_768
+MIN_CHECKED_MULTIPLICATIONS: Final = 32_768
 
 # float64 represents all integers up to this size exactly.
 EXACT_IN_FLOAT64: Final = 2**53
@@ -66,7 +66,7 @@ class IntLinearAlgebra(KernelFamily):
     def matmul(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
         """Return the matrix products over the last two axes."""
         xp, inner = self.xp, lhs.shape[-1]
-        if out.size * inner > MULTIPLICATIONS_WORTH_LOOKING:
+        if out.size * inner > MIN_CHECKED_MULTIPLICATIONS:
             largest = [max(int(xp.max(item)), -int(xp.min(item))) for item in (lhs, rhs)]
             if largest[0] * largest[1] * inner <= EXACT_IN_FLOAT64:
                 # float64 uses the BLAS; array modules multiply integers element by element.
