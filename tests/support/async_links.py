@@ -72,6 +72,20 @@ class AsyncLinkConformance:
             await near.send(b"what follows it")
             assert await far.receive() == b"what follows it"
 
+    async def test_a_frame_sent_without_waiting_arrives_whole_and_in_order(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        async with open_ends() as (near, far):
+            await near.send(b"first")
+            if near.is_writable:
+                near.send_nowait(b"head", memoryview(pattern(5_000)))
+            else:  # a client's end, and one in memory
+                await near.send_parts(b"head", memoryview(pattern(5_000)))
+            await near.send(b"last")
+            assert await far.receive() == b"first"
+            assert await far.receive() == b"head" + pattern(5_000)
+            assert await far.receive() == b"last"
+
     async def test_frames_that_have_arrived_are_received_without_waiting(
         self, open_ends: OpenAsyncPair
     ) -> None:

@@ -268,6 +268,12 @@ class AsyncMemoryLink(_End):
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send(b"".join((head, payload)))
 
+    # Waking the receiver takes the condition's lock, for which a sender may have to wait.
+    is_writable = False
+
+    def send_nowait(self, *buffers: bytes | memoryview) -> None:
+        raise AssertionError("not writable")
+
     async def send_buffers(
         self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:

@@ -86,6 +86,14 @@ class ScriptedLink:
         if not self._may_send.is_set():
             self._is_held.set()
             await self._may_send.wait()
+        self.send_nowait(frame)
+
+    @property
+    def is_writable(self) -> bool:
+        return self._may_send.is_set()
+
+    def send_nowait(self, *buffers: bytes | memoryview) -> None:
+        frame = b"".join(buffers)
         self.sent.append(frame)
         self._has_sent.set()
         if self._on_send is not None:

@@ -176,6 +176,16 @@ class CheckedAsyncLink:
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self._link.send_parts(self._checks.seal_parts(head, payload), payload)
 
+    @property
+    def is_writable(self) -> bool:
+        return self._link.is_writable
+
+    def send_nowait(self, head: bytes, payload: memoryview | None = None) -> None:
+        if payload is None:
+            self._link.send_nowait(self._checks.seal(head))
+        else:
+            self._link.send_nowait(self._checks.seal_parts(head, payload), payload)
+
     async def receive(self) -> bytes | memoryview:
         """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
         try:

@@ -194,6 +194,18 @@ class AsyncLink(Protocol):
         """
         ...
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether ``send_nowait`` may be called: the link is open and the peer is not slow."""
+        ...
+
+    def send_nowait(self, *buffers: bytes | memoryview) -> None:
+        """Send one frame made of buffers without waiting, under the rules of ``send_parts``.
+
+        Call it only while the link ``is_writable``.
+        """
+        ...
+
     async def send_buffers(
         self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:

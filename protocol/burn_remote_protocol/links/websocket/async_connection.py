@@ -159,6 +159,25 @@ class DirectConnection(Connection):
         if self._masks or self.state is not State.OPEN or self.transport.is_closing():
             await super().send(b"".join(buffers))
             return
+        self.write_message(*buffers)
+        if self._writing_paused:
+            await self._written()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether ``write_message`` may be called, and the transport's buffer has room."""
+        return not (
+            self._masks
+            or self._writing_paused
+            or self.state is not State.OPEN
+            or self.transport.is_closing()
+        )
+
+    def write_message(self, *buffers: bytes | memoryview) -> None:
+        """Pass one message to the transport, under the rules of ``send_message``.
+
+        The connection must be open and its end a server's, whose frames have no mask.
+        """
         size = sum(map(len, buffers))
         header = frame_header(FINAL_BIT | BINARY, size)
         self._written_bytes += len(header) + size
@@ -172,8 +191,6 @@ class DirectConnection(Connection):
             joined = []
         if joined:
             self.transport.write(b"".join(joined))
-        if self._writing_paused:
-            await self._written()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Perform the closing handshake and drop messages that were not received.

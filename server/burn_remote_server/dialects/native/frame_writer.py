@@ -37,6 +37,7 @@ class FrameWriter:
         self._session = session
         self._acknowledgement: Acknowledged | None = None
         self._stopped = False
+        self._is_idle = False  # ``run`` has sent everything and waits
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
 
@@ -46,7 +47,8 @@ class FrameWriter:
 
     def wake(self) -> None:
         """Check for frames to send, and let the reader check for room."""
-        self._wake.set()
+        if not (self._is_idle and self._sent_now()):
+            self._wake.set()
         self._progress.set()
 
     def acknowledge(self, message: Acknowledged) -> None:
@@ -68,8 +70,32 @@ class FrameWriter:
             await self.flush()
             if self._session is not None and self._session.error is not None:
                 raise self._session.error
-            await self._wake.wait()
+            self._is_idle = not self._wake.is_set()
+            try:
+                await self._wake.wait()
+            finally:
+                self._is_idle = False
             self._wake.clear()
+
+    def _sent_now(self) -> bool:
+        """Send the first queued frame if it need not wait; return whether nothing is left to do.
+
+        A switch to the task of ``run`` would delay the reply to a read by a twentieth.
+        """
+        outbox, session = self._outbox, self._session
+        if self._acknowledgement is not None or self._stopped or self._wake.is_set():
+            return False
+        if session is not None and session.error is not None:
+            return False
+        if len(outbox) and self._link.is_writable:
+            frame = outbox.take()
+            if isinstance(frame, bytes):
+                self._link.send_nowait(frame)
+                self._sent(len(frame))
+            elif frame is not None:
+                self._link.send_nowait(*frame)
+                self._sent(len(frame[1]))
+        return not len(outbox)
 
     async def flush(self) -> None:
         """Send all queued frames."""

@@ -63,6 +63,46 @@ def writing(
     return FrameWriter(cast("AsyncLink", link), outbox, sizes.append), outbox
 
 
+async def test_an_idle_writer_sends_a_reply_at_once_and_in_order() -> None:
+    link = ScriptedLink([])
+    writer, outbox = writing(link)
+    running = asyncio.create_task(writer.run())
+    await turns(3)
+    for request in (1, 2):
+        outbox.reply(request, None)
+        writer.wake()
+        assert decode_frame(link.sent[-1]) == Reply(request, None)  # no other task has run
+    outbox.reply(3, None)
+    outbox.reply(4, None)
+    writer.wake()
+    await turns(3)
+    assert [decode_frame(frame).request for frame in link.sent] == [1, 2, 3, 4]
+    running.cancel()
+
+
+async def test_a_writer_that_has_not_begun_sends_nothing_at_once() -> None:
+    link = ScriptedLink([])
+    writer, _ = writing(link, 1)
+    writer.wake()  # the handshake is still to be sent
+    assert link.sent == []
+
+
+async def test_a_reply_to_a_slow_client_waits_for_room() -> None:
+    link = ScriptedLink([])
+    writer, outbox = writing(link)
+    running = asyncio.create_task(writer.run())
+    await turns(3)
+    link.hold()
+    outbox.reply(1, None)
+    writer.wake()
+    await link.wait_held()
+    assert link.sent == []
+    link.let_go()
+    await turns(3)
+    assert decode_frame(link.sent[0]) == Reply(1, None)
+    running.cancel()
+
+
 async def test_an_acknowledgement_is_sent_before_queued_replies_and_replaces_an_older_one() -> None:
     link = ScriptedLink([])
     writer, _ = writing(link, 1)
