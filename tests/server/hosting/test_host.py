@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32
 from burn_remote_protocol.errors import (
     HandshakeRefused,
@@ -18,7 +20,7 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     TransferFailed,
 )
-from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.messages import Fetch, Upload
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
@@ -28,7 +30,7 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
-from support.engines import RecordingOutbox
+from support.engines import RecordingOutbox, floats, undecoded
 from support.native_clients import PATIENCE_SECONDS, turns, until
 
 KEY = ("native", b"t" * 32)
@@ -49,6 +51,18 @@ class Watched(NumpyBackend):
         self.asked += 1
         if self.asked <= self._errors:
             raise RuntimeError("a defect of the backend")
+
+
+class Copying(NumpyBackend):
+    """A backend that records the threads that copy tensors of other devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[threading.Thread] = []
+
+    def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
+        self.threads.append(threading.current_thread())
+        return super().import_shared(shared, spec, source)
 
 
 class Poor(NumpyBackend):
@@ -151,11 +165,14 @@ async def test_what_a_session_counted_stays_in_the_totals_when_it_ends() -> None
     async with hosting() as host:
         session = host.devices[0].open_session(1, RecordingOutbox(), NATIVE_TRANSFERS)
         session.counters.batches = 3
+        session.submit_batch(Batch(0, (undecoded(Upload(1, floats(1, 2))),)))
+        assert host.total().tensors == 1
         assert host.total().batches == 3
         host.end_session(session)
         total = host.total()
         assert (total.batches, total.sessions_opened, total.sessions_closed) == (3, 1, 1)
         assert (total.tensors, total.tensor_bytes, len(host.sessions)) == (0, 0, 0)
+        assert len(host.counter_registry._open) == 1  # those of the host
 
 
 # -- fetches from this process --------------------------------------------------------------------
@@ -172,7 +189,8 @@ async def test_a_fetch_from_an_own_address_is_handed_over_without_a_connection()
 
 
 async def test_a_fetch_from_another_device_of_the_process_is_copied_in_a_thread() -> None:
-    async with hosting(NumpyBackend(), NumpyBackend(), port=3001) as host:
+    copying = Copying()
+    async with hosting(copying, NumpyBackend(), port=3001) as host:
         assert host.is_own("ws://127.0.0.1:3001/1")
         assert not host.is_own("ws://127.0.0.1:3001/2")
         assert not host.is_own("ws://127.0.0.2:3001")
@@ -183,6 +201,8 @@ async def test_a_fetch_from_another_device_of_the_process_is_copied_in_a_thread(
         host.start_fetch(owner, host.devices[0].backend, task, slot)
         await until(slot.arrived)
         assert np.array_equal(slot.array(), ARRAY)
+        (thread,) = copying.threads
+        assert thread is not threading.current_thread()
 
 
 async def test_the_end_of_a_session_fails_the_fetches_that_it_waits_for() -> None:
