@@ -74,7 +74,7 @@ def real_client(part: str, addresses: list[str], repeats: int) -> Figures:
 
 
 def flat(results: dict[str, Any], megabytes: int) -> Figures:
-    """Return one number for each measure: medians, and percentiles one by one."""
+    """Return a flat table: the median of each measure, and each percentile as its own entry."""
     figures: dict[str, Any] = {}
     for name, value in results.items():
         if "p50" in value:

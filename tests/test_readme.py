@@ -34,7 +34,7 @@ def test_the_readmes_program_runs_against_a_server() -> None:
     assert printed.startswith("Tensor(shape=(64, 10), dtype=float32")
 
 
-def test_the_program_of_quantization_prints_what_its_comments_say() -> None:
+def test_the_program_in_quantization_md_prints_what_its_comments_say() -> None:
     printed = printed_by_the_program_in((ROOT / "docs" / "quantization.md").read_text("utf-8"))
     sizes, error, is_same = printed.splitlines()
     assert sizes == "65536 10240"

@@ -32,7 +32,7 @@ from support.recorded import golden, schema
 SCHEME = QuantScheme("Q4S", "BF16", ("PackedU32", 1), (2, 128), "Symmetric")
 
 
-def test_there_are_the_dtypes_of_burn_and_no_others() -> None:
+def test_the_dtypes_are_exactly_those_of_burn() -> None:
     plain = {dtype.name for dtype in ALL_DTYPES if dtype.store is None}
 
     assert plain == set(schema()["enums"]["DType"]) - {"Bool", "QFloat"}
@@ -41,13 +41,13 @@ def test_there_are_the_dtypes_of_burn_and_no_others() -> None:
     )
 
 
-def test_every_golden_dtype_is_written_as_it_was_read() -> None:
+def test_every_golden_dtype_is_encoded_to_the_bytes_it_was_decoded_from() -> None:
     for line in golden("DType"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(DType.from_wire(wire).wire) == line.payload, line.name
 
 
-def test_every_golden_scheme_is_written_as_it_was_read() -> None:
+def test_every_golden_scheme_is_encoded_to_the_bytes_it_was_decoded_from() -> None:
     for line in golden("QuantScheme"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(QuantScheme.from_wire(wire).to_wire()) == line.payload, line.name
@@ -60,7 +60,7 @@ def test_there_is_one_object_per_dtype(dtype: DType) -> None:
     assert pickle.loads(pickle.dumps(dtype)) is dtype
 
 
-def test_a_quantized_dtype_is_forgotten_when_nobody_uses_it() -> None:
+def test_an_unused_quantized_dtype_is_freed() -> None:
     scheme = QuantScheme("Q2F", "F16", "Native", (77,), "Symmetric")
     first = DType.quantized(scheme)
     name = str(first)
@@ -85,7 +85,7 @@ def test_a_quantized_dtype_is_forgotten_when_nobody_uses_it() -> None:
     ],
     ids=str,
 )
-def test_a_dtype_knows_category_size_and_name(
+def test_a_dtype_has_a_category_a_size_and_a_name(
     dtype: DType, category: Category, itemsize: int, name: str
 ) -> None:
     assert (dtype.category, dtype.itemsize, str(dtype)) == (category, itemsize, name)
@@ -159,7 +159,7 @@ schemes = st.builds(
 
 
 @given(schemes)
-def test_every_scheme_is_read_as_it_was_written(scheme: QuantScheme) -> None:
+def test_every_scheme_survives_encoding_and_decoding(scheme: QuantScheme) -> None:
     packed = msgpack.packb(scheme.to_wire())
 
     assert QuantScheme.from_wire(msgpack.unpackb(packed)) == scheme
@@ -177,7 +177,7 @@ def test_a_dtype_equals_itself_and_its_name_and_no_other(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-def test_sets_and_tables_know_a_dtype_by_its_name_too(dtype: DType) -> None:
+def test_a_dtype_and_its_name_are_the_same_key_in_sets_and_dicts(dtype: DType) -> None:
     assert str(dtype) in {dtype}
     assert dtype in {str(dtype): 1}
     assert len({dtype, *ALL_DTYPES}) == len(ALL_DTYPES)

@@ -36,7 +36,7 @@ class AsyncLinkConformance:
 
     @pytest.fixture
     def open_ends(self, open_pair: OpenAsyncPair, forwards: bool) -> OpenAsyncPair:
-        """The pair in either order, in a context with a timeout."""
+        """Open the pair with its ends in either order, in a context with a timeout."""
 
         @contextlib.asynccontextmanager
         async def open_ends(max_message_bytes: int = MAX_MESSAGE_BYTES):  # type: ignore[no-untyped-def]

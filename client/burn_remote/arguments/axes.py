@@ -44,7 +44,7 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
     """
     if axes is None:
         return tuple(range(rank))
-    # The type first: an instance check of an abstract class takes 0.3 µs, a sum in all 14 µs.
+    # ``type`` first, because ``isinstance`` with an abstract class takes 0.3 µs of a sum's 14 µs.
     if type(axes) is int or not isinstance(axes, Sequence):
         return (normal_axis(axes, rank),)
     places = tuple([normal_axis(axis, rank) for axis in axes])

@@ -58,7 +58,7 @@ def normal_address(address: str) -> str:
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
     text = address.strip()
-    # Without "//", only a scheme's own name shows that a scheme was meant: "ws:/gpu-box".
+    # Without "//", a colon follows a scheme only if its name is known: "ws:/gpu-box".
     if text and "//" not in text and not names_scheme(text.partition(":")[0]):
         text = f"ws://{text}"
     return parse_address(text).uri

@@ -47,7 +47,7 @@ def trusted_context(
     if not address.startswith("wss://"):
         # Checked even if a session without TLS is already open, which would be used silently.
         shown = without_token(address)
-        raise UsageError(f"tls=… is for an address that starts with wss://, not for {shown}")
+        raise UsageError(f"tls= needs an address that starts with wss://, not {shown}")
     if isinstance(tls, ssl.SSLContext):
         return tls
     if not isinstance(tls, str | os.PathLike):

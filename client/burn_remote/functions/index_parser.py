@@ -125,7 +125,7 @@ def _key(index: Any) -> Any:
         return index
     if kind is slice:
         bounds = (index.start, index.stop, index.step)
-        # A tensor as a bound would be kept alive by the cache.
+        # The cache would keep a tensor alive that is used as a bound.
         plain = all(bound is None or bound.__class__ is int for bound in bounds)
         return (slice, *bounds) if plain else None
     if index is Ellipsis:

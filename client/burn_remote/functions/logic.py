@@ -169,6 +169,7 @@ def logical_not(x: Tensor, /) -> Tensor:
 
 
 def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:
-    # If the dtypes differ, the row for integers raises an error that names the bools.
+    # Only the first tensor is examined: if the other dtype differs, applying the operation raises
+    # ``DTypeMismatch``.
     first = x1 if is_tensor(x1) else x2
     return is_tensor(first) and first.dtype.is_bool

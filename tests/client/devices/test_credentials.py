@@ -36,7 +36,7 @@ def test_a_token_of_only_white_space_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("tls", [ssl.create_default_context(), "ca.pem", Path("ca.pem")])
 def test_tls_is_refused_for_an_address_without_tls(tls: object) -> None:
-    with pytest.raises(br.UsageError, match="for an address that starts with wss://, not for ws:"):
+    with pytest.raises(br.UsageError, match="an address that starts with wss://, not ws:"):
         br.RemoteDevice("ws://127.0.0.1:1", tls=tls)
 
 

@@ -38,7 +38,7 @@ def written(tasks: tuple[Any, ...], identity: Any) -> bytes:
 
 
 @pytest.mark.parametrize("one", TASKS, ids=lambda one: one.name)
-def test_a_task_is_written_as_it_was_read(one: Golden) -> None:
+def test_a_task_is_encoded_to_the_bytes_it_was_decoded_from(one: Golden) -> None:
     assert written(decode_tasks(one.payload), one.lists["Compute"][1]) == one.payload
 
 

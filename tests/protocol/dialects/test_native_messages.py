@@ -145,7 +145,7 @@ MESSAGES = st.one_of(
 
 
 @given(MESSAGES)
-def test_every_message_is_read_as_it_was_written(message: Any) -> None:
+def test_every_message_survives_encoding_and_decoding(message: Any) -> None:
     assert native.decode_frame(native.encode_frame(message)) == message
 
 

@@ -105,7 +105,7 @@ def test_a_spec_is_its_dimensions_and_the_name_of_its_dtype() -> None:
 
 
 @given(st.lists(st.integers(0, 8), max_size=5), st.sampled_from(ALL_DTYPES))
-def test_every_spec_is_read_as_it_was_written(shape: list[int], dtype: Any) -> None:
+def test_every_spec_survives_encoding_and_decoding(shape: list[int], dtype: Any) -> None:
     spec = TensorSpec(tuple(shape), dtype)
     assert spec_from_wire(spec_to_wire(spec)) == spec
 

@@ -160,7 +160,7 @@ def test_options_are_collected_under_their_own_names() -> None:
 
 
 @pytest.mark.parametrize("line", golden("TensorIr"), ids=lambda line: line.name)
-def test_burns_own_tensors_are_read_and_written(line: Any) -> None:
+def test_burns_own_tensors_are_decoded_and_encoded(line: Any) -> None:
     codec = TensorCodec(frozenset(TensorStatus))
     ids: list[int] = []
     argument = codec.decode(line.lists, ids)

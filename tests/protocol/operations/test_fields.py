@@ -135,7 +135,7 @@ def test_values_over_a_limit_raise_limit_exceeded(field: Field, wire: Any) -> No
         field.codec.decode(wire, [])
 
 
-def test_golden_distributions_are_written_as_they_were_read() -> None:
+def test_golden_distributions_are_encoded_to_the_bytes_they_were_decoded_from() -> None:
     kind = distribution("x").codec
     for line in golden("Distribution"):
         for wire in (line.tuples, line.lists):

@@ -60,7 +60,7 @@ def test_a_codec_encodes_what_it_decodes(codec: FieldCodec, sent: Any, argument:
     [(ScalarCodec(), "ScalarIr"), (SliceCodec(), "Slice"), (DISTRIBUTION, "Distribution"),
      (SchemeCodec(), "QuantScheme")],
 )  # fmt: skip
-def test_burns_own_values_are_read_and_written(codec: FieldCodec, name: str) -> None:
+def test_burns_own_values_are_decoded_and_encoded(codec: FieldCodec, name: str) -> None:
     lines = golden(name)
     assert lines
     for line in lines:

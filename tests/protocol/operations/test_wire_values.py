@@ -25,26 +25,26 @@ from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from support.recorded import golden
 
 
-def test_golden_tensors_are_written_as_they_were_read() -> None:
+def test_golden_tensors_are_encoded_to_the_bytes_they_were_decoded_from() -> None:
     for line in golden("TensorIr"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(encode_tensor(*decode_tensor(wire))) == line.payload, line.name
 
 
-def test_golden_data_is_written_as_it_was_read() -> None:
+def test_golden_data_is_encoded_to_the_bytes_it_was_decoded_from() -> None:
     for line in golden("TensorData"):
         for wire in (line.tuples, line.lists):
             encoded = encode_tensor_data(decode_tensor_data(wire))
             assert msgpack.packb(encoded) == line.payload, line.name
 
 
-def test_golden_scalars_are_written_as_they_were_read() -> None:
+def test_golden_scalars_are_encoded_to_the_bytes_they_were_decoded_from() -> None:
     for line in golden("ScalarIr"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(encode_scalar(decode_scalar(wire))) == line.payload, line.name
 
 
-def test_golden_slices_are_written_as_they_were_read() -> None:
+def test_golden_slices_are_encoded_to_the_bytes_they_were_decoded_from() -> None:
     for line in golden("Slice"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(encode_slice(decode_slice(wire))) == line.payload, line.name

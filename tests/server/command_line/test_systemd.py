@@ -24,7 +24,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
         yield name, listening
 
 
-def test_a_server_tells_that_it_is_ready_and_that_it_stops(
+def test_a_server_notifies_its_start_and_its_stop(
     manager: tuple[str, socket.socket],
 ) -> None:
     name, listening = manager

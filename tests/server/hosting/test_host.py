@@ -150,7 +150,7 @@ async def test_all_tokens_together_may_open_only_so_many_sessions() -> None:
             host.draw_session_id(NOBODY)
 
 
-async def test_the_limits_of_a_token_are_those_of_its_session() -> None:
+async def test_a_session_has_the_limits_of_its_token() -> None:
     async with hosting() as host:
         grant = Grant("alice", {"max_session_tensors": 1})
         outbox = RecordingOutbox()
@@ -161,7 +161,7 @@ async def test_the_limits_of_a_token_are_those_of_its_session() -> None:
             quota.take(16, 1)
 
 
-async def test_what_a_session_counted_stays_in_the_totals_when_it_ends() -> None:
+async def test_totals_include_the_counts_of_ended_sessions() -> None:
     async with hosting() as host:
         session = host.devices[0].open_session(1, RecordingOutbox(), NATIVE_TRANSFERS)
         session.counters.batches = 3
@@ -287,11 +287,11 @@ async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
         with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync the source"):
             await within_patience(host.exposed(KEY))
         expose(host)
-        assert len(host.transfers) == 1  # the fetch that was given up took nothing
+        assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor
 
 
 @pytest.mark.parametrize("is_exposed_first", [True, False])
-async def test_a_tensor_for_a_peer_that_breaks_off_can_be_fetched_again(
+async def test_a_tensor_whose_fetch_a_peer_cancels_can_be_fetched_again(
     is_exposed_first: bool,
 ) -> None:
     """Cancel a fetch after each number of turns, until it has got its tensor."""

@@ -69,7 +69,7 @@ def test_the_memory_of_each_device_is_shown_by_kind() -> None:
     assert set(seen) == {(d, k) for d in "01" for k in ("total", "used", "cached")}
 
 
-def test_values_are_read_when_asked_for() -> None:
+def test_values_are_read_at_each_request() -> None:
     counters = Counters()
     metrics = Metrics(lambda: counters, version="", backend="")
     counters.operations = 5

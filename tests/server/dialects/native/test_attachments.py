@@ -41,7 +41,7 @@ class Connection:
         self.task = asyncio.ensure_future(asyncio.Event().wait())
 
     async def requests_sent(self) -> list[int]:
-        """Send what is queued; return the numbers of the requests answered over this link."""
+        """Send queued frames; return the numbers of the requests replied to over this link."""
         await self.writer.flush()
         return [cast("Reply", decode_frame(frame)).request for frame in self.link.sent]
 
@@ -247,7 +247,7 @@ async def test_a_connection_that_detaches_itself_is_not_cancelled() -> None:
                 cast("AsyncLink", ScriptedLink([])), sample.outbox, lambda size: None
             )
             sample.attachment.detach(sample.attachment.attach(me, writer), HOUR)
-            await asyncio.sleep(0)  # where a cancellation would be raised
+            await asyncio.sleep(0)  # a cancellation would be raised here
             return "ended by itself"
 
         assert await asyncio.create_task(serve()) == "ended by itself"
@@ -260,7 +260,7 @@ async def test_a_connection_that_detaches_itself_is_not_cancelled() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"session": 1}, {"secret": b"x" * 16}, {"secret": b""}, {"token": "bob"}]
 )
-async def test_a_stranger_s_resume_is_refused_without_a_hint_and_changes_nothing(
+async def test_a_resume_without_the_secret_or_token_is_refused_alike_and_changes_nothing(
     wrong: dict[str, Any],
 ) -> None:
     async with opened(token="alice") as sample:
@@ -392,14 +392,14 @@ EVENTS = st.lists(
 
 @settings(max_examples=50)
 @given(EVENTS)
-def test_in_any_order_of_events_one_link_serves_each_reply_arrives_once_and_it_is_freed_once(
+def test_in_any_order_of_events_each_reply_arrives_once_and_the_session_is_freed_once(
     events: list[str],
 ) -> None:
     asyncio.run(_replay(events))
 
 
 class Play:
-    """A session, its client, and the events that befall them."""
+    """A session, its client, and random events."""
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
