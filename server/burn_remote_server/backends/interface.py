@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from burn_remote_protocol.dtypes import DType, DTypeUsage
@@ -34,6 +34,17 @@ Kernel = Callable[..., Any]
 
 # run(*tensors) -> array or tuple of arrays: a kernel bound to its parameters and outputs.
 Run = Callable[..., Any]
+
+
+class ElementwiseCall(NamedTuple):
+    """A function of which each element of the result depends on one element of each operand.
+
+    ``function(*inputs, *constants)`` returns the result, and with ``out=array`` writes it there.
+    """
+
+    function: Run
+    constants: tuple[Any, ...] = ()
+
 
 # Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,
 # from any thread.
@@ -113,6 +124,16 @@ class BackendSession(ABC):
         Returns ``None`` if the operation cannot write over an input.
         """
         return None
+
+    def bind_elementwise(
+        self, signature: Signature, numbers: Mapping[str, float] | None = None
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return an operation as calls of elementwise functions, or nothing if it is no such one.
+
+        The first call takes the inputs, each later one the result of the call before. ``numbers``
+        has parameters that replace those of the signature.
+        """
+        return ()
 
     @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
+from operator import is_not
 from sys import getrefcount
 from typing import Any, Final
 
@@ -41,7 +44,7 @@ class GraphRunner:
         self._arrays: Final = tensors.arrays
         self._report: Final = report
 
-    def run(self, plan: GraphPlan, arguments: Sequence[Any]) -> None:
+    def run(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
         """Run a graph; ``arguments`` are the elements of its task after the number.
 
         Raises ``ProtocolViolation`` if they do not fit the graph.
@@ -75,10 +78,11 @@ class GraphRunner:
         except BaseException:
             self._quota.give_back(plan.peak_bytes, plan.output_count)
             raise
-        self._quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
+        if plan.peak_bytes > plan.output_bytes:
+            self._quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
         self._store(outputs, results, values)
 
-    def fail_interrupted(self, plan: GraphPlan, arguments: Sequence[Any]) -> None:
+    def fail_interrupted(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
         """Fail a graph that an interrupt stopped before it stored all its outputs."""
         outputs = plan.checked_call(arguments)[1]
         if any(tensor not in self._arrays for tensor in outputs):
@@ -94,17 +98,17 @@ class GraphRunner:
                 values.append(failure.with_traceback(None))
         return values
 
-    def _store(self, outputs: Sequence[int], results: list[Any], inputs: Sequence[Any]) -> None:
+    def _store(self, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Store arrays whose bytes are counted already."""
-        known = [*inputs]
-        record, forget, arrays = self._tensors.record, self._tensors.forget, self._arrays
-        for tensor, result in zip(outputs, results, strict=True):
-            forget(tensor)
+        arrays, slots = self._arrays, self._tensors.slots
+        for tensor, result in zip(outputs, results):  # noqa: B905 - equal lengths
+            if tensor in arrays or slots:
+                self._tensors.forget(tensor)
             if result.base is None and getrefcount(result) <= HELD_IN_LIST:
                 arrays[tensor] = result
             else:
-                arrays[tensor] = record(result, known)
-            known.append(result)
+                earlier = takewhile(partial(is_not, result), results)
+                arrays[tensor] = self._tensors.record(result, [*inputs, *earlier])
 
     def _fail(self, outputs: tuple[int, ...], error: Exception) -> None:
         failure = OperationFailed(str(error), operation="Graph", tensor=next(iter(outputs), None))

@@ -110,7 +110,7 @@ class Interpreter:
 
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
-        plan = GraphPlan(task, self.numbered, self.backend.owns_memory, self._prepare)
+        plan = GraphPlan(task, self.numbered, self.backend, self.session, self._prepare)
         self._count_plan(plan, GRAPH_STEP_BYTES * len(plan.steps))
         self.numbered[task.number] = plan
 
@@ -127,14 +127,12 @@ class Interpreter:
             or too_costly(plan.cost, self._max_operation_cost)
         )
         if plan.workspace_bytes >= RESERVED_WORKSPACE_BYTES:
-            plan.run = within(plan.run, plan.workspace_bytes, self.quota)
-            plan.run_into = within(plan.run_into, plan.workspace_bytes, self.quota)
+            plan.wrap(partial(within, workspace_bytes=plan.workspace_bytes, quota=self.quota))
         allowed_seconds = self._max_operation_seconds
         if allowed_seconds is not None and plan.cost >= min(
             TIMED_COST, allowed_seconds * NANOSECONDS / 10
         ):
-            plan.run = timed(plan.run, allowed_seconds)
-            plan.run_into = timed(plan.run_into, allowed_seconds)
+            plan.wrap(partial(timed, allowed_seconds=allowed_seconds))
         return plan
 
     def _count_plan(self, plan: Plan | GraphPlan, size: int) -> None:

@@ -39,7 +39,7 @@ def _measured_local() -> int:
 
 
 def _measured_listed() -> int:
-    for item in [object()]:
+    for _, item in zip((0,), [object()], strict=True):  # the pair holds a reference too
         return sys.getrefcount(item)
     raise AssertionError
 
@@ -49,5 +49,5 @@ _HELD_ONCE: Final = _measured()
 # The result of ``sys.getrefcount`` for an object that only one local variable references.
 HELD_HERE: Final = _measured_local()
 
-# The same for a variable of a loop over the only list that references the object.
+# The same for a variable of a loop over pairs, where one list references the object.
 HELD_IN_LIST: Final = _measured_listed()

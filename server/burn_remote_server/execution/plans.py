@@ -47,7 +47,8 @@ class Plan:
     a tuple of outputs. ``run_into(*inputs, out=array)`` writes the output into the array of an
     input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
     dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
-    the signature is invalid, ``error`` is set, and each use fails with it.
+    the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check
+    to ``run`` and ``run_into``; ``is_bare`` is false then.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Plan:
         "expected",
         "gives_one",
         "input_count",
+        "is_bare",
         "last_uses",
         "output_bytes",
         "output_count",
@@ -84,6 +86,7 @@ class Plan:
         self.expected: tuple[tuple[Any, Any], ...] = ()
         self.error: BurnRemoteError | None = None
         self.cost = 0
+        self.is_bare = True  # ``run`` is the kernel itself
         self.run: Callable[..., Any] = _no_run
         self.run_into: Callable[..., Any] = _no_run
         self.reusable: tuple[int, ...] = ()
@@ -116,6 +119,11 @@ class Plan:
         run_into = session.bind_into(signature)
         if run_into is not None:
             self.run_into, self.reusable = run_into, fitting
+
+    def wrap(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace the kernels by those that ``wrapper`` returns for them."""
+        self.run, self.run_into = wrapper(self.run), wrapper(self.run_into)
+        self.is_bare = False
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Return the error for a wrong number of tensors."""

@@ -24,7 +24,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 from burn_remote_server.backends.array.core.precision import in_float32, widened
 from burn_remote_server.backends.array.kernels.custom_kernels import bind_custom
 from burn_remote_server.backends.array.kernels.quantized_kernels import bind_quantized, is_quantized
-from burn_remote_server.backends.interface import BackendSession, Deliver
+from burn_remote_server.backends.interface import BackendSession, Deliver, ElementwiseCall
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 if TYPE_CHECKING:
@@ -117,6 +117,26 @@ class ArraySession(BackendSession):
         ):
             return None  # the kernel computes on float32 copies
         return kernel.prepare_into(first, _declared_outputs(signature), parameters)
+
+    def bind_elementwise(
+        self, signature: Signature, numbers: Mapping[str, float] | None = None
+    ) -> tuple[ElementwiseCall, ...]:
+        # NumPy returns scalars, not arrays, for results without dimensions.
+        if signature.output_count != 1 or not signature.outputs[0].shape:
+            return ()
+        if signature.row is CUSTOM or is_quantized(signature):
+            return ()
+        kernel, low_precision = self._found(signature)
+        specs = [use.spec for use in signature.input_uses]
+        if not isinstance(kernel, PreparedKernel) or not specs:
+            return ()
+        first = ArraySpec(specs[0].shape, self.array_dtype(specs[0].dtype))
+        parameters = signature.call.parameters
+        if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and (
+            numbers or not (low_precision or self._keeps_precision(kernel, first, parameters))
+        ):
+            return ()  # computed on float32 copies, at least with some numbers
+        return kernel.elementwise_calls(first, {**parameters, **numbers} if numbers else parameters)
 
     def _keeps_precision(
         self, kernel: PreparedKernel, first: ArraySpec, parameters: Parameters

@@ -10,7 +10,7 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.scalars import is_exact, rounded, scalar_array
-from burn_remote_server.backends.interface import Kernel, Run
+from burn_remote_server.backends.interface import ElementwiseCall, Kernel, Run
 
 __all__ = [
     "Array",
@@ -79,6 +79,12 @@ class PreparedKernel(ABC):
         """
         return None
 
+    def elementwise_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return the kernel as calls of elementwise functions, or nothing if it is no such one."""
+        return ()
+
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters
     ) -> Run:
@@ -137,6 +143,12 @@ class Elementwise(PreparedKernel):
     def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return self._function if _accepts_out_argument(self._function) else None
 
+    def elementwise_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        accepts = _accepts_out_argument(self._function)
+        return (ElementwiseCall(self._function),) if accepts else ()
+
     def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return True
 
@@ -153,6 +165,11 @@ class FloatOrInteger(PreparedKernel):
 
     def prepare(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run:
         return self._chosen(first).prepare(first, out, parameters)
+
+    def elementwise_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        return self._chosen(first).elementwise_calls(first, parameters)
 
     def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return self._chosen(first).prepare_into(first, out, parameters)
@@ -192,6 +209,14 @@ class WithScalar(PreparedKernel):
             return function(lhs, number, out=out)
 
         return run
+
+    def elementwise_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        if not _accepts_out_argument(self._function):
+            return ()
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
+        return (ElementwiseCall(self._function, (number,)),)
 
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters
