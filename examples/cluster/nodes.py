@@ -27,6 +27,8 @@ TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.3
 # Long enough that a busy node still responds.
 HTTP_TIMEOUT_SECONDS: Final = 2.0
+# How long the end waits for a node to finish its work.
+CLOSE_SECONDS: Final = 30.0
 
 
 @dataclass(eq=False)
@@ -170,5 +172,12 @@ def opened(
         device = br.RemoteDevice(
             address, token=token, tls=wanted, connect_timeout_seconds=timeout_seconds
         )
-        nodes.append(Node(stack.enter_context(device), wanted))
+        nodes.append(Node(device, wanted))
+        stack.callback(_close, nodes[-1])
     return nodes
+
+
+def _close(node: Node) -> None:
+    # A lost node does no work, and the work that failed on others was repeated.
+    with contextlib.suppress(br.OperationFailed):
+        node.device.close(timeout_seconds=0 if node.lost else CLOSE_SECONDS)

@@ -31,7 +31,7 @@ Errors that can cross the wire carry a code (``CODES``); an unknown code arrives
 from __future__ import annotations
 
 import reprlib
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 __all__ = [
     "CODES",
@@ -100,6 +100,9 @@ class BurnRemoteError(Exception):
     """The base class of all errors of burn-remote."""
 
     code: ClassVar[str] = "error"
+
+
+E = TypeVar("E", bound=BurnRemoteError)
 
 
 class ProtocolViolation(BurnRemoteError):
@@ -214,9 +217,14 @@ class OperationFailed(BurnRemoteError):
     the server's message, and ``tensor`` is the id of its first output. For an operation of a graph,
     ``step`` is its position in the graph, and ``tensor`` the first output of the graph. The client
     fills in ``location``, the line of the program that issued the operation (``"train.py:31"``).
+
+    ``others`` are further failures that no read had raised when a sync or the end of the session
+    raised this one, at most 63; ``others_count`` is how many there were.
     """
 
     code = "operation_failed"
+    others: tuple[OperationFailed, ...] = ()
+    others_count: int = 0
 
     def __init__(
         self,
@@ -312,7 +320,7 @@ CODES: Final = _by_code(
 )
 
 
-def fresh(error: BurnRemoteError) -> BurnRemoteError:
+def fresh(error: E) -> E:
     """Return a copy of a stored error, so that each raise has its own traceback and notes.
 
     If the stored error itself were raised, its traceback would grow with each raise, and would keep

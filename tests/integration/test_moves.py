@@ -144,6 +144,8 @@ def test_moving_a_failed_tensor_delivers_its_failure(remote_pair: Pair) -> None:
     failed = br.arange(4, device=a).take(br.tensor([99], device=a), axis=0)
     with pytest.raises(br.OperationFailed, match=r"Base\.Select"):
         failed.to(b).numpy()
+    with pytest.raises(br.OperationFailed, match=r"Base\.Select"):
+        a.sync()  # nobody has read it there
 
 
 def test_a_move_from_a_dead_server_fails_with_its_address() -> None:

@@ -50,6 +50,8 @@ class NativeEnd:
     def __init__(self, *, is_checked: bool = False, lease_seconds: float = 60.0) -> None:
         self.tasks: list[Any] = []
         self.resumes = 0
+        # Set when the first frame after a resume is ``Closing``.
+        self.was_discarded = threading.Event()
         self.errors: list[BaseException] = []
         self._is_checked: Final = is_checked
         self._lease_seconds: Final = lease_seconds
@@ -84,8 +86,11 @@ class NativeEnd:
             with self._lock:
                 self._newest = link
                 self._greet(link, hello)
-            while self._take(link, link.receive()):
-                pass
+            frame = link.receive()
+            if hello.resume is not None and isinstance(decode_frame(frame), Closing):
+                self.was_discarded.set()
+            while self._take(link, frame):
+                frame = link.receive()
         except BurnRemoteError:
             link.close()
         except BaseException as error:

@@ -100,7 +100,13 @@ class RecordingSession:
     def memory_cleanup(self) -> None:
         self.events.append(("memory_cleanup",))
 
-    def close(self) -> None:
+    def settle_soon(self) -> Pending[None]:
+        return _done(None)
+
+    def take_failures(self) -> None:
+        """Return ``None``: nothing fails."""
+
+    def close(self, *, discards: bool = False) -> None:
         """Do nothing."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from burn_remote.arguments.numbers import real_number
 from burn_remote.devices.addresses import (
@@ -20,7 +20,7 @@ from burn_remote.devices.shared_sessions import SharedSessions
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device import Device
-from burn_remote.runner.stack import RunnerStack
+from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
 from burn_remote.sessions.native.native_session import NativeSession
@@ -57,8 +57,9 @@ class RemoteDevice(Device):
     built with Burn; by default, native is tried first.
 
     Devices with the same address, token, ``tls`` (the same context or the same path) and dialect
-    are equal and share one session. Each counts as one use of the session: a ``with`` block or
-    ``close()`` ends that use, and the last one ends the session.
+    are equal and share one session. Each counts as one use of the session. A ``with`` block or
+    ``close()`` ends that use, as does losing the last reference to the device. The last ``close()``
+    ends the session; a session without devices ends with its last tensor.
 
     The constructor connects. It raises ``ConnectionFailed`` with what to check,
     ``HandshakeRefused`` or ``VersionMismatch``.
@@ -91,7 +92,7 @@ class RemoteDevice(Device):
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
         key = self.address, token, trusted, dialect
         try:
-            self._use = self._sessions.use(
+            use = self._sessions.use(
                 key,
                 lambda: RunnerStack(_connect(address, dialect, token, context, timeout_seconds)),
                 timeout_seconds,
@@ -99,15 +100,31 @@ class RemoteDevice(Device):
         except ConnectionFailed as error:
             # The text says what to check; 14 frames of sockets and threads would bury it.
             raise error.with_traceback(None) from None
-        self._use_runners(self._use.session)
+        self._shared = use.shared
+        self._use_runners(use.session)
+        self._use = use
 
-    def close(self) -> None:
-        """End this device's use of its session; the last use sends queued tasks and ends it.
+    @classmethod
+    def _another(cls, attributes: dict[str, Any], runners: RunnerStack) -> Self:
+        device = super()._another(attributes, runners)
+        device._use = cls._sessions.use_again(device._shared)
+        return device
 
-        The session ends, and frees its tensors, when all of its devices are closed. Until then the
-        tensors made with this device stay usable. A second call does nothing.
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """End this device's use of its session; the last use ends it.
+
+        The session ends, and frees its tensors, when all of its devices are closed or forgotten.
+        Until then the tensors made with this device stay usable. A second call does nothing.
+
+        The last use waits and raises like ``Device.close``.
         """
-        self._use.end()
+        super().close(timeout_seconds)
+
+    def _end(self, timeout_seconds: float, *, is_after_error: bool) -> None:
+        def close(runners: RunnerStack) -> None:
+            runners.close(timeout_seconds, is_after_error=is_after_error)
+
+        self._use.end(close)
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:

@@ -32,7 +32,7 @@ S = TypeVar("S", bound=Closable)
 
 
 class _Shared(Generic[S]):
-    """A session that is open or being opened, and its uses."""
+    """A session that is open or being opened, and its uses. The uses keep it alive."""
 
     def __init__(self, key: Hashable) -> None:
         self.key: Final = key
@@ -62,10 +62,17 @@ class Use(Generic[S]):
         """The session, which is open."""
         return self.shared.opening.result(0)
 
-    def end(self) -> None:
-        """Close the session if no other use remains. A second call does nothing."""
-        if self._sessions.give_back(self):
+    def end(self, close: Callable[[S], None] | None = None) -> None:
+        """Close the session if no other use remains, by ``close`` or its method of that name.
+
+        A second call does nothing.
+        """
+        if not self._sessions.give_back(self):
+            return
+        if close is None:
             self.session.close()
+        else:
+            close(self.session)
 
 
 class SharedSessions(Generic[S]):
@@ -76,7 +83,9 @@ class SharedSessions(Generic[S]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shared: dict[Hashable, _Shared[S]] = {}
+        self._shared: weakref.WeakValueDictionary[Hashable, _Shared[S]] = (
+            weakref.WeakValueDictionary()
+        )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -107,6 +116,13 @@ class SharedSessions(Generic[S]):
             if isinstance(failure, BurnRemoteError):
                 raise fresh(failure)
             return use
+
+    def use_again(self, shared: _Shared[S]) -> Use[S]:
+        """Return a use of a session that is open, or was."""
+        use = Use(self, shared)
+        with self._lock:
+            shared.uses.add(use)
+        return use
 
     def give_back(self, use: Use[S]) -> bool:
         """End a use; return whether it was the last one."""
@@ -145,4 +161,4 @@ class SharedSessions(Generic[S]):
     def _forget(self) -> None:
         # In a forked child: a thread of the parent may hold the lock, or be opening a session.
         self._lock = threading.Lock()
-        self._shared = {}
+        self._shared = weakref.WeakValueDictionary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -9,10 +10,10 @@ from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.foreign_names import device_advice, device_attribute_advice
 from burn_remote.runner.interface import RunnerClient
-from burn_remote.runner.stack import RunnerStack
+from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DTypeUsage
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import OperationFailed, UsageError
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -57,9 +58,17 @@ class Device:
             raise AttributeError(f"a device has no attribute {name!r}{advice}", name=name)
 
     def _use_runners(self, runners: RunnerStack) -> None:
+        attributes = dict(vars(self))
         self.runners = runners
-        if runners.device is None:
-            runners.device = self
+        runners.add_device(self, partial(type(self)._another, attributes))
+
+    @classmethod
+    def _another(cls, attributes: dict[str, Any], runners: RunnerStack) -> Self:
+        """Return another device of a session whose devices the program has forgotten."""
+        device = cls.__new__(cls)
+        vars(device).update(attributes)
+        device._use_runners(runners)
+        return device
 
     def tensor(self, data: Any, dtype: AnyDType | None = None) -> Tensor:
         """Return ``data`` (array, nested lists or scalar) as a tensor on this device."""
@@ -70,7 +79,8 @@ class Device:
     def sync(self) -> None:
         """Wait until everything issued so far has been executed.
 
-        Raises the first ``OperationFailed`` that no read has raised, and ``ConnectionLost``.
+        Raises ``ConnectionLost``, and the first ``OperationFailed`` that no read has raised. Its
+        ``others`` are those after it.
         """
         self.runners.sync().result()
 
@@ -102,13 +112,20 @@ class Device:
         """The server's description of the device when the session opened."""
         return dict(self.session.welcome.device)
 
-    def close(self) -> None:
-        """Send queued tasks and end the session, freeing its tensors. A second call does nothing.
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """End the session, freeing its tensors. A second call does nothing.
 
-        Tensors that moved to other devices stay there: this waits until they have arrived, at most
-        30 seconds.
+        Waits until everything issued so far has been executed and tensors that move to other
+        devices have arrived, at most ``timeout_seconds``. The server skips what is left then. With
+        0, this does not wait, and moves that have not arrived fail.
+
+        Raises the first ``OperationFailed`` that no read and no ``sync`` has raised; its ``others``
+        are those after it. The session has ended nevertheless.
         """
-        self.runners.close()
+        self._end(timeout_seconds, is_after_error=False)
+
+    def _end(self, timeout_seconds: float, *, is_after_error: bool) -> None:
+        self.runners.close(timeout_seconds, is_after_error=is_after_error)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +136,14 @@ class Device:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        try:
+            self._end(CLOSE_SECONDS, is_after_error=True)
+        except OperationFailed as failure:
+            notes = getattr(failure, "__notes__", ())
+            error.add_note("\n".join([f"an operation failed before: {failure}", *notes]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and other.runners is self.runners

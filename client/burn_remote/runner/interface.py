@@ -18,6 +18,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 if TYPE_CHECKING:
     from burn_remote.runner.graphs import Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
+    from burn_remote_protocol.errors import OperationFailed
 
 __all__ = ["DerivedData", "RunnerClient", "Session", "TensorHandle"]
 
@@ -207,6 +208,14 @@ class Session(Protocol):
         """Request a reply once all is executed, without raising failures."""
         ...
 
+    def settle_soon(self) -> Pending[None]:
+        """Request the same without blocking, although the server may read nothing for now."""
+        ...
+
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget the failures that no read and no sync has raised, as one error."""
+        ...
+
     def seed(self, seed: int) -> None:
         """Set the seed of the session's random numbers."""
         ...
@@ -219,6 +228,9 @@ class Session(Protocol):
         """Have the device return cached memory to its system."""
         ...
 
-    def close(self) -> None:
-        """Send queued tasks and end the session. A second call does nothing."""
+    def close(self, *, discards: bool = False) -> None:
+        """Send queued tasks and end the session. A second call does nothing.
+
+        ``discards``: end it at once, and have the server skip what it has not executed.
+        """
         ...

@@ -8,9 +8,11 @@ neither operations on these tensors nor their drops.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
 from burn_remote.runner.graphs import Graph
@@ -24,15 +26,19 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 if TYPE_CHECKING:
     from burn_remote_protocol.dtypes import DType, DTypeUsage
 
-__all__ = ["RunnerStack", "outermost"]
+__all__ = ["CLOSE_SECONDS", "RunnerStack", "outermost"]
+
+_logger: Final = logging.getLogger("burn_remote")
 
 # An exposed tensor that nobody has fetched is freed after this time. A longer time would hold
 # tensors longer for a target that died; a shorter one would fail the fetches of a target with a
 # long queue.
 EXPIRES_SECONDS: Final = 300.0
-# How long closing a device waits for the tensors that others still fetch from it: as long as a
-# server waits for a tensor to be exposed.
-MOVES_SECONDS: Final = 30.0
+# How long closing a device waits by default for its work, and for the tensors that others still
+# fetch from it: as long as a server waits for a tensor to be exposed.
+CLOSE_SECONDS: Final = 30.0
+# The same for its own work if an error ends the program's work with the device.
+AFTER_ERROR_SECONDS: Final = 1.0
 
 
 @final
@@ -165,19 +171,35 @@ class SessionRunner:
         """Free a tensor with the next message."""
         self.session.drop(identifier)
 
-    def wait_for_moves(self) -> None:
-        """Wait until no other session fetches from this one, because closing frees its tensors."""
-        deadline = time.monotonic() + MOVES_SECONDS
+    def finish(self, work_seconds: float, moves_seconds: float) -> bool:
+        """Wait until the session has executed everything and no other session fetches from it.
+
+        Returns whether its own work is done.
+        """
+        if self.session.closed:
+            return True
+        start = time.monotonic()
+        own = self.session.settle_soon()
         arriving: list[Pending[None]] = []
         while self._targets:
             target = self._targets.pop()
             if not target.closed:
-                arriving.append(target.settle())
+                arriving.append(target.settle_soon())
         for pending in arriving:
-            try:
-                pending.result(max(0.0, deadline - time.monotonic()))
-            except (BurnRemoteError, TimeoutError):
-                continue  # the next use of that session raises the error; this one closes anyway
+            # The next use of that session raises its error; this one closes anyway.
+            _is_settled(pending, start + moves_seconds)
+        return _is_settled(own, start + work_seconds)
+
+
+def _is_settled(pending: Pending[None], deadline: float) -> bool:
+    """Wait until the deadline; return whether the session has executed everything, or ended."""
+    try:
+        pending.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        return False
+    except BurnRemoteError:
+        return True
+    return True
 
 
 @final
@@ -277,9 +299,11 @@ class RunnerStack:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_devices",
         "_innermost",
+        "_make_device",
         "create_empty_handle",
-        "device",
         "drop_handle",
         "dtype_usage",
         "fetch",
@@ -312,10 +336,29 @@ class RunnerStack:
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session
-        self.device: Any = None  # the first of the session's devices, which are equal
+        self._devices: list[weakref.ref[Any]] = []
+        self._make_device: Callable[[RunnerStack], Any] = _no_device
         self._innermost: Final = SessionRunner(session, self)
         self.outermost = Level(self, self._innermost)
         self._bind()
+
+    def add_device(self, device: Any, make_device: Callable[[RunnerStack], Any]) -> None:
+        """Add one of the session's devices, which are equal; ``make_device`` makes another one.
+
+        The stack does not keep a device alive: a program may forget it and still use its tensors.
+        """
+        alive = [reference for reference in self._devices if reference() is not None]
+        self._devices = [*alive, weakref.ref(device)]
+        self._make_device = make_device
+
+    @property
+    def device(self) -> Any:
+        """A device of the session: one that the program has, else a new one."""
+        for reference in self._devices:
+            device = reference()
+            if device is not None:
+                return device
+        return self._make_device(self)
 
     @property
     def closed(self) -> bool:
@@ -347,12 +390,29 @@ class RunnerStack:
             self.outermost = self.outermost.runner
         self._bind()
 
-    def close(self) -> None:
-        """End the session once no other session fetches tensors from it."""
+    def close(
+        self, timeout_seconds: float = CLOSE_SECONDS, *, is_after_error: bool = False
+    ) -> None:
+        """End the session once it has executed everything and nobody fetches tensors from it.
+
+        After ``timeout_seconds`` it ends anyway, and the server skips the rest. ``is_after_error``
+        shortens the wait for its own work. Raises the failures that no read and no sync has raised.
+        """
+        work_seconds = min(timeout_seconds, AFTER_ERROR_SECONDS if is_after_error else inf)
+        is_done = False
         try:
-            self._innermost.wait_for_moves()
+            is_done = self._innermost.finish(work_seconds, timeout_seconds)
         finally:
-            self.session.close()
+            self.session.close(discards=not is_done)
+        if not is_done and work_seconds > 0:
+            _logger.warning(
+                "a device was closed before its work was done: the server skips what was left "
+                "after %g seconds",
+                work_seconds,
+            )
+        failure = self.session.take_failures()
+        if failure is not None:
+            raise failure
 
     def _bind(self) -> None:
         bare = self.outermost.runner is self._innermost
@@ -369,6 +429,10 @@ class RunnerStack:
         self.dtype_usage = runner.dtype_usage
         self.memory_cleanup = runner.memory_cleanup
         self.drop_handle = self.session.drop if bare else runner.drop_handle
+
+
+def _no_device(runners: RunnerStack) -> None:
+    """Return the device of a stack to which none was added."""
 
 
 def outermost(handles: Sequence[TensorHandle]) -> RunnerClient | None:

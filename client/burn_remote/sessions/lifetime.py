@@ -8,18 +8,24 @@ import os
 import queue
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
+
+from burn_remote.runner.pending import Pending
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_TASKS",
     "DROP_BYTES",
     "DROP_TENSORS",
+    "EXIT_SECONDS",
     "FLUSH_SECONDS",
     "Flushable",
     "Flusher",
+    "settled_soon",
     "watch",
     "weakly",
 ]
@@ -40,15 +46,37 @@ DROP_TENSORS: Final = 64
 DROP_BYTES: Final = 4 * 1024 * 1024
 
 
+# How long the end of the process waits for the work of all its sessions, to learn of failures. A
+# server that is up to date replies in milliseconds.
+EXIT_SECONDS: Final = 1.0
+
+
 class Flushable(Protocol):
-    """The interface of a session that this module uses."""
+    """The interface of a session that a flusher needs."""
 
     def flush_waiting(self) -> None:
         """Send queued tasks. Called once for each ``Flusher.schedule``."""
         ...
 
-    def close(self) -> None:
-        """End the session in order."""
+
+class Watchable(Flushable, Protocol):
+    """The interface of a session that ends with the process."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        ...
+
+    def settle_soon(self) -> Pending[None]:
+        """Request a reply once all is executed, without blocking."""
+        ...
+
+    def close(self, *, discards: bool = False) -> None:
+        """End the session; ``discards``: without the work that the server has not executed."""
+        ...
+
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget the failures that no read and no sync has raised."""
         ...
 
     def abandon_after_fork(self) -> None:
@@ -66,7 +94,9 @@ class Flusher:
     def __init__(self, end: Callable[[], None]) -> None:
         """Prepare the thread; ``end`` closes the connection when the session is closed or gone."""
         # SimpleQueue.put may be called from __del__, even in a thread that is inside it.
-        self._asked: Final[queue.SimpleQueue[Flushable | None]] = queue.SimpleQueue()
+        self._asked: Final[queue.SimpleQueue[Flushable | Callable[[], None] | None]] = (
+            queue.SimpleQueue()
+        )
         self._thread: Final = threading.Thread(
             target=_flush_when_asked, args=(self._asked, end), name="burn-remote-flush", daemon=True
         )
@@ -81,17 +111,53 @@ class Flusher:
         """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
         self._asked.put(session)
 
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function, which must not raise, in the thread. Never blocks."""
+        self._asked.put(function)
+
     def stop(self) -> None:
         """Tell the thread to end the connection and itself. Never blocks."""
         self._asked.put(None)
 
 
-def _flush_when_asked(asked: queue.SimpleQueue[Flushable | None], end: Callable[[], None]) -> None:
-    while (session := asked.get()) is not None:
-        time.sleep(FLUSH_SECONDS)
-        session.flush_waiting()
-        session = None  # otherwise the session would stay alive until its next request
+def _flush_when_asked(
+    asked: queue.SimpleQueue[Flushable | Callable[[], None] | None], end: Callable[[], None]
+) -> None:
+    while (request := asked.get()) is not None:
+        if callable(request):
+            request()
+        else:
+            time.sleep(FLUSH_SECONDS)
+            request.flush_waiting()
+        request = None  # otherwise the session would stay alive until its next request
     end()
+
+
+def settled_soon(flusher: Flusher, settle: Callable[[], Pending[None]]) -> Pending[None]:
+    """Call a session's ``settle`` in its flusher's thread; return what its result completes.
+
+    The caller does not block, whereas ``settle`` does while the server reads nothing.
+    """
+    settled: Pending[None] = Pending()
+
+    def deliver(pending: Pending[None]) -> None:
+        try:
+            pending.result()
+        except BurnRemoteError as error:
+            settled.fail(error)
+        else:
+            settled.complete(None)
+
+    def ask() -> None:
+        try:
+            pending = settle()
+            pending.when_done(deliver)
+            pending.attend()
+        except BurnRemoteError as error:
+            settled.fail(error)
+
+    flusher.call(ask)
+    return settled
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,18 +176,36 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_watched: Final[weakref.WeakSet[Flushable]] = weakref.WeakSet()
+_watched: Final[weakref.WeakSet[Watchable]] = weakref.WeakSet()
 
 
-def watch(session: Flushable) -> None:
-    """Close this session when the process exits, and abandon it in forked children."""
+def watch(session: Watchable) -> None:
+    """Close this session when the process exits, and abandon it in forked children.
+
+    At exit, failures that nobody read are a ``RuntimeWarning``.
+    """
     _watched.add(session)
 
 
 def _close_all() -> None:
-    for session in [*_watched]:
+    deadline = time.monotonic() + EXIT_SECONDS
+    sessions = [(each, None if each.closed else each.settle_soon()) for each in _watched]
+    for session, settled in sessions:
+        is_settled = True
+        if settled is not None:
+            try:
+                settled.result(max(0.0, deadline - time.monotonic()))
+            except (BurnRemoteError, TimeoutError):
+                is_settled = False
         with contextlib.suppress(Exception):  # the interpreter is ending; nobody can act on it
-            session.close()
+            session.close(discards=not is_settled)
+        if failure := session.take_failures():
+            notes = "\n".join(["", *getattr(failure, "__notes__", ())])
+            warnings.warn(
+                f"an operation failed and nobody read its result: {failure}{notes}",
+                RuntimeWarning,
+                stacklevel=1,
+            )
 
 
 def _after_fork() -> None:

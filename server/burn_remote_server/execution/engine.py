@@ -96,6 +96,8 @@ class Engine:
         self._transfer_domain = transfer_domain
         self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
+        # Set when the session ends, by another thread: the rest of a running batch is skipped.
+        self.is_stopped = False
         # Position in the batch of the task that is being executed; its length at the end.
         self.place = 0
         # Wraps a callback: the device may call the result from its own thread, and the callback
@@ -125,6 +127,8 @@ class Engine:
         numbered = self._interpreter.numbered
         tasks = batch.tasks
         for place, task in enumerate(tasks):
+            if self.is_stopped:
+                return
             self.place = place
             try:
                 plan = numbered.get(task[0])
@@ -141,6 +145,10 @@ class Engine:
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
+
+    def stop(self) -> None:
+        """Skip the rest of a running batch. Called by another thread."""
+        self.is_stopped = True
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.

@@ -159,10 +159,11 @@ class Session:
         self.counters.tensor_bytes = quota.total_bytes
 
     def end(self) -> None:
-        """End the session: finish the running call, skip the queued ones, and free everything."""
+        """End the session: finish the running operation, skip the rest, and free everything."""
         self.error = self.error or BurnRemoteError("the session has ended")
         # The running call may be waiting for a tensor that is being fetched.
         self._stop_fetching()
+        self.engine.stop()
         # Freeing many tensors takes long; in the worker it does not block the event loop.
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
             self._worker.submit(self.engine.close)

@@ -191,7 +191,7 @@ def test_a_failing_property_raises_its_own_error(
     device: RecordingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = br.ones(2, device=device)
-    monkeypatch.delattr(x.handle.client, "device")
+    monkeypatch.delattr(type(x.handle.client), "device")
     with pytest.raises(AttributeError, match="device"):
         _ = x.device
 

@@ -211,6 +211,15 @@ def test_without_a_lease_a_broken_link_ends_the_session() -> None:
     session.close()
 
 
+def test_work_is_discarded_over_a_new_link_whose_first_frame_is_closing(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    session.execute(zeros(1), [])
+    session.close(discards=True)
+    assert end.was_discarded.wait(PATIENCE_SECONDS)
+    assert session.closed
+
+
 def test_a_closed_session_refuses_every_use(session: NativeSession) -> None:
     x = session.reserve()
     session.close()

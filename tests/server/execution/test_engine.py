@@ -73,6 +73,14 @@ def test_a_batch_runs_its_tasks_in_order(session: EngineSession) -> None:
     assert [request for _, request in session.outbox.events][:3] == [1, 2, 3]
 
 
+def test_a_session_that_ends_skips_the_rest_of_its_batch(
+    session: EngineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.outbox, "reply", lambda request, value: session.engine.stop())
+    session.run(Upload(1, floats(1)), QueryDType(7, F32), Upload(2, floats(2)))
+    assert session.tensors.arrays.keys() == {1}
+
+
 def test_a_redefined_number_runs_its_new_signature(session: EngineSession) -> None:
     session.upload(1, 1, 2)
     session.run((1, 1, 2), Define(1, signature("Numeric.MulScalar", vector(2), rhs=3.0)), (1, 1, 3))

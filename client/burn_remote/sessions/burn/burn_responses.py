@@ -43,6 +43,7 @@ class BurnResponses:
     def __init__(self, locations: Locations) -> None:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
+        self._last_reason = ""  # of the last failure that a read or a sync raised
         # A failure in the reply to a request that reports no failures; the next sync raises it.
         self._unreported: OperationFailed | None = None
 
@@ -74,6 +75,7 @@ class BurnResponses:
         if request.read is not None:
             tensor, spec = request.read
             if isinstance(value, OperationFailed):
+                self._last_reason = value.reason
                 value.location = self._locations.find(tensor)
                 request.pending.fail(value)
             else:
@@ -90,8 +92,15 @@ class BurnResponses:
         if first is None or not request.reports_failures:
             request.pending.complete(None)
         else:
+            self._last_reason = first.reason
             request.pending.fail(first)
             self._unreported = None
+
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget a failure that no read and no sync has raised."""
+        failure, self._unreported = self._unreported, None
+        # A lost device fails every sync with one text, also that of the end of the session.
+        return None if failure is None or failure.reason in self._last_reason else failure
 
     def fail(self, error: BurnRemoteError) -> None:
         """Fail every open request."""

@@ -19,7 +19,7 @@ from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
-from burn_remote.sessions.lifetime import Flusher, watch, weakly
+from burn_remote.sessions.lifetime import Flusher, settled_soon, watch, weakly
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_responses import decode_reply
@@ -27,6 +27,7 @@ from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
+    OperationFailed,
     Unsupported,
 )
 from burn_remote_protocol.messages import (
@@ -174,6 +175,14 @@ class BurnSession:
         """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
 
+    def settle_soon(self) -> Pending[None]:
+        """Request the same as ``settle``, without blocking while the server reads nothing."""
+        return settled_soon(self._flusher, self.settle)
+
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget a failure that no read and no sync has raised."""
+        return self._replies.take_failures()
+
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
         """Ask what the device supports for a dtype."""
         return self._ask(lambda request: QueryDType(request, dtype))
@@ -298,8 +307,13 @@ class BurnSession:
         """Whether the session has ended."""
         return self._connection.error is not None
 
-    def close(self) -> None:
-        """Send queued tasks, free all tensors and end the session. A second call does nothing."""
+    def close(self, *, discards: bool = False) -> None:
+        """Send queued tasks, free all tensors and end the session. A second call does nothing.
+
+        ``discards`` changes nothing: a real Burn server keeps the tensors of a client that does not
+        drop them, so the drops are sent behind the queued tasks. Our server skips those anyway when
+        the sockets close.
+        """
         with self._policy.lock, contextlib.suppress(BurnRemoteError):
             self._policy.send_now()
         self._connection.close(self._outgoing.take_drops())

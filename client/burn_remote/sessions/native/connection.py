@@ -58,6 +58,9 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 # process, so the session is lost.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
+# How long closing tries to tell a busy server to skip its work. A server that it does not reach
+# skips the work when the lease expires.
+DISCARD_SECONDS: Final = 2.0
 # The pause doubles after each run of this many consecutive resumes without progress.
 IDLE_RESUMES: Final = 20
 
@@ -377,6 +380,22 @@ class Connection:
             if self._is_attached:
                 _say_closing(self._link)
         self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
+
+    def discard(self) -> None:
+        """End the session at once, although the server may be busy and read no frames.
+
+        A session is resumed over a new link, whose first frame is ``Closing``: the server then
+        skips the work that is queued.
+        """
+        with self._changed:
+            is_open = self.error is None
+            resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
+        self.end(ClosedDevice(f"the device at {self.address} was closed"))
+        if is_open and self._is_resumable:
+            with contextlib.suppress(BurnRemoteError):
+                link, _ = self._open(DISCARD_SECONDS, resume)
+                _say_closing(link)
+                link.close()
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""

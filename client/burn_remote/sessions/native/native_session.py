@@ -23,6 +23,7 @@ from burn_remote.sessions.lifetime import (
     DROP_BYTES,
     DROP_TENSORS,
     Flusher,
+    settled_soon,
     watch,
     weakly,
 )
@@ -42,7 +43,13 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import DType, DTypeUsage
-from burn_remote_protocol.errors import BurnRemoteError, ClosedDevice, UsageError, fresh
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ClosedDevice,
+    OperationFailed,
+    UsageError,
+    fresh,
+)
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
@@ -270,13 +277,21 @@ class NativeSession:
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed.
 
-        Its result raises the first failure that no read has raised.
+        Its result raises the first failure that no read has raised, with the others attached.
         """
         return self._ask(Sync)
 
     def settle(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
+
+    def settle_soon(self) -> Pending[None]:
+        """Request the same as ``settle``, without blocking while the server reads nothing."""
+        return settled_soon(self._flusher, self.settle)
+
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget the failures that no read and no sync has raised, as one error."""
+        return self._router.take_failures()
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
         """Ask what the device supports for a dtype."""
@@ -467,11 +482,18 @@ class NativeSession:
         """Whether the session has ended."""
         return self._connection.error is not None
 
-    def close(self) -> None:
-        """Send queued tasks and end the session. A second call does nothing."""
-        with contextlib.suppress(BurnRemoteError):
-            self.flush()
-        self._connection.close()
+    def close(self, *, discards: bool = False) -> None:
+        """Send queued tasks and end the session. A second call does nothing.
+
+        ``discards``: the server skips what it has not executed, and this does not wait until it has
+        read it.
+        """
+        if discards:
+            self._connection.discard()
+        else:
+            with contextlib.suppress(BurnRemoteError):
+                self.flush()
+            self._connection.close()
         self._flusher.stop()
 
     def abandon_after_fork(self) -> None:

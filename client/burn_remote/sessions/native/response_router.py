@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote.runner.pending import Pending
+from burn_remote.sessions.failures import together
 from burn_remote.sessions.locations import Locations
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
@@ -22,8 +23,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["ResponseRouter"]
 
-# The first failures are kept until a read or a sync raises them; later ones mostly follow from
-# them. Bounds the memory of a program that never reads or syncs.
+# The first failures are kept until a read, a sync or the end of the session raises them; the others
+# are counted. Bounds the memory of a program that never reads or syncs.
 UNREPORTED_LENGTH: Final = 64
 
 
@@ -53,6 +54,7 @@ class ResponseRouter:
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
         self._unreported: list[OperationFailed] = []
+        self._unkept = 0  # failures beyond ``UNREPORTED_LENGTH``
 
     def expect(
         self,
@@ -64,8 +66,7 @@ class ResponseRouter:
     ) -> None:
         """Register a request; ``read`` is the shape and dtype of the tensor that it reads.
 
-        ``reports_failures``: if the request is a sync, it raises the first failure that no read
-        raised.
+        ``reports_failures``: if the request is a sync, it raises the failures that no read raised.
         """
         self._requests[request] = _Request(pending, read, reports_failures)
 
@@ -95,6 +96,22 @@ class ResponseRouter:
         for request in requests.values():
             request.pending.fail(fresh(error))
 
+    def take_failures(self) -> OperationFailed | None:
+        """Return and forget the failures that no read and no sync has raised, as one error."""
+        # One without a tensor is the answer to a sync on a lost device, which the end of a session
+        # asks by itself.
+        self._unreported = [one for one in self._unreported if one.tensor is not None]
+        if not self._unreported:
+            return None
+        failure = together(self._unreported, self._unreported_count)
+        self._unreported = []
+        self._unkept = 0
+        return failure
+
+    @property
+    def _unreported_count(self) -> int:
+        return len(self._unreported) + self._unkept
+
     def _take_reply(self, reply: Reply, is_repeated: bool) -> None:
         request = self._requests.get(reply.request)
         if request is None:
@@ -120,9 +137,9 @@ class ResponseRouter:
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
         elif self._unreported and request.reports_failures:
-            # A sync raises the first failure that no read has raised.
-            request.pending.fail(self._unreported[0])
+            request.pending.fail(together(self._unreported, self._unreported_count))
             self._unreported = []
+            self._unkept = 0
         else:
             request.pending.complete(None)
 
@@ -155,6 +172,8 @@ class ResponseRouter:
             error = failed.error
             error.location = self._locations.find(error.tensor, error.step)
             self._unreported.append(failed.error)
+        else:
+            self._unkept += 1
 
     def _take_closing(self, closing: Closing, is_repeated: bool) -> None:
         raise closing.error

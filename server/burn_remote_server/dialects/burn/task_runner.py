@@ -53,6 +53,8 @@ class TaskRunner:
         handle = self._engine.handle
         execute = self._interpreter.execute
         for task in tasks:
+            if self._engine.is_stopped:
+                return
             try:
                 if self.failure is not None:
                     raise self.failure.with_traceback(None)

@@ -225,6 +225,7 @@ class _Connection:
         queue_length = self._host.settings.session_queue_batches
         queue_bytes = self._host.settings.session_queue_bytes
         session, outbox = attachment.session, attachment.outbox
+        is_first = True
         while True:
             frame = await self._link.receive()
             # A later link may have taken the session over while this task was about to run.
@@ -234,8 +235,12 @@ class _Connection:
             message = decode_frame(frame)
             if isinstance(message, Closing):
                 attachment.leave()
-                await self._finish()
+                if not is_first:
+                    await self._finish()
+                # As the first frame it asks to skip the queued work. A client sends it over a new
+                # link, because this server stops reading the old one while much work is queued.
                 raise message.error
+            is_first = False
             self._take(message, len(frame))
             del frame, message  # free their memory before the waits below
             if attachment.owes_acknowledgement:
