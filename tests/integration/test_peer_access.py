@@ -170,7 +170,7 @@ def test_a_server_dials_only_peers_that_its_operator_named_and_only_over_tls(
         stranger.setblocking(False)
         assert says in refusal(f"ws://127.0.0.1:{stranger.getsockname()[1]}", device)
         with pytest.raises(BlockingIOError):
-            stranger.accept()  # nobody came
+            stranger.accept()  # no connection was made
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_a_client_cannot_make_a_server_request_pages_of_other_programs(
         address = f"ws://127.0.0.1:{other.getsockname()[1]}{path}"
         assert "is not the address of a device" in refusal(address, device)
         with pytest.raises(BlockingIOError):
-            other.accept()  # nobody came
+            other.accept()  # no connection was made

@@ -196,7 +196,7 @@ async def test_a_source_stops_sending_a_cancelled_tensor() -> None:
         await link.wait_held()
         enough = FetchRequest(1, b"a" * 32, large.nbytes)
         link.say([encode_frame(enough), encode_frame(FetchRequest(2, b"b" * 32))])
-        while link.frames:  # noqa: ASYNC110 - nobody tells that it has heard
+        while link.frames:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         link.let_go()
         await link.wait_sent(6)  # the frames in transit, the other reply and its elements
@@ -295,12 +295,12 @@ async def test_a_fetch_from_the_same_process_ends_with_its_session_too() -> None
         session, begin = target.open()
         here = target.host.devices[0].peer_address
         slot = begin(Fetch(b"t" * 32, here, 1, SPEC))
-        while not target.host.transfers._waiting:  # noqa: ASYNC110 - nobody tells that it waits
+        while not target.host.transfers._waiting:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         target.host.end_session(session)
         with pytest.raises(TransferFailed, match="the session ended"):
             await awaited(slot)
-        while target.host.transfers._waiting:  # noqa: ASYNC110 - nor that it does no longer
+        while target.host.transfers._waiting:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
 
@@ -436,7 +436,7 @@ async def test_a_session_runs_a_bounded_number_of_downloads_at_a_time_until_all_
         slots = [InFlight(SPEC) for _ in range(5 * RUNNING_AT_ONCE)]
         for number, slot in enumerate(slots):
             arrivals.begin("session", slot, partial(download, number, slot))
-        while not all(slot.arrived() for slot in slots):  # noqa: ASYNC110 - nobody tells
+        while not all(slot.arrived() for slot in slots):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
     assert [slot.array() for slot in slots] == order == [*range(len(slots))]
     assert most == RUNNING_AT_ONCE

@@ -115,7 +115,7 @@ async def pair(
 
 async def until(holds: Callable[[], bool]) -> None:
     """Let the servers run until a condition holds."""
-    while not holds():  # noqa: ASYNC110 - nobody tells when a peer has heard something
+    while not holds():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0)
 
 

@@ -229,7 +229,7 @@ async def test_an_end_whose_frames_are_not_read_does_not_count_as_silent() -> No
             frames.send_binary(b"kept waiting")
         writer.write(b"".join(frames.data_to_send()))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while server.received_bytes < 20 * 18:  # noqa: ASYNC110 - nobody announces arrivals
+            while server.received_bytes < 20 * 18:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0)
             server.keep_alive(0.01)
             # Ten pings of two bytes: the server continues to ping and keeps the connection.
