@@ -109,6 +109,18 @@ def test_a_program_that_ends_without_closing_warns_of_a_failure(
     assert "99" in ended.stderr
 
 
+def test_the_first_device_of_a_server_is_the_same_with_and_without_its_number(
+    first_server: RunningServer,
+) -> None:
+    with (
+        br.RemoteDevice(first_server.address) as plain,
+        br.RemoteDevice(f"{first_server.address}/0") as numbered,
+    ):
+        assert plain == numbered
+        assert plain.session is numbered.session
+        assert (br.ones((2,), device=plain) + br.ones((2,), device=numbered)).tolist() == [2, 2]
+
+
 def test_a_forgotten_device_does_not_keep_the_session_of_another_open(
     first_server: RunningServer,
 ) -> None:

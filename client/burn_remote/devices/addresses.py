@@ -7,7 +7,9 @@ life of the process, in all threads. Burn's ``DeviceId`` contains this id instea
 from __future__ import annotations
 
 import os
+import re
 import threading
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +28,9 @@ __all__ = [
 
 DEFAULT_ADDRESS: Final = f"ws://127.0.0.1:{DEFAULT_PORT}"
 ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
+
+# The path of a server's first device, which may also be omitted, behind a token or not.
+_FIRST_DEVICE: Final = re.compile(r"^(/token/[^/]+)?/0$")
 
 
 class DeviceId(NamedTuple):
@@ -52,7 +57,7 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    Without a scheme, ``ws://`` is assumed. Raises ``ConnectionFailed`` with what to write instead
+    The first device of a server is named without ``/0``. Without a scheme, ``ws://`` is assumed. Raises ``ConnectionFailed`` with what to write instead
     if it is not an address.
     """
     if not isinstance(address, str):
@@ -61,7 +66,8 @@ def normal_address(address: str) -> str:
     # Without "//", a colon follows a scheme only if its name is known: "ws:/gpu-box".
     if text and "//" not in text and not names_scheme(text.partition(":")[0]):
         text = f"ws://{text}"
-    return parse_address(text).uri
+    parsed = parse_address(text)
+    return replace(parsed, path=_FIRST_DEVICE.sub(r"\1", parsed.path)).uri
 
 
 def with_token(address: str, token: str) -> str:
