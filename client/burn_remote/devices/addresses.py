@@ -57,8 +57,8 @@ def default_address() -> str:
 def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
-    The first device of a server is named without ``/0``. Without a scheme, ``ws://`` is assumed. Raises ``ConnectionFailed`` with what to write instead
-    if it is not an address.
+    The first device of a server is named without ``/0``. Without a scheme, ``ws://`` is assumed.
+    Raises ``ConnectionFailed`` with what to write instead if it is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
