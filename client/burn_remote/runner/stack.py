@@ -8,6 +8,7 @@ neither operations on these tensors nor their drops.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import weakref
@@ -181,12 +182,14 @@ class SessionRunner:
         start = time.monotonic()
         own = self.session.settle_soon()
         arriving: list[Pending[None]] = []
-        while self._targets:
-            target = self._targets.pop()
-            if not target.closed:
-                arriving.append(target.settle_soon())
-        for pending in arriving:
+        # A copy: a target may be garbage-collected meanwhile.
+        for target in [*self._targets]:
             # The next use of that session raises its error; this one closes anyway.
+            with contextlib.suppress(BurnRemoteError):
+                if not target.closed:
+                    arriving.append(target.settle_soon())
+        self._targets.clear()
+        for pending in arriving:
             _is_settled(pending, start + moves_seconds)
         return _is_settled(own, start + work_seconds)
 

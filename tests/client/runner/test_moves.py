@@ -9,8 +9,242 @@ from typing import Any
 import pytest
 
 import burn_remote as br
+from burn_remote.runner import stack as module
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.pending import Pending
+from burn_remote.runner.stack import RunnerStack
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import ClosedDevice, ConnectionLost, OperationFailed, UsageError
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.runners import RecordingSession
+from support.specs import f32
 
 PATIENCE_SECONDS = 5.0
+DATA = TensorData(bytes(8), (2,), F32)
+
+
+class MovingSession(RecordingSession):
+    """A recording session of a server; ``failing`` has the calls that raise ``ConnectionLost``."""
+
+    def __init__(
+        self, *, domain: str | None = "servers", secret: bool = True, address: str = "ws://a:1"
+    ) -> None:
+        super().__init__()
+        self.transfer_domain: Any = domain
+        self.has_secret_transfers = secret
+        self.peer_address = address
+        self.failing: set[str] = set()
+        self.transfers: list[tuple[Any, ...]] = []
+        self.settling: list[Pending[None]] = []
+        self.is_stuck = False
+        self.was_asked = threading.Event()
+
+    def check(self, call: str) -> None:
+        if call in self.failing:
+            raise ConnectionLost(f"lost in {call}")
+
+    def expose(
+        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
+    ) -> None:
+        self.check("expose")
+        self.transfers.append(("expose", tensor, spec, transfer, expires_seconds))
+
+    def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
+        self.check("fetch")
+        self.transfers.append(("fetch", tensor, spec, transfer, address))
+
+    def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
+        pending = super().read(tensor, spec)
+        if "read" in self.failing:
+            pending.fail(OperationFailed("why", tensor=tensor))
+        return pending
+
+    def settle_soon(self) -> Pending[None]:
+        self.check("settle")
+        pending: Pending[None] = Pending()
+        self.settling.append(pending)
+        self.was_asked.set()
+        if "arrival" in self.failing:
+            pending.fail(ConnectionLost("lost in arrival"))
+        elif not self.is_stuck:
+            pending.complete(None)
+        return pending
+
+    def close(self, *, discards: bool = False) -> None:
+        self.closed = True
+
+
+def tensor_of(session: MovingSession) -> TensorHandle:
+    return RunnerStack(session).register_tensor_data(DATA)
+
+
+@pytest.mark.parametrize("source_is_native", [True, False])
+@pytest.mark.parametrize("target_is_native", [True, False])
+def test_servers_of_each_pair_of_dialects_exchange_a_tensor_by_one_transfer(
+    source_is_native: bool, target_is_native: bool
+) -> None:
+    source = MovingSession(secret=source_is_native)
+    target = MovingSession(secret=target_is_native, address="ws://b:1")
+    handle, there = tensor_of(source), RunnerStack(target)
+    moved = [handle.client.move(handle, there) for _ in range(2)]
+    assert [(one.client, one.spec) for one in moved] == [(there, f32(2))] * 2
+    transfers = [exposed[3] for exposed in source.transfers]
+    for transfer in transfers:
+        if source_is_native and target_is_native:
+            assert isinstance(transfer, bytes)
+            assert len(transfer) == 32
+        else:
+            assert isinstance(transfer, int)
+            assert 0 <= transfer < 2**64
+    assert transfers[0] != transfers[1]
+    assert source.transfers == [
+        ("expose", handle.id, f32(2), transfer, module.EXPIRES_SECONDS) for transfer in transfers
+    ]
+    assert target.transfers == [
+        ("fetch", one.id, f32(2), transfer, "ws://a:1")
+        for one, transfer in zip(moved, transfers, strict=True)
+    ]
+    assert not source.reads
+    assert not target.uploads
+
+
+def test_a_move_within_a_session_does_nothing() -> None:
+    session = MovingSession()
+    handle = tensor_of(session)
+    before = [*session.events]
+    assert handle.client.move(handle, RunnerStack(session)) is handle
+    assert session.events == before
+    assert not session.transfers
+
+
+@pytest.mark.parametrize(
+    ("source_domain", "target_domain"),
+    [("servers", "local"), ("local", "servers"), (None, "servers"), (None, None)],
+)
+def test_between_domains_the_elements_pass_through_this_process(
+    source_domain: str | None, target_domain: str | None
+) -> None:
+    source, target = MovingSession(domain=source_domain), MovingSession(domain=target_domain)
+    source.answers_reads = True
+    handle = tensor_of(source)
+    moved = handle.client.move(handle, RunnerStack(target))
+    assert target.uploads == {moved.id: DATA}
+    assert not source.transfers
+    assert not target.transfers
+
+
+def test_a_source_without_an_address_is_refused_before_anything_is_exposed() -> None:
+    source, target = MovingSession(address=""), MovingSession()
+    handle = tensor_of(source)
+    with pytest.raises(UsageError, match="no address at which other servers can reach it"):
+        handle.client.move(handle, RunnerStack(target))
+    assert not source.transfers
+    assert not target.transfers
+
+
+def test_if_the_source_cannot_expose_the_target_hears_nothing() -> None:
+    source, target = MovingSession(), MovingSession()
+    source.failing = {"expose"}
+    stack = RunnerStack(source)
+    handle = stack.register_tensor_data(DATA)
+    with pytest.raises(ConnectionLost, match="lost in expose"):
+        stack.move(handle, RunnerStack(target))
+    assert not target.transfers
+    stack.close()
+    assert not target.settling
+
+
+def test_if_the_source_cannot_be_read_the_target_gets_nothing() -> None:
+    source, target = MovingSession(domain="local"), MovingSession()
+    source.failing = {"read"}
+    handle = tensor_of(source)
+    with pytest.raises(OperationFailed, match="why"):
+        handle.client.move(handle, RunnerStack(target))
+    assert not target.events
+
+
+def test_if_the_target_cannot_fetch_its_tensor_is_dropped() -> None:
+    source, target = MovingSession(), MovingSession()
+    target.failing = {"fetch"}
+    handle = tensor_of(source)
+    with pytest.raises(ConnectionLost, match="lost in fetch"):
+        handle.client.move(handle, RunnerStack(target))
+    assert target.dropped == [1]
+    assert not source.dropped
+
+
+# -- closing a source -------------------------------------------------------------------------
+
+
+def moved_from(source: MovingSession, *targets: MovingSession) -> RunnerStack:
+    """Return the source's runners, after a move to each target."""
+    stack = RunnerStack(source)
+    handle = stack.register_tensor_data(DATA)
+    for target in targets:
+        stack.move(handle, RunnerStack(target))
+    return stack
+
+
+def test_a_source_is_closed_when_its_tensors_have_arrived() -> None:
+    source, target = MovingSession(), MovingSession()
+    target.is_stuck = True
+    stack = moved_from(source, target)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(stack.close)
+        assert target.was_asked.wait(PATIENCE_SECONDS)
+        assert not source.closed
+        target.settling[0].complete(None)
+        closing.result(PATIENCE_SECONDS)
+    assert source.closed
+    stack.close()
+    assert len(target.settling) == 1
+
+
+@pytest.mark.parametrize("call", ["settle", "arrival"])
+def test_a_target_that_is_lost_does_not_keep_a_source_open(call: str) -> None:
+    source, lost, other = MovingSession(), MovingSession(), MovingSession()
+    lost.failing = {call}
+    moved_from(source, lost, other).close()
+    assert source.closed
+    assert len(other.settling) == 1
+
+
+def test_a_target_that_is_closed_is_not_asked() -> None:
+    source, target = MovingSession(), MovingSession()
+    stack = moved_from(source, target)
+    target.close()
+    stack.close()
+    assert source.closed
+    assert not target.settling
+
+
+def test_waiting_for_a_target_is_bounded() -> None:
+    source, target = MovingSession(), MovingSession()
+    target.is_stuck = True
+    moved_from(source, target).close(0)
+    assert source.closed
+
+
+def test_a_session_without_moves_asks_nobody() -> None:
+    source = MovingSession()
+    moved_from(source).close()
+    assert source.closed
+
+
+# -- real devices -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_source", [True, False])
+def test_a_move_from_or_to_a_closed_device_names_it(is_source: bool) -> None:
+    with br.LocalDevice() as open_device:
+        closed = br.LocalDevice()
+        source, target = (closed, open_device) if is_source else (open_device, closed)
+        x = br.ones((2,), device=source)
+        closed.close()
+        with pytest.raises(ClosedDevice, match="closed"):
+            x.to(target)
+        if not is_source:
+            assert x.tolist() == [1, 1]
 
 
 def test_a_source_that_cannot_send_delays_no_move_between_others(
