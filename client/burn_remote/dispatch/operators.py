@@ -75,11 +75,15 @@ class Operator:
         except AttributeError:
             raise ArgumentMismatch(no_tensor("x", x)) from None
         spec = handle.spec
-        signature = self._signatures.known.get(spec)
-        if signature is None:
-            signature = self._signatures.add(spec, (spec,))
+        found = self._signatures.recent.get(id(spec))
+        signature = self._unary_anew(spec) if found is None else found[0]
         (out,) = handle.client.register_op(signature, (handle,))
         return x.__class__(out)
+
+    def _unary_anew(self, spec: TensorSpec) -> Signature:
+        signatures = self._signatures
+        signature = signatures.known.get(spec) or signatures.add(spec, (spec,))
+        return signatures.remember(id(spec), signature, (spec,))
 
     def binary(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Apply the row to two tensors; their shapes broadcast."""
@@ -87,9 +91,9 @@ class Operator:
         client = first.client
         if second.client is not client:
             client = self._common_client((x1, x2))
-        signature = self._signatures.known.get((first.spec, second.spec))
-        if signature is not None:
-            (out,) = client.register_op(signature, (first, second))
+        found = self._signatures.recent.get((id(first.spec), id(second.spec)))
+        if found is not None:
+            (out,) = client.register_op(found[0], (first, second))
             return x1.__class__(out)
         return self._binary_anew(x1, x2)
 
@@ -209,7 +213,9 @@ class Operator:
         specs = (x1.handle.spec, x2.handle.spec)
         rank1, rank2 = len(specs[0].shape), len(specs[1].shape)
         if rank1 == rank2:
-            self._signatures.add(specs, specs)
+            signatures = self._signatures
+            signature = signatures.known.get(specs) or signatures.add(specs, specs)
+            signatures.remember((id(specs[0]), id(specs[1])), signature, specs)
             return self.binary(x1, x2)
         aligned = self._alignments.get(specs)
         if aligned is None:

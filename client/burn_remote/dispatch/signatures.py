@@ -32,13 +32,26 @@ SIGNATURES_PER_ROW: Final = 1024
 class Signatures:
     """Cache of one row's signatures. The caller's key must determine the signature."""
 
-    __slots__ = ("known", "row")
+    __slots__ = ("known", "recent", "row")
 
     def __init__(self, row: Row) -> None:
         self.row = row
         # No lock, because a fork could leave it locked forever. Each access is atomic; two threads
         # may infer the same signature, and one result is discarded.
         self.known: dict[Hashable, Signature] = {}
+        # The same signatures by the ``id`` of the specs in the key, with these specs, so that no
+        # other object gets their ids. Operations repeat with the same objects as specs, and
+        # hashing two specs takes twice as long as finding their signature here.
+        self.recent: dict[Hashable, tuple[Signature, tuple[TensorSpec, ...]]] = {}
+
+    def remember(
+        self, key: Hashable, signature: Signature, specs: tuple[TensorSpec, ...]
+    ) -> Signature:
+        """Cache a signature under a key with the ids of ``specs``; return the signature."""
+        if len(self.recent) >= SIGNATURES_PER_ROW:
+            self.recent.clear()
+        self.recent[key] = (signature, specs)
+        return signature
 
     def add(
         self,

@@ -25,6 +25,28 @@ def test_equal_calls_share_one_signature(device: RecordingDevice) -> None:
     assert first.signature is second.signature
 
 
+def test_a_spec_that_takes_the_place_of_a_freed_one_has_its_own_signature(
+    device: RecordingDevice,
+) -> None:
+    # A freed spec's id is soon that of another.
+    for size in range(1, 2 * SIGNATURES_PER_ROW, 7):
+        x = br.zeros((size,), device=device)
+        assert (x + x).shape == (size,)
+        assert br.exp(x).shape == (size,)
+        del x
+
+
+def test_signatures_found_by_identity_are_bounded_and_keep_their_specs() -> None:
+    signatures = Signatures(numeric.ADD)
+    signed = infer(numeric.ADD, (f32(2), f32(2)))
+    for _ in range(SIGNATURES_PER_ROW + 1):
+        spec = f32(2)
+        assert signatures.remember(id(spec), signed, (spec,)) is signed
+        del spec
+    assert len(signatures.recent) <= SIGNATURES_PER_ROW
+    assert all(key == id(specs[0]) for key, (_, specs) in signatures.recent.items())
+
+
 @pytest.mark.parametrize("one, other", [(0.0, -0.0), (1.0, 2.0), (math.inf, -math.inf)])
 def test_numbers_with_different_bits_have_different_signatures(
     device: RecordingDevice, one: float, other: float

@@ -146,10 +146,12 @@ class NativeSession:
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue one operation; see ``Session.execute``."""
         count = len(signature.outputs)
+        connection = self._connection
         first = end = 0
         try:
             with self._lock:
-                self._raise_error()
+                if connection.error is not None:
+                    self._raise_error()
                 numbered = self._numbered.get(id(signature)) or self._number(signature)
                 first = self._next_tensor
                 self._next_tensor = end = first + count
@@ -162,7 +164,7 @@ class NativeSession:
                 else:
                     encoded = self._pack(task)
                 self._locations.note(first)
-                self._connection.traffic.operations += 1
+                connection.traffic.operations += 1
                 undropped = self._undropped_bytes + numbered[2]
                 if self._dropped and (
                     undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
