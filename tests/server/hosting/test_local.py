@@ -311,9 +311,8 @@ def test_an_interrupted_frame_is_finished_by_another_thread_and_each_request_ans
     link.send(batch(Upload(1, DATA)))
     with pytest.raises(KeyboardInterrupt):
         link.send(batch(Sync(1), Read(2, 1, SPEC), Sync(3), Read(4, 1, SPEC)))
-    link.send(batch(Sync(5)))
-    replies = [hear(link) for _ in range(5)]
-    assert [reply.request for reply in replies] == [1, 2, 3, 4, 5]
+    replies = [hear(link) for _ in range(4)]  # although the program sends nothing more
+    assert [reply.request for reply in replies] == [1, 2, 3, 4]
     assert replies[1].value == replies[3].value == ELEMENTS  # a read can be repeated
     assert link.receive(0) is None
     link.close()

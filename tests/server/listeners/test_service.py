@@ -19,7 +19,7 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
     SessionLost,
 )
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.interface import AsyncLink, Request
 from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.messages import (
     Closing,
@@ -32,13 +32,15 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import session_pump
 from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
-from burn_remote_server.listeners.service import OPENING_BYTES, serve
+from burn_remote_server.listeners.service import OPENING_BYTES, _Service, serve
 from burn_remote_server.settings.server_settings import Settings
 from support.native_clients import PATIENCE_SECONDS, batch, until
+from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
@@ -182,6 +184,27 @@ async def test_the_port_answers_health_checks_and_says_when_it_drains() -> None:
             "HTTP/1.1 503 Service Unavailable",
             "draining\n",
         )
+
+
+async def test_an_address_with_a_slash_at_its_end_leads_to_the_same_routes() -> None:
+    async with server() as running:
+        for path in ("/session", "//session", "/0//request"):
+            status, _ = await running.get(path)
+            assert "426" in status
+        status, _ = await running.get("///session")
+        assert "404" in status
+
+
+async def test_a_connection_that_has_ended_leaves_nothing_behind() -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        service = _Service(host)
+        link = ScriptedLink([encode_frame(Hello(VERSIONS))])
+        link.end()
+        await asyncio.create_task(service._handle(link, Request("/session", {})))
+        assert isinstance(decode_frame(link.sent[0]), Welcome)
+        assert service._running == {}
+        host.draining.set()
 
 
 async def test_messages_are_small_until_the_client_is_admitted() -> None:

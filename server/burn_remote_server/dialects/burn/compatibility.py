@@ -57,7 +57,7 @@ class ReplyDTypes:
         signature = operation.signature
         found = _ANSWERED.get((signature.kind, signature.row.name))
         handed_on = None
-        if self._dtypes:
+        if self._dtypes and operation.tensors:  # a custom operation may have none
             handed_on = self._dtypes.get(operation.tensors[0])
             self._forget(operation)
         if found is not None:

@@ -13,9 +13,10 @@ from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_responses import decode_reply, encode_data_request
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload
+from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
@@ -34,6 +35,7 @@ from burn_remote_server.dialects.burn.sessions import BurnSessions
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from support.kernels import signature
 from support.scripted import ScriptedLink
 
 ALICE = "alice-has-this-token-1"
@@ -388,3 +390,26 @@ async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
         link.peer_host = "192.0.2.7"
         await serve_data(link, host.devices[0], None)
         assert "within 0.01 seconds" in link.closed_with[1]
+
+
+async def test_an_unknown_operation_without_tensors_fails_and_the_session_continues(
+    host: Host, sessions: BurnSessions
+) -> None:
+    values, out = TensorSpec((4,), I32), TensorSpec((1,), I32)
+    positions = signature("Numeric.ArgMax", values, axis=0, accumulator_len=1, out=out)
+    nothing = decode_operation({"Custom": ["nothing", [], []]})
+    tasks: list[Any] = [Upload(1, DATA), Execute(Operation(positions, (2, 3))), Execute(nothing)]
+    frames = [encode_tasks([task], 0) for task in tasks]
+    request = scripted([INIT, *frames, encode_tasks([Sync(1)], 1)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    await response.wait_sent(1)
+    request.say([encode_tasks([Read(2, 1, SPEC)], 2)])
+    await response.wait_sent(2)
+    assert decode_reply(response.sent[1]).value == DATA
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)

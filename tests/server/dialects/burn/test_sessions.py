@@ -36,6 +36,7 @@ async def test_leaving_twice_does_not_end_a_newer_session_of_the_same_id(host: H
     older = sessions.join(device, 7, "/request", NOBODY)
     assert sessions.join(device, 7, "/response", NOBODY) is older
     sessions.leave(device, 7, older)
+    assert older.ended.is_set()
     newer = sessions.join(device, 7, "/request", NOBODY)
     sessions.leave(device, 7, older)  # the other socket of the older session
     assert older.ended.is_set()
