@@ -18,7 +18,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.messages import Chunk, FetchRequest, Lent, Reply
+from burn_remote_protocol.messages import Chunk, Closing, FetchRequest, Lent, Reply
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
@@ -180,6 +180,9 @@ class PeerConnection:
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
                 elif isinstance(message, Lent) and self._may_borrow:
                     self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
+                elif isinstance(message, Closing):
+                    # The peer could not decode a request: on another connection it may.
+                    raise ConnectionLost(f"{self.link.peer} ended it: {message.error}")
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:

@@ -29,7 +29,7 @@ from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peers import BurnPeers
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
-from burn_remote_server.transfers.retries import Retries, was_cut
+from burn_remote_server.transfers.retries import Retries
 
 __all__ = ["Peers"]
 
@@ -101,8 +101,13 @@ class Peers:
                 retries.reached()
                 return await peer.fetch(transfer, download)
             except OperationFailed as error:
-                is_cut = was_cut(error) if peer is None else peer.is_broken
-                pause = retries.pause(download.received) if is_cut else None
+                pause = None
+                if peer is None:
+                    pause = retries.pause_unreached(error)
+                elif peer.is_broken:
+                    pause = retries.pause(download.received)
+                elif peer.error is not None:
+                    pause = retries.pause_violated(download.received)
                 if pause is None:
                     raise
             download.try_again()

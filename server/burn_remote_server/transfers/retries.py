@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from burn_remote_protocol.errors import ConnectionLost, GarbledBytes
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionFailed,
+    ConnectionLost,
+    GarbledBytes,
+    HandshakeRefused,
+    ProtocolViolation,
+    VersionMismatch,
+)
 
-__all__ = ["Retries", "was_cut"]
+__all__ = ["Retries"]
 
 # Consecutive tries in which the connection breaks within the handshake, about 2 seconds: what
 # listens there may be another program, or a proxy of a server that is gone.
@@ -20,6 +28,16 @@ UNREACHED_TRIES: Final = 8
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
+# Consecutive tries in which the handshake fails otherwise, and tries that end with an invalid
+# message: without TLS, one flipped bit can look like either.
+REFUSED_TRIES: Final = 3
+
+_HANDSHAKE_FAILURES: Final = (
+    ConnectionFailed,
+    HandshakeRefused,
+    ProtocolViolation,
+    VersionMismatch,
+)
 _CUTS: Final = (ConnectionLost, GarbledBytes, ConnectionResetError, BrokenPipeError, EOFError)
 
 
@@ -37,10 +55,26 @@ class Retries:
         self._received = 0
         self._idle_tries = 0
         self._unreached_tries = 0
+        self._refused_tries = 0
+        self._violations = 0
 
     def reached(self) -> None:
         """Note that the peer completed the handshake."""
+        self._refused_tries = 0
         self._unreached_tries = -1  # the try that begins now is none of them
+
+    def pause_unreached(self, error: BaseException) -> float | None:
+        """Return the seconds to wait after a connection or handshake failed, as ``pause`` does."""
+        if not _was_cut(error):
+            if not _may_be_corruption(error) or self._refused_tries >= REFUSED_TRIES - 1:
+                return None
+            self._refused_tries += 1
+        return self.pause(self._received)
+
+    def pause_violated(self, received: int) -> float | None:
+        """Return the seconds to wait after the peer sent an invalid message, as ``pause`` does."""
+        self._violations += 1
+        return None if self._violations >= REFUSED_TRIES else self.pause(received)
 
     def pause(self, received: int) -> float | None:
         """Return the seconds to wait before the next try; ``None`` to give up.
@@ -62,10 +96,21 @@ class Retries:
         return random.uniform(0, longest)
 
 
-def was_cut(error: BaseException | None) -> bool:
+def _was_cut(error: BaseException) -> bool:
     """Whether an error is that of a connection that broke, and not of a peer that refuses."""
+    return any(isinstance(one, _CUTS) for one in _causes(error))
+
+
+def _may_be_corruption(error: BaseException) -> bool:
+    """Whether corrupted bytes of a handshake could have caused an error."""
+    causes = [*_causes(error)]
+    is_connected = not any(
+        isinstance(one, OSError) and not isinstance(one, BurnRemoteError) for one in causes
+    )
+    return is_connected and any(isinstance(one, _HANDSHAKE_FAILURES) for one in causes)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, _CUTS):
-            return True
+        yield error
         error = error.__cause__
-    return False

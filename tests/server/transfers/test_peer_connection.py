@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import ConnectionLost, TransferFailed
-from burn_remote_protocol.messages import FetchRequest, Lent, Reply, Sync, Welcome
+from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation, TransferFailed
+from burn_remote_protocol.messages import Closing, FetchRequest, Lent, Reply, Sync, Welcome
 from burn_remote_protocol.peer_proofs import Transcript, fetch_signer
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -225,6 +225,16 @@ async def test_a_connection_that_breaks_fails_its_fetches_so_that_they_are_tried
                 await each
         assert run.peer.is_broken
         assert run.peer.is_idle
+
+
+async def test_fetches_over_a_connection_that_the_source_ends_are_tried_again() -> None:
+    exchange = Exchange()
+    fetching = exchange.fetch()
+    await exchange.asked()
+    await exchange.far.send(encode_frame(Closing(ProtocolViolation("not a message"))))
+    with pytest.raises(TransferFailed, match="not a message"):
+        await fetching
+    assert exchange.peer.is_broken
 
 
 async def test_a_peer_that_accepts_no_requests_is_given_up() -> None:

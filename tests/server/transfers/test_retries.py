@@ -13,9 +13,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_server.transfers.retries import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    REFUSED_TRIES,
     UNREACHED_TRIES,
     Retries,
-    was_cut,
 )
 
 
@@ -79,15 +79,32 @@ def caused(error: Exception, cause: BaseException) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_cut"),
+    ("error", "tries"),
     [
-        (caused(TransferFailed("cannot reach"), ConnectionLost("hung up")), True),
-        (caused(TransferFailed(""), caused(ConnectionFailed(""), ConnectionResetError())), True),
-        (caused(ConnectionFailed(""), caused(OSError(), EOFError())), True),
-        (caused(TransferFailed(""), caused(ConnectionFailed(""), ConnectionRefusedError())), False),
-        (caused(TransferFailed("cannot reach"), HandshakeRefused("another token")), False),
-        (caused(TransferFailed("cannot reach"), TimeoutError()), False),
+        (caused(TransferFailed("cannot reach"), ConnectionLost("hung up")), UNREACHED_TRIES),
+        (caused(TransferFailed(""), caused(ConnectionFailed(""), EOFError())), UNREACHED_TRIES),
+        (caused(ConnectionFailed(""), ConnectionResetError()), UNREACHED_TRIES),
+        (caused(TransferFailed(""), HandshakeRefused("another token")), REFUSED_TRIES),
+        (caused(TransferFailed(""), ConnectionFailed("answered HTTP 404")), REFUSED_TRIES),
+        (caused(TransferFailed(""), caused(ConnectionFailed(""), ConnectionRefusedError())), 1),
+        (caused(TransferFailed(""), TimeoutError()), 1),
+        (TransferFailed("the address is not allowed"), 1),
     ],
-)  # fmt: skip
-def test_only_a_connection_that_broke_is_tried_again(error: Exception, is_cut: bool) -> None:
-    assert was_cut(error) is is_cut
+)
+def test_a_failed_handshake_is_tried_again_unless_nothing_listens(
+    error: Exception, tries: int
+) -> None:
+    retries = Retries(30.0, Clock())
+    assert [retries.pause_unreached(error) is None for _ in range(tries)] == [
+        *(False,) * (tries - 1),
+        True,
+    ]
+
+
+def test_a_peer_that_violates_the_protocol_each_time_is_given_up() -> None:
+    retries = Retries(30.0, Clock())
+    pauses = []
+    for received in range(REFUSED_TRIES):
+        retries.reached()
+        pauses.append(retries.pause_violated(received))
+    assert [pause is None for pause in pauses] == [False] * (REFUSED_TRIES - 1) + [True]
