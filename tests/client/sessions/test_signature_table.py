@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burn_remote.sessions.native import signature_table as module
 from burn_remote.sessions.native.signature_table import IN_FULL, SignatureTable
@@ -59,3 +61,29 @@ def test_a_long_definition_gets_no_number() -> None:
     joined = signature("Base.Cat", tuple(f32(1) for _ in range(1000)), dim=0)
     assert numbering.take(joined) == ((IN_FULL, joined, 4000), None)
     assert not numbering.known
+
+
+SIGNATURES = [negation(size + 1) for size in range(10)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
+def test_a_known_number_is_what_the_server_was_told_last(uses: list[tuple[int, bool]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_SIGNATURES", 4)
+        numbering = SignatureTable()
+        server: dict[int, Signature] = {}
+        for size, is_interrupted in uses:
+            # New objects, as after the program's cache dropped the old ones: Python reuses ids.
+            signed = SIGNATURES[size] if size % 2 else negation(size + 1)
+            if id(signed) not in numbering.known:
+                numbered, task = numbering.take(signed)
+                assert task is not None
+                definition = decode_task(unpack_frozen(task))
+                assert isinstance(definition, Define)
+                server[definition.number] = definition.signature
+                if not is_interrupted:
+                    numbering.keep(numbered)
+                    assert numbering.known[id(signed)][1] is signed
+            assert len(numbering.known) <= 4
+            for number, known, _ in numbering.known.values():
+                assert server[number] == known
