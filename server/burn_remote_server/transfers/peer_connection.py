@@ -58,6 +58,7 @@ class PeerConnection:
         self._counters = counters
         self.error: TransferFailed | None = None
         self.is_broken = False  # the connection broke, not because of an invalid message
+        self.is_undecodable = False  # the peer sent bytes that are no message
         self._downloads: dict[int, Download] = {}
         # Transfer ids by request, of fetches that were abandoned before the peer replied.
         self._abandoned: dict[int, bytes] = {}
@@ -168,9 +169,7 @@ class PeerConnection:
         """Pass received messages to the downloads, until the connection ends."""
         try:
             while True:
-                frame = await self.link.receive()
-                self._counters.peer_received_bytes += len(frame)
-                message = decode_frame(frame)
+                message = await self._received()
                 if isinstance(message, Reply):
                     transfer = self._abandoned.pop(message.request, None)
                     if transfer is not None and isinstance(message.value, TensorSpec):
@@ -192,6 +191,15 @@ class PeerConnection:
             logger.exception("peer connection failed unexpectedly", peer=self.link.peer)
             self._break(BurnRemoteError(f"the server failed: {type(error).__name__}: {error}"))
             await self.link.close()
+
+    async def _received(self) -> object:
+        try:
+            frame = await self.link.receive()
+            self._counters.peer_received_bytes += len(frame)
+            return decode_frame(frame)
+        except ProtocolViolation:
+            self.is_undecodable = True
+            raise
 
     def _break(self, error: BurnRemoteError) -> None:
         self.is_broken = isinstance(error, ConnectionLost | GarbledBytes)

@@ -106,7 +106,7 @@ class Peers:
                     pause = retries.pause_unreached(error)
                 elif peer.is_broken:
                     pause = retries.pause(download.received)
-                elif peer.error is not None:
+                elif peer.is_undecodable:
                     pause = retries.pause_violated(download.received)
                 if pause is None:
                     raise
