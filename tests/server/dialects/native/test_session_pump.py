@@ -22,7 +22,7 @@ from burn_remote_protocol.dialects.native import (
     decode_frame,
     encode_frame,
 )
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -30,6 +30,7 @@ from burn_remote_protocol.errors import (
     GarbledBytes,
     HandshakeRefused,
     ProtocolViolation,
+    QuotaExceeded,
     SessionLost,
     VersionMismatch,
 )
@@ -550,6 +551,36 @@ async def test_a_client_that_reads_no_replies_is_not_read_from() -> None:
         assert total - len(link.frames) <= MAX_WAITING_REPLIES + 2
         link.let_go()
         await link.wait_sent(1 + total)
+        link.end()
+        await serving
+
+
+async def test_replies_that_a_client_does_not_read_are_bounded_by_the_bytes_of_its_session() -> (
+    None
+):
+    async with hosting(max_session_bytes=3 * 2**20) as host:
+        spec = TensorSpec((2**20,), U8)
+        data = chunk_head(1, 0) + bytes(spec.nbytes)
+        link = ScriptedLink([HELLO, batch(BeginUpload(1, spec, spec.nbytes)), data])
+        serving = asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
+        await link.wait_sent(1)
+        await until(lambda: not link.frames)
+        link.hold()
+        link.say([batch(*[Read(request, 1, spec) for request in range(8)])])
+        await link.wait_held()
+        link.let_go()
+        link.say([batch(Sync(8))])
+
+        def replies() -> dict[int, Any]:
+            messages = map(decode_frame, link.sent)
+            return {each.request: each.value for each in messages if isinstance(each, Reply)}
+
+        await until(lambda: 8 in replies())
+        refused = [value for value in replies().values() if isinstance(value, QuotaExceeded)]
+        assert 8 - 4 <= len(refused) < 8
+        total = host.total()
+        assert total.client_received_bytes > spec.nbytes
+        assert total.client_sent_bytes >= spec.nbytes
         link.end()
         await serving
 
