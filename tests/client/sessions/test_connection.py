@@ -1,23 +1,34 @@
-"""A connection sends and resumes; here the pauses between attempts to resume."""
+"""A connection keeps its session: the handshake, resuming, the replay window and the end."""
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from burn_remote.sessions.native import connection as module
 from burn_remote.sessions.native.connection import Connection
-from burn_remote_protocol.dialects.native import VERSIONS, encode_frame
+from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ClosedDevice,
     ConnectionFailed,
+    ConnectionLost,
     HandshakeRefused,
+    ProtocolViolation,
     SessionLost,
+    VersionMismatch,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.messages import Welcome
-from support.memory_links import memory_pair
+from burn_remote_protocol.messages import Acknowledged, Closing, Refused, Resume, Welcome
+from support.link_ends import in_thread
+from support.memory_links import MemoryLink, memory_pair
+
+PATIENCE_SECONDS = 5.0
 
 
 def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
@@ -58,3 +69,172 @@ def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
     assert bounds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert isinstance(lost[0], SessionLost)
     assert "enough" in str(lost[0])
+
+
+# -- one link ---------------------------------------------------------------------------------
+
+
+def welcome(*, lease_seconds: float = 60.0, received: int = 0) -> Welcome:
+    return Welcome(VERSIONS[0], 1, b"secret", lease_seconds, {}, {}, "", received)
+
+
+class Ends:
+    """A connection over links in memory, and the server's end of each."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = deque(answers)
+        self.links: deque[tuple[MemoryLink, MemoryLink]] = deque()
+        self.dialled = threading.Semaphore(0)
+        self.lost: queue.SimpleQueue[BurnRemoteError] = queue.SimpleQueue()
+
+    def dial(self, timeout_seconds: float) -> BlockingLink:
+        if not self.answers:
+            raise HandshakeRefused("no more links")
+        near, far = memory_pair()
+        answer = self.answers.popleft()
+        if isinstance(answer, bytes):
+            far.send(answer)
+        elif answer is not None:
+            far.send(encode_frame(answer))
+        self.links.append((near, far))
+        self.dialled.release()
+        return near
+
+    def open(self, timeout_seconds: float = PATIENCE_SECONDS) -> Connection:
+        return Connection(
+            self.dial, "token", timeout_seconds, lambda frame, link: None, self.lost.put
+        )
+
+
+def frames_at(far: MemoryLink, count: int) -> list[Any]:
+    """Receive frames; decode those that have a kind of their own."""
+    frames = [far.receive(PATIENCE_SECONDS) for _ in range(count)]
+    return [frame if frame in FRAMES else decode_frame(frame) for frame in frames if frame]
+
+
+FRAMES = [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (None, ConnectionLost),
+        (Refused(HandshakeRefused("unknown token")), HandshakeRefused),
+        (Closing(SessionLost("restarted")), SessionLost),
+        (Acknowledged(0), ProtocolViolation),
+        (b"\xff garbage", ProtocolViolation),
+        (b"", ProtocolViolation),
+        (Welcome(VERSIONS[0] + 1000, 1, b"", 60.0, {}, {}, "", 0), VersionMismatch),
+    ],
+    ids=["silence", "refusal", "closing", "other message", "garbage", "nothing", "version"],
+)
+def test_a_failed_handshake_raises_its_reason_and_closes_the_link(
+    answer: object, error: type[BurnRemoteError]
+) -> None:
+    ends = Ends(answer)
+    with pytest.raises(error):
+        ends.open(PATIENCE_SECONDS if answer is not None else 0.01)
+    assert ends.links[0][0].closed
+    assert ends.lost.empty()
+
+
+def test_frames_that_the_server_lacks_are_sent_again_after_a_break() -> None:
+    ends = Ends(welcome(), welcome(received=1))
+    connection = ends.open()
+    connection.receiver.start()
+    for frame in FRAMES[:2]:
+        connection.send(frame)
+    first = ends.links[0][1]
+    assert frames_at(first, 3)[1:] == FRAMES[:2]
+    first.close()
+    for _ in range(2):
+        assert ends.dialled.acquire(timeout=PATIENCE_SECONDS)
+    hello, again = frames_at(ends.links[1][1], 2)
+    assert hello.resume == Resume(1, b"secret", 0)
+    assert again == FRAMES[1]
+    connection.send(FRAMES[2])
+    assert frames_at(ends.links[1][1], 1) == [FRAMES[2]]
+    connection.close()
+
+
+def test_a_server_that_acknowledges_more_than_was_sent_violates_the_protocol() -> None:
+    connection = Ends(welcome()).open()
+    connection.send(FRAMES[0])
+    connection.note_acknowledged(1)
+    with pytest.raises(ProtocolViolation, match="acknowledges 2 frames"):
+        connection.note_acknowledged(2)
+    connection.close()
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False], ids=["acknowledged", "ended"])
+def test_a_full_window_holds_the_sender_until_it_has_room_or_the_session_ends(
+    is_acknowledged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPLAY_BYTES", 8)
+    ends = Ends(welcome())
+    connection = ends.open()
+    for frame in FRAMES[:2]:
+        connection.send(frame)
+    is_held = threading.Event()
+    has_room = connection._has_room
+
+    def noted() -> bool:
+        is_held.set()
+        return has_room()
+
+    monkeypatch.setattr(connection, "_has_room", noted)
+    sending = in_thread(connection.send, FRAMES[2])
+    assert is_held.wait(PATIENCE_SECONDS)
+    assert not sending.done()
+    if is_acknowledged:
+        connection.note_acknowledged(1)
+        sending.result(PATIENCE_SECONDS)
+        assert frames_at(ends.links[0][1], 4)[1:] == FRAMES
+    else:
+        connection.end(SessionLost("over"))
+        with pytest.raises(SessionLost, match="over"):
+            sending.result(PATIENCE_SECONDS)
+    connection.close()
+
+
+def test_the_first_end_counts_and_each_later_use_raises_a_copy_of_it() -> None:
+    ends = Ends(welcome())
+    connection = ends.open()
+    connection.end(SessionLost("over"))
+    connection.end(ConnectionLost("later"))
+    connection.close()
+    assert str(ends.lost.get_nowait()) == "over"
+    assert ends.lost.empty()
+    errors = []
+    for _ in range(2):
+        with pytest.raises(SessionLost, match="over") as caught:
+            connection.send(FRAMES[0])
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+
+
+def test_closing_is_said_on_the_link_and_ends_the_session() -> None:
+    ends = Ends(welcome())
+    connection = ends.open()
+    connection.close()
+    connection.close()
+    hello, closing = frames_at(ends.links[0][1], 2)
+    assert (hello.token, hello.resume) == ("token", None)
+    assert isinstance(closing, Closing)
+    assert isinstance(ends.lost.get_nowait(), ClosedDevice)
+    assert ends.lost.empty()
+    assert ends.links[0][0].closed
+
+
+def test_a_frame_of_an_older_link_is_not_counted() -> None:
+    ends = Ends(welcome(), welcome())
+    connection = ends.open()
+    connection.receiver.start()
+    assert connection.note_received(1)
+    ends.links[0][1].close()
+    for _ in range(2):
+        assert ends.dialled.acquire(timeout=PATIENCE_SECONDS)
+    assert not connection.note_received(1)
+    assert connection.note_received(2)
+    assert connection.received == 2
+    connection.close()
