@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.arguments.numbers import real_number, whole_number
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import ONES, ZEROS, Operator, reshaped, with_rank
+from burn_remote.dispatch.operators import ONES, ZEROS, Operator, counted, reshaped, with_rank
 from burn_remote.functions.arithmetic import divide
 from burn_remote.functions.casting import NOT
 from burn_remote.functions.gathering import scatter
-from burn_remote.functions.logic import less
+from burn_remote.functions.logic import less, logical_or
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import I64
@@ -128,8 +128,23 @@ def scaled_dot_product_attention(
         mask = NOT.unary(with_rank(attn_mask, 4))
     elif attn_mask is not None:
         bias = with_rank(attn_mask, 4)
+    if is_causal and query.shape[2:3] != key.shape[2:3]:
+        # Burn's causal mask shows the last key to the last query; PyTorch's, the first to the first.
+        hidden = _later_keys(query, key)
+        mask = hidden if mask is None else logical_or(mask, hidden)
+        is_causal = False
     options = (_optional(scale), _optional(softcap), is_causal)
     return ATTENTION.apply((query, key, value, mask, bias), (options,))
+
+
+def _later_keys(query: Tensor, key: Tensor) -> Tensor:
+    """Return a mask ``[1, 1, queries, keys]`` that is true for keys after a query's position."""
+    queries, keys = (
+        counted(x.__class__, x.handle.client, size)
+        for x, size in ((query, query.shape[2]), (key, key.shape[2]))
+    )
+    positions = reshaped(queries, (1, 1, queries.size, 1))
+    return less(positions, reshaped(keys, (1, 1, 1, keys.size)))
 
 
 def _attend_without_heads(

@@ -63,6 +63,27 @@ def test_attention_matches_its_definition(device: br.Device) -> None:
         attend(query, key, value, dropout_p=0.1)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(4, 7), (7, 4), (1, 5), (5, 1)])
+def test_a_causal_query_attends_to_keys_at_its_position_and_before(
+    device: br.Device, queries: int, keys: int
+) -> None:
+    q = RNG.random((2, 3, queries, 8))
+    k, v = RNG.random((2, 3, keys, 8)), RNG.random((2, 3, keys, 6))
+    query, key, value = (br.tensor(one, device=device) for one in (q, k, v))
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(8)
+    seen = np.tri(queries, keys, dtype=bool)
+    attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    same(attended, softmax(np.where(seen, scores, -np.inf)) @ v, 1e-12)
+    single = F.scaled_dot_product_attention(query[0], key[0], value[0], is_causal=True)
+    same(single, softmax(np.where(seen, scores[0], -np.inf)) @ v[0], 1e-12)
+    allowed = RNG.random((queries, keys)) < 0.7
+    allowed[:, 0] = True
+    both = F.scaled_dot_product_attention(
+        query, key, value, br.tensor(allowed, device=device), is_causal=True
+    )
+    same(both, softmax(np.where(seen & allowed, scores, -np.inf)) @ v, 1e-12)
+
+
 def test_gradients_of_layers_match_their_definitions(device: br.Device) -> None:
     a, w, g = RNG.random((2, 5, 3)), RNG.random((3, 4)), RNG.random((2, 5, 4))
     x, weight, grad = (br.tensor(one, device=device) for one in (a, w, g))
