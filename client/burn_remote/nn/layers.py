@@ -129,7 +129,7 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         bias = with_rank(attn_mask, 4)
     if is_causal and query.shape[2:3] != key.shape[2:3]:
-        # Burn's causal mask shows the last key to the last query; PyTorch's, the first to the first.
+        # Burn aligns the last query with the last key, PyTorch the first query with the first key.
         hidden = _later_keys(query, key)
         mask = hidden if mask is None else logical_or(mask, hidden)
         is_causal = False

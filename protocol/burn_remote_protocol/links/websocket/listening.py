@@ -7,11 +7,12 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from websockets.asyncio import server as websocket_server
 from websockets.asyncio.server import Server, ServerConnection
-from websockets.datastructures import Headers
+from websockets.datastructures import Headers, MultipleValuesError
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
 
@@ -50,7 +51,10 @@ async def listen(
         await handle(WebSocketLink(connection), _request(connection, connection.request))
 
     def process_request(connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
-        response = None if respond is None else respond(_request(connection, request))
+        try:
+            response = None if respond is None else respond(_request(connection, request))
+        except MultipleValuesError:
+            return connection.respond(HTTPStatus.BAD_REQUEST, "A header occurs more than once.\n")
         if response is None:
             return None
         headers = Headers(response.headers)

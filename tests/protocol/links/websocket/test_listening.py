@@ -110,3 +110,15 @@ async def test_a_connection_that_may_not_stay_is_closed_without_a_response() -> 
             while gate.open["127.0.0.1"]:  # noqa: ASYNC110 - the loop reports the end later
                 await asyncio.sleep(0)
     assert gate.turned == ["too many"]
+
+
+async def test_a_header_that_occurs_twice_is_a_bad_request_and_no_error_of_the_server() -> None:
+    def respond(request: Request) -> Response | None:
+        request.headers.get("Origin", "")
+        return None
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, respond=respond) as listener:
+            request = b"GET / HTTP/1.1\r\nHost: box\r\nOrigin: a\r\nOrigin: b\r\n\r\n"
+            response = await read_http(listener.port, request)
+    assert response.startswith(b"HTTP/1.1 400 ")
