@@ -15,14 +15,16 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
+from burn_remote_protocol.dialects.burn_responses import encode_data_request
 from burn_remote_protocol.dialects.native import (
     VERSIONS,
     chunk_head,
@@ -32,18 +34,20 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dtypes import BOOL, F32, I32
-from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.errors import BurnRemoteError, ClosedDevice
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.websocket import blocking_link
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
+    Closing,
     Define,
     Drop,
     Execute,
     Expose,
     Fetch,
+    FetchRequest,
     Hello,
     Read,
     Reply,
@@ -53,21 +57,27 @@ from burn_remote_protocol.messages import (
     Upload,
     Welcome,
 )
+from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.row import Operation, Signature
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from endurance.processes import TESTS
 from support.kernels import signature
 from support.servers import RunningServer, server
 
 __all__ = ["LOOP_ATTACKS", "Latency", "attacked"]
 
+T = TypeVar("T")
+
 WAIT_SECONDS: Final = 60.0
 LIMITS: Final = (
     "--max-operation-seconds", "1",
-    "--max-session-bytes", "256MiB", "--fetch-timeout-seconds", "2",
+    "--max-session-bytes", "1GiB", "--fetch-timeout-seconds", "2",
     "--max-connections", "10000", "--max-connections-per-address", "10000",
 )  # fmt: skip
 SPEC: Final = TensorSpec((1,), F32)
+USE: Final = TensorUse(SPEC, TensorStatus.READ_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +156,18 @@ class Client:
         self.send(*[tensors] * times)
 
 
+# 4,000 lists of one element, as MessagePack.
+_LISTS: Final = b"\xdd" + (4000).to_bytes(4, "big") + b"\x91\xc0" * 4000
+
+
+def _from_threads(items: Iterable[T], call: Callable[[T], object]) -> None:
+    """Call ``call(item)`` for all items at once."""
+    chosen = [*items]
+    with ThreadPoolExecutor(len(chosen)) as threads:
+        for _ in threads.map(call, chosen):
+            pass
+
+
 Attack = Callable[[Client], Iterator[None]]
 
 
@@ -217,9 +239,8 @@ def _drop(client: Client) -> Iterator[None]:
 def _frames(client: Client) -> Iterator[None]:
     """64 frames of 0.5 MiB, lists of one element"""
     yield
-    task = b"\xdd" + (4000).to_bytes(4, "big") + b"\x91\xc0" * 4000
     for _ in range(64):
-        client.link.send(encode_batch(0, [encode_task(Drop(())), *[task] * 60]))
+        client.link.send(encode_batch(0, [encode_task(Drop(())), *[_LISTS] * 60]))
 
 
 def _defines(client: Client) -> Iterator[None]:
@@ -350,13 +371,162 @@ def _metrics(client: Client) -> Iterator[None]:
         other.link.close()
 
 
+def _many_large_frames(client: Client) -> Iterator[None]:
+    """32 frames of 0.5 MiB, lists of one element, from each of 8 sessions"""
+    others = [Client(client.address) for _ in range(8)]
+    yield
+    frame = encode_batch(0, [encode_task(Drop(())), *[_LISTS] * 60])
+
+    def send(other: Client) -> None:
+        for _ in range(32):
+            other.link.send(frame)
+
+    _from_threads(others, send)
+    for other in others:
+        other.sync()
+        other.link.close()
+
+
+def _large_shapes(client: Client) -> Iterator[None]:
+    """100 frames of reads with shapes of 4,000 large dimensions"""
+    yield
+    shape = b"\xdc" + (4000).to_bytes(2, "big") + (b"\xcf" + b"\x7f" * 8) * 4000
+    read = encode_task(Read(1, 1, SPEC))
+    assert read.count(b"\x91\x01") == 1  # the list of the shape
+    task = read.replace(b"\x91\x01", shape)
+    for _ in range(100):
+        client.send(encoded=(task,) * 14)
+
+
+def _nested(client: Client) -> Iterator[None]:
+    """64 frames of 0.5 MiB, lists nested 1,000 deep"""
+    yield
+    task = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    for _ in range(64):
+        client.send(encoded=(task,) * 500)
+
+
+def _strings(client: Client) -> Iterator[None]:
+    """64 frames of 0.5 MiB, invocations of strings of 200 KB"""
+    yield
+    text = "\N{SNOWMAN}" * 60_000
+    for _ in range(64):
+        client.send(encoded=(msgpack.packb([0, text, text]),))
+
+
+def _custom(client: Client) -> Iterator[None]:
+    """40,000 definitions of different custom operations"""
+    yield
+    for first in range(0, 40_000, 1000):
+        made = [
+            encode_task(Define(n % 4096, sign(CUSTOM, f"operation {n}", (USE,), (USE,))))
+            for n in range(first, first + 1000)
+        ]
+        client.send(encoded=tuple(made))
+
+
+def _sessions(client: Client) -> Iterator[None]:
+    """1,000 sessions, opened and closed by 8 threads"""
+    yield
+
+    def open_and_close(_: object) -> None:
+        for _ in range(125):
+            other = Client(client.address)
+            other.link.send(encode_frame(Closing(ClosedDevice("closed"))))
+            other.link.close()
+
+    _from_threads(range(8), open_and_close)
+
+
+def _peer_requests(client: Client) -> Iterator[None]:
+    """40,000 fetches by a stranger at the port for peers"""
+    yield
+    link = blocking_link.connect(parse_address(client.address + "/transfer"))
+    link.send(encode_frame(Hello(VERSIONS)))
+    assert link.receive(WAIT_SECONDS) is not None
+    with contextlib.suppress(BurnRemoteError):
+        for first in range(0, 40_000, 1000):
+            requests = range(first, first + 1000)
+            link.send_together(
+                [encode_frame(FetchRequest(n, secrets.token_bytes(32))) for n in requests]
+            )
+    link.close()
+
+
+def _peer_handshakes(client: Client) -> Iterator[None]:
+    """2,000 handshakes at the port for peers, by 8 threads"""
+    yield
+
+    def shake(_: object) -> None:
+        for _ in range(250):
+            link = blocking_link.connect(parse_address(client.address + "/transfer"))
+            link.send(encode_frame(Hello(VERSIONS)))
+            link.receive(WAIT_SECONDS)
+            link.close()
+
+    _from_threads(range(8), shake)
+
+
+def _burn_requests(client: Client) -> Iterator[None]:
+    """100,000 requests by a stranger at the port for peers, in Burn's dialect"""
+    yield
+    link = blocking_link.connect(parse_address(client.address + "/data"))
+    with contextlib.suppress(BurnRemoteError):
+        for _ in range(100):
+            link.send_together(
+                [encode_data_request(secrets.randbits(63) | 2**62) for _ in range(1000)]
+            )
+    link.close()
+
+
+def _burn_reads(client: Client) -> Iterator[None]:
+    """60,000 reads of unknown tensors in Burn's dialect"""
+    links = _burn_session(client.address)
+    yield
+    for first in range(1000, 61_000, 1000):
+        links[0].send_together(
+            [encode_tasks([Read(n, n, SPEC)], n) for n in range(first, first + 1000)]
+        )
+        for _ in range(1000):
+            assert links[1].receive(WAIT_SECONDS) is not None
+    _burn_sync(links)
+
+
+def _burn_nested(client: Client) -> Iterator[None]:
+    """64 messages of 0.5 MiB, lists nested 1,000 deep, in Burn's dialect"""
+    links = _burn_session(client.address)
+    yield
+    frame = b"\xdc" + (500).to_bytes(2, "big") + (b"\x91" * 1000 + b"\xc0") * 500
+    links[0].send_together([frame] * 64)
+    _burn_sync(links)
+
+
+def _many_burn_operations(client: Client) -> Iterator[None]:
+    """4,000 different operations of each of 8 sessions of Burn's dialect"""
+    others = [_burn_session(client.address, 100 + n) for n in range(8)]
+    frames = [
+        [
+            encode_tasks([Execute(Operation(signature("Base.Zeros", out=made), (5,)))], n)
+            for n in range(1, 4001)
+            for made in [TensorSpec((number + 2, n), F32)]
+        ]
+        for number in range(8)
+    ]
+    yield
+
+    def send(number: int) -> None:
+        others[number][0].send_together(frames[number])
+        _burn_sync(others[number])
+
+    _from_threads(range(8), send)
+
+
 def _burn_lists(client: Client) -> Iterator[None]:
     """64 messages of 0.5 MiB and one of 30 MiB, lists of one element, in Burn's dialect"""
     links = _burn_session(client.address)
     yield
-    lists = b"\xdd" + (4000).to_bytes(4, "big") + b"\x91\xc0" * 4000
-    links[0].send_together([b"\xdc" + (60).to_bytes(2, "big") + lists * 60] * 64)
-    links[0].send(b"\xdc" + (4000).to_bytes(2, "big") + lists * 4000)
+    links[0].send_together([b"\xdc" + (60).to_bytes(2, "big") + _LISTS * 60] * 64)
+    links[0].send(b"\xdc" + (4000).to_bytes(2, "big") + _LISTS * 4000)
     _burn_sync(links)
 
 
@@ -385,11 +555,11 @@ def _burn_upload(client: Client) -> Iterator[None]:
     _burn_sync(links)
 
 
-def _burn_session(address: str) -> tuple[BlockingLink, BlockingLink]:
+def _burn_session(address: str, identifier: int = 7) -> tuple[BlockingLink, BlockingLink]:
     target = [parse_address(address + route) for route in ("/request", "/response")]
     requests, responses = map(blocking_link.connect, target)
     for each in (requests, responses):
-        each.send(encode_init(7))
+        each.send(encode_init(identifier))
     return requests, responses
 
 
@@ -409,7 +579,9 @@ def _nothing(client: Client) -> Iterator[None]:
 LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _nothing, _ctc, _transposed, _adaptive, _bicubic, _close, _drop, _frames, _defines, _fetches,
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
-    _metrics, _burn_lists, _burn_operations, _burn_upload,
+    _metrics, _many_large_frames, _large_shapes, _nested, _strings, _custom, _sessions,
+    _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
+    _burn_reads, _burn_nested, _many_burn_operations,
 )  # fmt: skip
 
 

@@ -81,6 +81,7 @@ __all__ = [
     "encode_batch",
     "encode_frame",
     "encode_task",
+    "is_chunk",
 ]
 
 VERSION: Final = 1
@@ -152,6 +153,11 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
     if checked is None:
         return _CHUNK_HEAD.pack(CHUNK, 0, 0, 0, payload, offset)
     return _CHUNK_HEAD.pack(CHUNK, _HAS_CHECKSUM, 0, _checksum(checked), payload, offset)
+
+
+def is_chunk(frame: bytes | memoryview) -> bool:
+    """Whether a frame that is not empty is a chunk, if it is valid."""
+    return frame[0] == CHUNK
 
 
 def decode_frame(frame: bytes | memoryview) -> Any:

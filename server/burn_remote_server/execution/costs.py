@@ -14,6 +14,7 @@ from burn_remote_protocol.dialects.native import (
     SLOW_TASKS,
     Batch,
 )
+from burn_remote_protocol.tensors import MAX_RANK
 from burn_remote_server.execution.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.execution.plans import Plan
 
@@ -74,6 +75,9 @@ _DEFINITIONS: Final[dict[int, Callable[[Any], int]]] = {
 
 def _elements(shape: object) -> int:
     """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
-    if type(shape) is not tuple or not _INTEGER.issuperset(map(type, shape)):
+    # The product of thousands of large integers takes milliseconds.
+    if type(shape) is not tuple or len(shape) > MAX_RANK:
+        raise TypeError(f"a shape must be a list of at most {MAX_RANK} integers")
+    if not _INTEGER.issuperset(map(type, shape)):
         raise TypeError("a shape must be a list of integers")
     return math.prod(shape)

@@ -22,6 +22,7 @@ from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.exposed import (
     Exposed,
@@ -189,6 +190,7 @@ class Host:
         self.transfers: Final = Transfers()
         self.outgoing_transfers: Final[set[OutgoingTransfers]] = set()
         self.downloads: Final = DownloadScheduler(tasks)
+        self.decoding: Final = DecodingTurns()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.tls: Final = ServerTls(settings)

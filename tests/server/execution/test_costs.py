@@ -121,6 +121,10 @@ def test_a_read_with_an_invalid_shape_has_no_estimate(driven: Driven) -> None:
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((2**62, "a"), "F32")),))) is None
 
 
+def test_a_read_with_thousands_of_dimensions_is_not_estimated(driven: Driven) -> None:
+    assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((1,) * 33, "F32")),))) is None
+
+
 def test_closing_costs_by_the_tensors_that_are_freed(driven: Driven) -> None:
     before = driven.engine.estimate_close()
     driven.engine.run(batch(Define(7, ones(1)), *[[7, tensor] for tensor in range(100)]))

@@ -7,8 +7,8 @@ socket stays open. The client must not be pinged, so no pings are sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
 from burn_remote_protocol.dialects.burn_responses import decode_data_request, encode_data
@@ -25,6 +25,7 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.dialects.burn.sessions import DIALECT, BurnSession, BurnSessions
 from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.exposed import Key, burn_domain, transfer_key
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
@@ -38,9 +39,11 @@ logger = get_logger(__name__)
 # Most frames in one batch for the worker. Passing a batch to the worker takes about 40 µs; replies
 # to its first frames wait for the whole batch.
 MAX_BATCH_FRAMES: Final = 256
-# A batch of this many bytes gets no further frames: all are decoded in one iteration of the event
-# loop, and a frame of 512 KiB may take 20 ms.
-FULL_BATCH_BYTES: Final = 64 * 1024
+# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
+# loop, and so many bytes take up to 2 ms.
+FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
+# Nor does a batch with this many frames that were not recognized, which take up to 2 ms as well.
+MAX_UNKNOWN_FRAMES: Final = 16
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
 # Larger messages are sent in fragments of this size. asyncio copies what the socket does not accept
@@ -153,26 +156,23 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
-    counters = session.session.counters
-    expected = OperationPredictor()
+    predictor = OperationPredictor()
+    waiting: bytes | None = None
+    is_long = False
     while True:
-        frames = [await link.receive()]
-        size = len(frames[0])
-        while (
-            size < FULL_BATCH_BYTES
-            and len(frames) < MAX_BATCH_FRAMES
-            and (more := link.receive_nowait()) is not None
-        ):
-            frames.append(more)
-            size += len(more)
-        counters.client_received_bytes += size
-        tasks = [*session.dtypes.applied(_decoded(frames, expected))]
-        if any(type(task) is Close for task in tasks):
-            session.submit([task for task in tasks if type(task) is not Close], size)
+        frame = await link.receive() if waiting is None else waiting
+        if is_long or len(frame) > LARGE_FRAME_BYTES:
+            async with device.host.decoding.turn():
+                batch = _decoded_batch(frame, link, predictor)
+                is_last = _submit(batch, session)
+        else:
+            batch = _decoded_batch(frame, link, predictor)
+            is_last = _submit(batch, session)
+        if is_last:
             await _finish(session)
             return
-        counters.batches += 1
-        session.submit(tasks, size)
+        waiting, is_long = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
+        del frame, batch  # do not keep them alive during the waits below
         while (
             session.session.is_behind(queue_length, queue_bytes)
             or len(session.outbox.frames) >= MAX_WAITING_REPLIES
@@ -185,14 +185,55 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             await asyncio.sleep(0)
 
 
-def _decoded(frames: Sequence[bytes], expected: OperationPredictor) -> Iterator[Any]:
-    recognize = expected.recognize
-    for frame in frames:
-        try:
-            yield from decode_tasks(frame, recognize)
-        except ProtocolViolation as error:
-            # The traceback would keep decoded parts of the frame alive, up to 15 MiB.
-            yield Unreadable(error.with_traceback(None))
+class _Batch(NamedTuple):
+    """Tasks, the bytes in which they arrived, and a large frame that waits for the next batch.
+
+    ``unknown`` is the number of frames that took long to decode.
+    """
+
+    tasks: list[Any]
+    size: int
+    waiting: bytes | None
+    unknown: int
+
+
+def _decoded_batch(frame: bytes, link: AsyncLink, predictor: OperationPredictor) -> _Batch:
+    """Decode a frame and those that have arrived after it, within a bounded time."""
+    seen = predictor.unknown
+    tasks = [*_decoded(frame, predictor)]
+    size, count = len(frame), 1
+    while (
+        size < FULL_BATCH_BYTES
+        and count < MAX_BATCH_FRAMES
+        and predictor.unknown - seen < MAX_UNKNOWN_FRAMES
+        and (more := link.receive_nowait()) is not None
+    ):
+        if len(more) > LARGE_FRAME_BYTES:
+            return _Batch(tasks, size, more, predictor.unknown - seen)
+        tasks += _decoded(more, predictor)
+        size += len(more)
+        count += 1
+    return _Batch(tasks, size, None, predictor.unknown - seen)
+
+
+def _decoded(frame: bytes, predictor: OperationPredictor) -> Sequence[Any]:
+    try:
+        return decode_tasks(frame, predictor.recognize)
+    except ProtocolViolation as error:
+        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+        return (Unreadable(error.with_traceback(None)),)
+
+
+def _submit(batch: _Batch, session: BurnSession) -> bool:
+    """Execute or queue a batch; return whether it is the last one."""
+    session.session.counters.client_received_bytes += batch.size
+    session.session.counters.batches += 1
+    tasks = [*session.dtypes.applied(batch.tasks)]
+    is_last = any(type(task) is Close for task in tasks)
+    if is_last:
+        tasks = [task for task in tasks if type(task) is not Close]
+    session.submit(tasks, batch.size)
+    return is_last
 
 
 async def _drain(session: BurnSession, host: Host) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from typing import Final
 
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
@@ -15,6 +17,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
+from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
@@ -31,6 +34,12 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]
+
+# Fetches of one connection that run or wait for their tensors, each a task of 4 KiB: those of 256
+# sessions. Beyond them, the connection is not read.
+MAX_PEER_FETCHES: Final = 16_384
+# Requests handled in one iteration of the event loop, each about 50 µs.
+REQUESTS_AT_ONCE: Final = 16
 
 
 async def serve_peer(link: AsyncLink, host: Host) -> None:
@@ -72,20 +81,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
             tasks.create_task(_close_when_draining(host, sending))
-            while True:
-                message = decode_frame(await link.receive())
-                if not isinstance(message, FetchRequest):
-                    raise ProtocolViolation(f"a peer must not send {name_of(message)}")
-                if signer is not None and not signer.accepts(
-                    message.tag, message.request, message.transfer, message.offset
-                ):
-                    raise ProtocolViolation("a fetch has an invalid signature")
-                if sending.arrived(message):
-                    outbox.abandon(message.request)
-                    continue
-                tasks.create_task(_serve_fetch(message, host, sending, outbox, writer))
-                while len(outbox) >= MAX_WAITING_REPLIES:
-                    await writer.progress()
+            await _receive_requests(link, host, tasks, signer, sending, outbox, writer)
     except* ConnectionLost:
         pass
     except* BurnRemoteError as group:
@@ -94,6 +90,37 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
     finally:
         host.outgoing_transfers.discard(sending)
         sending.expose_again()
+
+
+async def _receive_requests(
+    link: AsyncLink,
+    host: Host,
+    tasks: asyncio.TaskGroup,
+    signer: FetchSigner | None,
+    sending: OutgoingTransfers,
+    outbox: NativeOutbox,
+    writer: FrameWriter,
+) -> None:
+    """Start a task for each fetch. Raises ``ConnectionLost`` and ``ProtocolViolation``."""
+    allowed = asyncio.Semaphore(MAX_PEER_FETCHES)
+    for received in itertools.count(1):
+        message = decode_frame(await link.receive())
+        if received % REQUESTS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
+        if not isinstance(message, FetchRequest):
+            raise ProtocolViolation(f"a peer must not send {name_of(message)}")
+        if signer is not None and not signer.accepts(
+            message.tag, message.request, message.transfer, message.offset
+        ):
+            raise ProtocolViolation("a fetch has an invalid signature")
+        if sending.arrived(message):
+            outbox.abandon(message.request)
+            continue
+        await allowed.acquire()
+        task = tasks.create_task(_serve_fetch(message, host, sending, outbox, writer))
+        task.add_done_callback(lambda _: allowed.release())
+        while len(outbox) >= MAX_WAITING_REPLIES:
+            await writer.progress()
 
 
 async def _close_when_draining(host: Host, sending: OutgoingTransfers) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from burn_remote_protocol.dialects.native import (
     SESSION_LIMITS,
     Batch,
     decode_frame,
     encode_frame,
+    is_chunk,
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -40,6 +41,7 @@ from burn_remote_server.dialects.native.handshake import (
     refuse,
     send_closing,
 )
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.execution.slots import InFlight
@@ -166,6 +168,10 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     return attachment
 
 
+# What became of a frame: taken, the last one, or not for this connection.
+_Taken = Literal[True] | Closing | None
+
+
 class _Connection:
     """A link and the session that it serves until a later link takes over."""
 
@@ -228,21 +234,22 @@ class _Connection:
         is_first = True
         while True:
             frame = await self._link.receive()
-            # A later link may have taken the session over while this task was about to run.
-            if not attachment.serves(self._number):
+            if len(frame) > LARGE_FRAME_BYTES and not is_chunk(frame):
+                async with self._host.decoding.turn():
+                    taken = self._take(frame)
+            else:
+                taken = self._take(frame)
+            del frame  # do not keep it alive during the waits below
+            if taken is None:
                 return
-            session.counters.client_received_bytes += len(frame)
-            message = decode_frame(frame)
-            if isinstance(message, Closing):
+            if isinstance(taken, Closing):
                 attachment.leave()
                 if not is_first:
                     await self._finish()
                 # As the first frame it asks to skip the queued work. A client sends it over a new
                 # link, because this server stops reading the old one while much work is queued.
-                raise message.error
+                raise taken.error
             is_first = False
-            self._take(message, len(frame))
-            del frame, message  # free their memory before the waits below
             if attachment.owes_acknowledgement:
                 writer.acknowledge(attachment.acknowledgement())
             while (
@@ -255,22 +262,34 @@ class _Connection:
                 session.spent = 0
                 await asyncio.sleep(0)
 
-    def _take(self, message: object, size: int) -> None:
+    def _take(self, frame: bytes | memoryview) -> _Taken:
+        """Decode a frame and execute or queue its work.
+
+        Returns ``Closing`` for the last frame, and ``None`` if another link serves the session.
+        """
         attachment, number = self._attachment, self._number
+        # A later link may have taken the session over while this task was about to run.
+        if not attachment.serves(number):
+            return None
         session = attachment.session
+        session.counters.client_received_bytes += len(frame)
+        message = decode_frame(frame)
         if isinstance(message, Batch):
             session.counters.batches += 1
             attachment.note_frame(number)
             attachment.note_acknowledged(message.received)
-            session.submit_batch(message, size)
+            session.submit_batch(message, len(frame))
         elif isinstance(message, Chunk):
             attachment.note_frame(number)
             session.submit_chunk(message)
         elif isinstance(message, Acknowledged):
             session.spent += FRAME_COST
             attachment.note_acknowledged(message.received)
+        elif isinstance(message, Closing):
+            return message
         else:
             raise ProtocolViolation(f"a client in a session must not send {name_of(message)}")
+        return True
 
     async def _finish(self) -> None:
         """Finish the work queued before ``Closing``: other sessions may wait for its transfers."""

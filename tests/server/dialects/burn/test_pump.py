@@ -290,17 +290,46 @@ async def test_garbage_gets_a_response_and_closes_no_socket(
     await asyncio.gather(*serving)
 
 
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of tasks of each batch."""
+    counts: list[int] = []
+    decode = burn_pump._decoded_batch
+
+    def counting(*arguments: Any) -> Any:
+        batch = decode(*arguments)
+        counts.append(len(batch.tasks))
+        return batch
+
+    monkeypatch.setattr(burn_pump, "_decoded_batch", counting)
+    return counts
+
+
+async def test_different_operations_are_decoded_a_few_at_a_time_and_others_run_between(
+    host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = batches(monkeypatch)
+    made = [signature("Base.Zeros", out=TensorSpec((3, size), F32)) for size in range(1, 101)]
+    operations = [encode_tasks([Execute(Operation(each, (5,)))], 1) for each in made]
+    known = [encode_tasks([Execute(Operation(made[0], (5,)))], 1)] * 100
+    request = scripted([INIT, *operations, *known, encode_tasks([Sync(9)], 9)])
+    response = scripted([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    await response.wait_sent(1)
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+    assert sum(decoded) == 201
+    assert decoded[:6] == [burn_pump.MAX_UNKNOWN_FRAMES] * 6
+    assert max(decoded) >= 100  # a repeated operation is recognized
+
+
 async def test_frames_that_are_decoded_in_one_turn_are_bounded_by_their_bytes(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded: list[int] = []
-    decode = burn_pump._decoded
-
-    def counting(frames: Any, expected: Any) -> Any:
-        decoded.append(len(frames))
-        return decode(frames, expected)
-
-    monkeypatch.setattr(burn_pump, "_decoded", counting)
+    decoded = batches(monkeypatch)
     spec = TensorSpec((burn_pump.FULL_BATCH_BYTES // 8,), F32)
     data = TensorData(bytes(spec.nbytes), spec.shape, spec.dtype)
     uploads = [encode_tasks([Upload(number, data)], number) for number in range(9)]

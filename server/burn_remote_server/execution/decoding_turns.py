@@ -1,0 +1,39 @@
+"""Turns for decoding on the event loop that takes longer than usual."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+__all__ = ["LARGE_FRAME_BYTES", "DecodingTurns"]
+
+# Decoding a frame of this size takes 2 ms at worst; one of 512 KiB, the largest, takes 17 ms.
+LARGE_FRAME_BYTES: Final = 64 * 1024
+
+# Shorter turns end without a pause: the event loop's clock has a resolution of a millisecond.
+SHORT_SECONDS: Final = 0.0005
+
+
+class DecodingTurns:
+    """Turns of all sessions of a process for long decoding on the event loop, one at a time.
+
+    After each turn, the event loop serves everyone else for as long as the turn took. Without this
+    pause, a client whose request takes five iterations of the loop would wait for five long frames,
+    or for as many of every session that sends them.
+    """
+
+    def __init__(self) -> None:
+        self._turn: Final = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and pause after it."""
+        async with self._turn:
+            began = time.perf_counter()
+            yield
+            taken = time.perf_counter() - began
+            if taken > SHORT_SECONDS:
+                await asyncio.sleep(taken)
