@@ -97,10 +97,11 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """
     quotient = DIV.apply(x1, x2)
     if quotient.dtype in LOW_PRECISION:
-        wide = _floor_divide_floats(*[astype(x, F32) if is_tensor(x) else x for x in (x1, x2)])
+        wide1, wide2 = [astype(x, F32) if is_tensor(x) else x for x in (x1, x2)]
+        wide = _floor_divide_floats(wide1, wide2, DIV.apply(wide1, wide2))
         return astype(wide, quotient.dtype)
     if quotient.dtype.is_floating:
-        return _floor_divide_floats(x1, x2)
+        return _floor_divide_floats(x1, x2, quotient)
     if quotient.dtype.category is Category.UINT:
         return quotient
     # Burn rounds integer quotients towards zero, but its remainders have the divisor's sign. Where
@@ -110,7 +111,7 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
 
 
-def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number, plain: Tensor) -> Tensor:
     # The algorithm of NumPy's npy_divmod: subtract the remainder before the division, because the
     # plain quotient may be rounded up to an integer. For signed zeros and division by zero, use the
     # plain quotient.
@@ -123,11 +124,11 @@ def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     below = negative(ADD.apply(size, astype(not_equal(rest, 0), rest.dtype)))
     if is_tensor(x2):
         quotient = _nearest(where(not_equal(less(x1, 0), less(x2, 0)), below, size))
-        return where(logical_or(equal(x1, 0), equal(x2, 0)), DIV.apply(x1, x2), quotient)
+        return where(logical_or(equal(x1, 0), equal(x2, 0)), plain, quotient)
     if x2 == 0:
-        return DIV.apply(x1, x2)
+        return plain
     quotient = _nearest(where(less(x1, 0) if x2 > 0 else greater(x1, 0), below, size))
-    return where(equal(x1, 0), DIV.apply(x1, x2), quotient)
+    return where(equal(x1, 0), plain, quotient)
 
 
 def _nearest(x: Tensor) -> Tensor:
