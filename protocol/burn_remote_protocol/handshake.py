@@ -8,7 +8,14 @@ from typing import Final
 from burn_remote_protocol.errors import ProtocolViolation, VersionMismatch
 from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 
-__all__ = ["CHECKSUM", "CHECKSUM_SETTING", "MEMORY_SETTING", "accepted", "agreed_version"]
+__all__ = [
+    "CHECKSUM",
+    "CHECKSUM_SETTING",
+    "MEMORY_SETTING",
+    "WAITING_SETTING",
+    "accepted",
+    "agreed_version",
+]
 
 # Setting in ``Hello``: a server that fetches requests checksums in the chunks.
 CHECKSUM_SETTING: Final = "chunk_checksum"
@@ -16,6 +23,9 @@ CHECKSUM: Final = "xxh3"
 
 # Setting in ``Hello``: the identity of the host on which the fetching server can open lent memory.
 MEMORY_SETTING: Final = "memory_handles"
+
+# Setting in ``Hello``: the fetching server understands ``Waiting``.
+WAITING_SETTING: Final = "waiting"
 
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:

@@ -39,6 +39,7 @@ __all__ = [
     "Sync",
     "Task",
     "Upload",
+    "Waiting",
     "Welcome",
 ]
 
@@ -323,3 +324,10 @@ class Lent:
 
     request: int
     handle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Tell the target of a fetch that the source still executes the work before the tensor."""
+
+    request: int

@@ -70,6 +70,7 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
     Upload,
+    Waiting,
     Welcome,
 )
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
@@ -255,6 +256,7 @@ def _frames() -> Iterator[bytes]:
         PeerChallenge(1, bytes(32)),
         PeerProof(bytes(32), "ws://a:1", bytes(32)),
         PeerConfirmation(bytes(32)),
+        Waiting(1),
         Closing(refusal),
     ):
         yield encode_frame(message)

@@ -148,6 +148,35 @@ def test_moving_a_failed_tensor_delivers_its_failure(remote_pair: Pair) -> None:
         a.sync()  # nobody has read it there
 
 
+@pytest.mark.parametrize("is_within_a_server", [False, True])
+def test_a_fetch_waits_while_its_source_still_computes(is_within_a_server: bool) -> None:
+    flags = ("--fetch-timeout-seconds", "0.1", "--device-count", "2")
+    with server(*flags) as first, server(*flags) as second:
+        target = f"{first.address}/1" if is_within_a_server else second.address
+        with br.RemoteDevice(first.address) as a, br.RemoteDevice(target) as b:
+            x = br.ones((1000, 1000), device=a)
+            for _ in range(40):  # many times the timeout
+                x = x @ x * 1e-3
+            assert x.to(b).shape == (1000, 1000)
+            assert np.isfinite(x.to(b).numpy()).all()
+
+
+def test_a_fetch_of_what_nobody_exposes_fails_although_others_work() -> None:
+    with (
+        server("--fetch-timeout-seconds", "0.1") as running,
+        br.RemoteDevice(running.address) as a,
+        br.RemoteDevice(running.address, dialect="burn-0.21") as b,
+    ):
+        spec = br.TensorSpec((4,), br.float32)
+        tensors = [
+            br.Tensor(each.client.fetch(id_, a.session.peer_address, spec))
+            for each, id_ in ((a, b"x" * 32), (b, 2**61))
+        ]
+        for tensor in tensors:
+            with pytest.raises(br.OperationFailed):
+                tensor.numpy()
+
+
 def test_a_move_from_a_dead_server_fails_with_its_address() -> None:
     with server() as source, server() as target:
         a, b = br.RemoteDevice(source.address), br.RemoteDevice(target.address)

@@ -34,7 +34,7 @@ def test_every_kind_of_task_is_listed() -> None:
     others = {
         messages.Acknowledged, messages.Chunk, messages.Closing, messages.Failed, FetchRequest,
         Hello, messages.Lent, messages.PeerChallenge, messages.PeerConfirmation,
-        messages.PeerProof, messages.Refused, Reply, Resume, Welcome,
+        messages.PeerProof, messages.Refused, Reply, Resume, messages.Waiting, Welcome,
     }  # fmt: skip
     assert tasks | others == set(MESSAGES)
     assert not tasks & others

@@ -39,6 +39,7 @@ from burn_remote_protocol.messages import (
     Refused,
     Reply,
     Resume,
+    Waiting,
     Welcome,
 )
 from burn_remote_protocol.peer_proofs import NONCE_BYTES, PROOF_BYTES, TAG_BYTES
@@ -49,8 +50,8 @@ __all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KIN
 # The types of frames, given by the first byte.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
-    _LENT, _CHALLENGE, _PROOF, _CONFIRMATION,
-) = range(1, 15)  # fmt: skip
+    _LENT, _CHALLENGE, _PROOF, _CONFIRMATION, _WAITING,
+) = range(1, 16)  # fmt: skip
 
 # Longer than any token that a server accepts.
 MAX_TOKEN_CHARACTERS: Final = 1024
@@ -187,6 +188,7 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     PeerChallenge: (_CHALLENGE, lambda m: [m.version, m.nonce]),
     PeerProof: (_PROOF, lambda m: [m.nonce, m.address, m.proof]),
     PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
+    Waiting: (_WAITING, lambda m: [m.request]),
 }  # fmt: skip
 
 # For each type of frame: the decoder of the message in its body.
@@ -211,4 +213,5 @@ MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
         exactly(PROOF_BYTES, "a proof", proof),
     ),
     _CONFIRMATION: lambda proof: PeerConfirmation(exactly(PROOF_BYTES, "a proof", proof)),
+    _WAITING: lambda request: Waiting(count(request)),
 }

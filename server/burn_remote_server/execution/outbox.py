@@ -23,7 +23,7 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     QuotaExceeded,
 )
-from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply
+from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply, Waiting
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import OverheadAccount
@@ -78,6 +78,7 @@ class NativeOutbox:
         max_waiting_bytes: int = 2**62,
         is_resumable: bool = True,
         has_checksums: bool = False,
+        tells_waiting: bool = False,
     ) -> None:
         """Create an empty queue.
 
@@ -87,6 +88,7 @@ class NativeOutbox:
         self._max_waiting_bytes = max_waiting_bytes
         self._is_resumable = is_resumable
         self._has_checksums = has_checksums
+        self._tells_waiting = tells_waiting
         # Each counter has one writing thread: the engine's, or the connection's.
         self._added_bytes = 0
         self._taken_bytes = 0
@@ -167,6 +169,11 @@ class NativeOutbox:
         """Reply with a tensor's shape and dtype, and the handle of the memory with its bytes."""
         self._append(encode_frame(Reply(request, spec)))
         self._append(encode_frame(Lent(request, handle)))
+
+    def wait(self, request: int) -> None:
+        """Tell the target of a fetch, if it understands, that older work still runs."""
+        if self._tells_waiting:
+            self._append(encode_frame(Waiting(request)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
         """Report a failed operation. Raises ``LimitExceeded`` like ``reply``."""

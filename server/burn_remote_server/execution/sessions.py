@@ -98,6 +98,16 @@ class Session:
         """Number of unfinished worker calls and of unfinished responses of the device."""
         return self._worker.queued + self._awaited - self._arrived
 
+    def has_worked_since(self, moment: float) -> bool:
+        """Whether its queue had work from a moment (``time.monotonic``) on, and it is executing.
+
+        A session that waits for a fetched tensor does not count: sessions that wait for each other
+        would keep each other waiting.
+        """
+        busy_since = self._worker.busy_since
+        is_waiting = self.interpreter.tensors.is_waiting
+        return busy_since is not None and busy_since <= moment and not is_waiting
+
     @property
     def queued_bytes(self) -> int:
         """Bytes held by the worker's unfinished calls."""

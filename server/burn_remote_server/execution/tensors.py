@@ -61,6 +61,9 @@ class TensorTable:
     def __len__(self) -> int:
         return len(self.arrays) + len(self.slots)
 
+    # Whether an operation waits for a tensor that is being fetched.
+    is_waiting = False
+
     def array(self, tensor: int) -> Any:
         """Return a tensor's array, waiting for it if it is being fetched.
 
@@ -80,7 +83,12 @@ class TensorTable:
         if isinstance(slot, OperationFailed):
             # The traceback would grow each time the same exception is raised.
             raise slot.with_traceback(None)
-        array = self._session.adopt(slot.array())
+        self.is_waiting = True
+        try:
+            fetched = slot.array()
+        finally:
+            self.is_waiting = False
+        array = self._session.adopt(fetched)
         self.store(tensor, array)
         return array
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from burn_remote_server.access.quota import Pool
@@ -42,6 +43,7 @@ class Worker:
         # Each counter has one writing thread: the event loop's submits, the worker completes.
         self._submitted = 0
         self._completed = 0
+        self._busy_since = 0.0
         self._submitted_bytes = 0
         self._completed_bytes = 0
 
@@ -49,6 +51,11 @@ class Worker:
     def queued(self) -> int:
         """Number of calls that have not finished."""
         return self._submitted - self._completed
+
+    @property
+    def busy_since(self) -> float | None:
+        """Time (``time.monotonic``) since which calls are queued without a pause."""
+        return self._busy_since if self.queued else None
 
     @property
     def queued_bytes(self) -> int:
@@ -60,6 +67,8 @@ class Worker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
+        if not self.queued:
+            self._busy_since = time.monotonic()
         self._submitted += 1
         self._submitted_bytes += size
         if self._memory is not None and size:

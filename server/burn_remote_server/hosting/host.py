@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -107,6 +110,19 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         slot.fail(error)
     except MemoryError:
         slot.fail(TransferFailed(f"the target has no memory for {exposed.spec}"))
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class _PeerFetch:
+    """A peer's fetch of a tensor that is not exposed yet."""
+
+    exposed: asyncio.Future[Exposed]
+    still_waiting: Callable[[], None]
+    since: float = field(default_factory=time.monotonic)
 
 
 class Device:
@@ -216,7 +232,9 @@ class Host:
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
         seconds = settings.fetch_timeout_seconds
-        self._local_fetches: Final = LocalFetches(self.transfers, seconds, self._not_exposed)
+        self._local_fetches: Final = LocalFetches(
+            self.transfers, seconds, self._not_exposed, self._may_come
+        )
         self._waiting: Final = Deadlines(seconds, self._give_up)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
@@ -248,14 +266,28 @@ class Host:
     def _not_exposed(self) -> TransferFailed:
         return TransferFailed(
             "no tensor was exposed under this transfer id within "
-            f"{self.settings.fetch_timeout_seconds:g} seconds; its source may still be "
-            "computing it (sync the source before the move, or raise fetch_timeout_seconds on the "
+            f"{self.settings.fetch_timeout_seconds:g} seconds; its source may itself "
+            "wait for a tensor (sync it before the move, or raise fetch_timeout_seconds on the "
             "servers), it was fetched before, or it has expired"
         )
 
-    def _give_up(self, future: asyncio.Future[Exposed]) -> None:
-        if not future.done():
-            future.set_exception(self._not_exposed())
+    def _may_come(self, since: float) -> bool:
+        """Whether work older than a fetch, which began at ``since``, may still expose its tensor.
+
+        The expose was sent before the fetch. So it is executed, or queued in a session that has
+        worked without a pause since it arrived, at the latest one timeout after the fetch.
+        """
+        latest = since + self.settings.fetch_timeout_seconds
+        return any(session.has_worked_since(latest) for session in self.sessions)
+
+    def _give_up(self, fetch: _PeerFetch) -> None:
+        if fetch.exposed.done():
+            return
+        if self._may_come(fetch.since):
+            self._waiting.add(fetch)
+            fetch.still_waiting()
+        else:
+            fetch.exposed.set_exception(self._not_exposed())
 
     def reload(self) -> None:
         """Reload tokens and certificates; if they are unusable, log it and keep the old ones."""
@@ -355,8 +387,12 @@ class Host:
         except MemoryError:
             slot.fail(TransferFailed("the target has no memory for the tensor"))
 
-    async def exposed(self, key: tuple[str, bytes | int]) -> Exposed:
+    async def exposed(
+        self, key: tuple[str, bytes | int], still_waiting: Callable[[], None] = _nothing
+    ) -> Exposed:
         """Wait until a tensor is exposed.
+
+        Calls ``still_waiting`` each configured time for which work older than the fetch still runs.
 
         If the caller is cancelled, the tensor remains exposed, so that its peer can fetch it over
         another connection. Raises ``TransferFailed`` after the configured time.
@@ -373,7 +409,8 @@ class Host:
                 future.set_result(exposed)
 
         ticket = self.transfers.fetch(key, arrive)
-        self._waiting.add(future)
+        fetch = _PeerFetch(future, still_waiting)
+        self._waiting.add(fetch)
         try:
             return await future
         except asyncio.CancelledError:
@@ -382,7 +419,7 @@ class Host:
                 self._expose_again(key, future.result())
             raise
         finally:
-            self._waiting.discard(future)
+            self._waiting.discard(fetch)
             self.transfers.forget(key, ticket)
 
     def _expose_again(self, key: tuple[str, bytes | int], exposed: Exposed) -> None:

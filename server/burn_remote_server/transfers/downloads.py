@@ -30,6 +30,11 @@ class Download:
         self.awaits_reply = True
         self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
+        self.signs = 0  # how often the peer has said that it still works on the tensor
+
+    def note_sign(self) -> None:
+        """Note that the peer still works on the tensor."""
+        self.signs += 1
 
     def try_again(self) -> None:
         """Reset the state, to fetch the missing bytes over another connection."""

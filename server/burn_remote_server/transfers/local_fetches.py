@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed
@@ -31,15 +32,24 @@ class _Wait:
     key: Key
     slot: InFlight
     ticket: int | None = None
+    since: float = field(default_factory=time.monotonic)
 
 
 class LocalFetches:
     """The waiting fetches of all sessions of a process. Thread-safe, except for ``end``."""
 
     def __init__(
-        self, transfers: Transfers, seconds: float, failure: Callable[[], TransferFailed]
+        self,
+        transfers: Transfers,
+        seconds: float,
+        failure: Callable[[], TransferFailed],
+        may_come: Callable[[float], bool] = lambda since: False,
     ) -> None:
-        """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``."""
+        """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``.
+
+        A fetch waits on while ``may_come(since)``: work older than it may still expose the tensor.
+        """
+        self._may_come: Final = may_come
         self._transfers: Final = transfers
         self._failure: Final = failure
         self._lock: Final = threading.Lock()
@@ -98,7 +108,13 @@ class LocalFetches:
         self._failures.finish()
 
     def _expire(self, wait: _Wait) -> None:
-        self._fail(wait, self._failure())
+        if not self._may_come(wait.since):
+            self._fail(wait, self._failure())
+            return
+        with self._lock:
+            is_waiting = wait in self._waits.get(wait.owner, ())
+        if is_waiting:
+            self._deadlines.add(wait)
 
     def _leave(self, wait: _Wait) -> None:
         self._forget(wait)

@@ -18,7 +18,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.messages import Chunk, Closing, FetchRequest, Lent, Reply
+from burn_remote_protocol.messages import Chunk, Closing, FetchRequest, Lent, Reply, Waiting
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
@@ -153,6 +153,7 @@ class PeerConnection:
             has_begun=lambda: download.exposed_bytes is not None,
             arrived=lambda: self.link.received_bytes,
             allowed=lambda: share.allowed(self._sample(download)),
+            signs=lambda: download.signs,
         )
         return download.done.result()
 
@@ -177,6 +178,8 @@ class PeerConnection:
                     self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
+                elif isinstance(message, Waiting):
+                    self._hand(message.request, Download.note_sign)
                 elif isinstance(message, Lent) and self._may_borrow:
                     self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
                 elif isinstance(message, Closing):

@@ -14,7 +14,12 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
+from burn_remote_protocol.handshake import (
+    CHECKSUM,
+    CHECKSUM_SETTING,
+    MEMORY_SETTING,
+    WAITING_SETTING,
+)
 from burn_remote_protocol.links.addresses import Address, named_address, parse_address
 from burn_remote_protocol.links.interface import AsyncLink, Memory
 from burn_remote_protocol.links.transports import connect_async
@@ -186,6 +191,7 @@ class Peers:
         hints = {
             CHECKSUM_SETTING: CHECKSUM if needs_checksum else None,
             MEMORY_SETTING: self._borrows_from,
+            WAITING_SETTING: "yes",
         }
         return {name: hint for name, hint in hints.items() if hint is not None}
 

@@ -32,21 +32,28 @@ async def watch_throughput(
     has_begun: Callable[[], bool],
     arrived: Callable[[], int],
     allowed: Callable[[], int],
+    signs: Callable[[], int] = lambda: 0,
 ) -> None:
     """Wait until ``done``, without a time limit while the peer sends fast enough.
 
     ``has_begun`` returns whether the response has begun, ``arrived`` the number of bytes received
-    on the connection, and ``allowed`` the number that it may have received by now.
+    on the connection, and ``allowed`` the number that it may have received by now. ``signs``
+    returns how often the peer has said that it still works on the tensor.
 
-    Raises ``TransferFailed`` if no response begins within the stall time, if the throughput falls
-    below ``MIN_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than allowed: the
-    peer sends only pings or other tensors.
+    Raises ``TransferFailed`` if no response begins and no sign comes within a stall time, if the
+    throughput falls below ``MIN_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than
+    allowed: the peer sends only pings or other tensors.
     """
     within = f"from {peer} within {stall_seconds:g} seconds"
     floor = MIN_BYTES_PER_SECOND * stall_seconds
     first = arrived()
-    await asyncio.wait([done], timeout=stall_seconds)
-    if not done.done() and not has_begun():
+    seen_signs = -1
+    while seen_signs != signs():
+        seen_signs = signs()
+        await asyncio.wait([done], timeout=stall_seconds)
+        if done.done() or has_begun():
+            break
+    else:
         raise TransferFailed(f"nothing arrived {within}")
     while not done.done():
         seen = arrived()

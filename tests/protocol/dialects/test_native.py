@@ -48,6 +48,7 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
     Upload,
+    Waiting,
     Welcome,
 )
 from burn_remote_protocol.operations.encoding import decode_operation
@@ -92,6 +93,7 @@ FRAMES = [
     PeerChallenge(1, b"n" * 32),
     PeerProof(b"n" * 32, "ws://node-b:3000", b"p" * 32),
     PeerConfirmation(b"p" * 32),
+    Waiting(1),
 ]
 
 

@@ -39,6 +39,7 @@ from burn_remote_protocol.messages import (
     Refused,
     Reply,
     Resume,
+    Waiting,
     Welcome,
 )
 from burn_remote_protocol.tensors import TensorSpec
@@ -80,6 +81,7 @@ BYTES: list[tuple[Any, str]] = [
     (PeerChallenge(1, NONCE), f"0c 92 01 {bin8(NONCE)}"),
     (PeerProof(NONCE, "ws://b", PROOF), f"0d 93 {bin8(NONCE)} {fixstr('ws://b')} {bin8(PROOF)}"),
     (PeerConfirmation(PROOF), f"0e 91 {bin8(PROOF)}"),
+    (Waiting(7), "0f 91 07"),
 ]
 
 
@@ -92,7 +94,7 @@ def test_a_message_has_the_bytes_of_the_specification(message: Any, written: str
 
 def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
     kinds = [kind for kind, _ in MESSAGE_TO_WIRE.values()]
-    assert sorted([*kinds, BATCH, CHUNK]) == [*range(1, 15)]
+    assert sorted([*kinds, BATCH, CHUNK]) == [*range(1, 16)]
     assert set(MESSAGE_FROM_WIRE) == set(kinds)
 
 
@@ -141,6 +143,7 @@ MESSAGES = st.one_of(
     st.builds(Acknowledged, ids),
     st.builds(FetchRequest, ids, st.binary(min_size=32, max_size=32), ids),
     st.builds(Lent, ids, st.binary(min_size=1, max_size=256)),
+    st.builds(Waiting, ids),
 )
 
 

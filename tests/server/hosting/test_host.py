@@ -284,7 +284,7 @@ async def test_a_peer_gets_a_tensor_that_was_exposed_before_or_after_it_asked() 
 
 async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
     async with hosting(fetch_timeout_seconds=0.01) as host:
-        with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync the source"):
+        with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync it before"):
             await within_patience(host.exposed(KEY))
         expose(host)
         assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor

@@ -94,7 +94,7 @@ def whole(request: int) -> list[bytes]:
 async def test_a_tensor_arrives_and_checksums_were_asked_for(peers: Peers) -> None:
     source = Source(whole)
     assert await fetched(peers, source) == GOOD
-    assert source.greetings[0].settings == {"chunk_checksum": "xxh3"}
+    assert source.greetings[0].settings == {"chunk_checksum": "xxh3", "waiting": "yes"}
 
 
 async def test_checksums_are_not_requested_if_the_operator_disables_them() -> None:
@@ -102,7 +102,7 @@ async def test_checksums_are_not_requested_if_the_operator_disables_them() -> No
         peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source) == GOOD
-        assert source.greetings[0].settings == {}
+        assert source.greetings[0].settings == {"waiting": "yes"}
         await peers.close()
 
 
@@ -116,7 +116,7 @@ async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source, tls) == GOOD
-        assert source.greetings[0].settings == {}
+        assert source.greetings[0].settings == {"waiting": "yes"}
         await peers.close()
 
 

@@ -109,3 +109,26 @@ def test_a_tensor_of_which_nothing_more_arrives_exceeds_the_limit() -> None:
         arrived += CHUNK  # of another tensor
         allowed = share.allowed(ThroughputSample(arrived, received, 2, 2))
     assert arrived > allowed
+
+
+async def test_a_fetch_waits_while_its_peer_says_that_it_still_works() -> None:
+    signs = iter([0, 0, 1, 2, 3])
+    asked = 0
+
+    def count_signs() -> int:
+        nonlocal asked
+        asked = next(signs, asked)
+        return asked
+
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TransferFailed, match="nothing arrived"):
+        await watch_throughput(
+            done,
+            "a peer",
+            STALL_SECONDS,
+            has_begun=lambda: False,
+            arrived=lambda: 0,
+            allowed=lambda: 0,
+            signs=count_signs,
+        )
+    assert asked == 3

@@ -14,7 +14,12 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.handshake import CHECKSUM, CHECKSUM_SETTING, MEMORY_SETTING
+from burn_remote_protocol.handshake import (
+    CHECKSUM,
+    CHECKSUM_SETTING,
+    MEMORY_SETTING,
+    WAITING_SETTING,
+)
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
 from burn_remote_protocol.peer_proofs import FetchSigner
@@ -61,6 +66,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
     outbox = NativeOutbox(
         _no_fetch,
         is_resumable=False,
+        tells_waiting=hello.settings.get(WAITING_SETTING) == "yes",
         has_checksums=wants_checksums and host.settings.transfer_checksum,
     )
     counters = host.counters
@@ -137,10 +143,14 @@ async def _serve_fetch(
     outbox: NativeOutbox,
     writer: FrameWriter,
 ) -> None:
+    def still_waiting() -> None:
+        outbox.wait(request.request)
+        writer.wake()
+
     try:
         exposed = sending.declined(request)
         if exposed is None:
-            exposed = await host.exposed(("native", request.transfer))
+            exposed = await host.exposed(("native", request.transfer), still_waiting)
             sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure.with_traceback(None)
