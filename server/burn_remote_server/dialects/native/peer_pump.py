@@ -40,9 +40,10 @@ from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]
 
-# Fetches of one connection that run or wait for their tensors, each a task of 4 KiB: those of 256
-# sessions. Beyond them, the connection is not read.
-MAX_PEER_FETCHES: Final = 16_384
+# Fetches of one connection that run or wait for their tensors; a session of the other server sends
+# up to 64 at a time. Beyond them, the connection is not read. Each is a task, and all are cancelled
+# in one iteration of the event loop when the connection ends, about 20 µs each.
+MAX_PEER_FETCHES: Final = 2048
 # Requests handled in one iteration of the event loop, each about 50 µs.
 REQUESTS_AT_ONCE: Final = 16
 
