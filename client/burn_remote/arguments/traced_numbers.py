@@ -13,6 +13,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
+import numpy as np
+
 from burn_remote_protocol.operations.wire_values import Scalar
 
 __all__ = ["NumberProgram", "TracedNumber", "TracedScalar", "scalar_of", "untraced"]
@@ -110,6 +112,14 @@ def _reflected(function: Callable[..., Any]) -> Any:
     return calculate
 
 
+def _divided(self: Any, other: Any) -> Any:
+    return self // other, self % other
+
+
+def _reflected_divided(self: Any, other: Any) -> Any:
+    return other // self, other % self
+
+
 def _guarded(function: Callable[..., Any]) -> Any:
     def decide(self: TracedNumber, *others: Any) -> Any:
         if any(not _is_number(untraced(other)) for other in others):
@@ -120,7 +130,8 @@ def _guarded(function: Callable[..., Any]) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or hasattr(value, "dtype")
+    # Not a tensor or an array: they combine with the number themselves.
+    return isinstance(value, int | float | complex | np.generic)
 
 
 @final
@@ -155,6 +166,19 @@ class TracedNumber:
     __rmod__ = _reflected(operator.mod)
     __pow__ = _arithmetic(operator.pow)
     __rpow__ = _reflected(operator.pow)
+    __and__ = _arithmetic(operator.and_)
+    __rand__ = _reflected(operator.and_)
+    __or__ = _arithmetic(operator.or_)
+    __ror__ = _reflected(operator.or_)
+    __xor__ = _arithmetic(operator.xor)
+    __rxor__ = _reflected(operator.xor)
+    __lshift__ = _arithmetic(operator.lshift)
+    __rlshift__ = _reflected(operator.lshift)
+    __rshift__ = _arithmetic(operator.rshift)
+    __rrshift__ = _reflected(operator.rshift)
+    __divmod__ = _divided
+    __rdivmod__ = _reflected_divided
+    __invert__ = _arithmetic(operator.invert)
     __neg__ = _arithmetic(operator.neg)
     __pos__ = _arithmetic(operator.pos)
     __abs__ = _arithmetic(operator.abs)
@@ -181,9 +205,17 @@ class TracedNumber:
     def __format__(self, form: str) -> str:
         return format(self._definite(), form)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        import numpy as np
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # ``numpy.sqrt(x)``, and operators of NumPy scalars.
+        if (
+            method == "__call__"
+            and not options
+            and all(_is_number(untraced(one)) for one in inputs)
+        ):
+            return self.program.calculated(ufunc, *inputs)
+        return getattr(ufunc, method)(*[_definite(one) for one in inputs], **options)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self._definite(), dtype=dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -193,12 +225,22 @@ class TracedNumber:
     def _definite(self) -> Any:
         return self.program.guarded(_same, self)
 
+    def __copy__(self) -> TracedNumber:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TracedNumber:
+        return self
+
     def __reduce__(self) -> Any:
         raise TypeError("a number of a compiled function cannot be pickled while it is recorded")
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _definite(value: Any) -> Any:
+    return value.program.guarded(_same, value) if type(value) is TracedNumber else value
 
 
 class TracedScalar(Scalar):
@@ -225,8 +267,14 @@ def scalar_of(number: Any) -> Scalar:
     if type(number) is not TracedNumber:
         return Scalar.of(number)
     number.program.guarded(_variant, number)
+    if type(number.value) not in (float, int):  # a NumPy scalar, which has no form on the wire
+        number = number.program.calculated(_sent, number)
     return TracedScalar(number)
 
 
 def _variant(value: Any) -> str:
     return Scalar.of(value).variant
+
+
+def _sent(value: Any) -> Any:
+    return Scalar.of(value).value

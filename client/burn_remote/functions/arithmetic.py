@@ -156,7 +156,7 @@ def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
         return pow(constant(x2, x1), x2)
     if is_tensor(x2):
         return (POWI if x2.dtype.is_integer else POWF).apply(x1, x2)
-    if type(x2) is not int:
+    if x2.__class__ is not int:  # also of a traced number
         return POWF.apply(x1, number_for(x1.dtype, x2))
     if x2 < 0 and x1.dtype.is_integer:
         raise UsageError(

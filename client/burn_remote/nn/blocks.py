@@ -145,7 +145,7 @@ def _counts(
 
 
 def _factor(r: int) -> int:
-    if type(r) is not int or r < 1:
+    if r.__class__ is not int or r < 1:
         raise UsageError(f"the factor must be a positive integer, not {r!r}")
     return r
 

@@ -1,0 +1,92 @@
+"""Numbers of compiled functions have the effect that they have in the functions themselves."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[br.Device]:
+    with br.LocalDevice() as local:
+        yield local
+
+
+FUNCTIONS: dict[str, Callable[[br.Tensor, Any], Any]] = {
+    "left of a tensor": lambda x, n: n * x - (n - x) / (1 + n * n),
+    "compared with a tensor": lambda x, n: n < x,
+    "power": lambda x, n: x**n,
+    "power of a number": lambda x, n: n**x,
+    "integer operators": lambda x, n: x * ((int(n) << 1) | 5 & ~int(n)),
+    "bit operators": lambda x, n: x * (((n | 1) << 2) ^ 3) if isinstance(n, int) else x,
+    "divmod": lambda x, n: x * divmod(n, 2)[1] + divmod(7, n + 20)[0],
+    "complex numbers": lambda x, n: x * (n * 1j).imag + (2j * n).imag,
+    "fractions": lambda x, n: x * float(Fraction(1, 3) * Fraction(n)),
+    "math": lambda x, n: x * math.cos(n) + math.hypot(n, 1),
+    "NumPy scalars": lambda x, n: x * (np.float32(0.1) * n) + n / np.float32(3),
+    "NumPy functions": lambda x, n: x * np.tanh(n) + np.maximum(n, 2).item(),
+    "rounding": lambda x, n: x * round(n, 1) + round(n) + math.floor(n) - math.trunc(n),
+    "comparisons": lambda x, n: x * max(n, 2, -n) if n > 0 or n in (-1, -2) else x - n,
+    "text": lambda x, n: f"{n:.1f} {n} {n!r} %.2f %d" % (n, n),
+    "keys": lambda x, n: {n: x * n}.get(2, -x) * len({n, 2, 3}),
+    "lists": lambda x, n: [x, x * n][int(n) % 2] * sum([n] * (int(n) % 3)),
+    "copies": lambda x, n: x * copy.deepcopy([n, copy.copy(n)])[0],
+    "full": lambda x, n: br.full((2, 2), n, device=x.device),
+    "where": lambda x, n: br.where(x > n, x, n),
+    "clip": lambda x, n: br.clip(x, -abs(n), abs(n)),
+    "results": lambda x, n: [n, n + 1, -n, {"n": n * 2}],
+    "types": lambda x, n: x + (1 if isinstance(n, int) else 2) + isinstance(n, float),
+    "truth": lambda x, n: x * 2 if n else x,
+}
+
+NUMBERS = (2, 3.5, -1, -2, 2.0, 0.5, 0, 0.0, -0.0, 1, 10**15, -1e30,
+           np.float32(0.3), np.float32(3), np.float64(0.3), np.int32(3), np.int8(-7))  # fmt: skip
+
+
+def result(function: Callable[..., Any], *args: Any) -> Any:
+    """Return the bytes and types of a result, or the class and text of an error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # overflows of NumPy's scalars
+            return exact(function(*args))
+    except Exception as error:
+        return type(error), str(error)
+
+
+def exact(value: Any) -> Any:
+    if isinstance(value, br.Tensor):
+        array = value.numpy()
+        return array.dtype, array.shape, array.tobytes()
+    if isinstance(value, list | tuple):
+        return type(value), [exact(one) for one in value]
+    if isinstance(value, dict):
+        return type(value), [(exact(key), exact(one)) for key, one in value.items()]
+    return type(value), repr(value)
+
+
+@pytest.mark.parametrize("dtype", [br.float32, br.float16, br.int32], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_numbers_have_the_effect_of_the_function(
+    device: br.Device, name: str, dtype: Any
+) -> None:
+    function = FUNCTIONS[name]
+    fast = br.compile(function)
+    for place, number in enumerate([*NUMBERS, *NUMBERS[::-1]]):
+        x = device.tensor([place, 1, -3, 7], dtype=dtype)
+        assert result(fast, x, number) == result(function, x, number), number
+
+
+def test_a_number_left_of_a_tensor_takes_the_tensor_of_its_call(device: br.Device) -> None:
+    fast = br.compile(lambda w, gradient, rate: w - rate * gradient)
+    for place in range(3):
+        w, gradient = device.tensor([1.0, place]), device.tensor([3.0 * place, 5.0])
+        np.testing.assert_array_equal(fast(w, gradient, 0.5).numpy(), (w - gradient * 0.5).numpy())
