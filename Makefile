@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test lint types fuzz endurance attack costs bench compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test lint types fuzz endurance attack costs bench bench-graphs compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -59,6 +59,9 @@ costs: $(READY)  ## Compare the estimates of every operation's time and memory w
 
 bench: $(READY)  ## Measure the engine and compare it with a bare socket, NumPy and Burn
 	@$(BIN)/python benchmarks/engine.py
+
+bench-graphs: $(READY)  ## Measure compiled functions against NumPy and against single operations
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/graphs.py
 
 compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=v0.1.0
 	@test -n "$(COMMIT)" || { echo "name the commit: make compare COMMIT=v0.1.0"; exit 2; }
