@@ -25,7 +25,9 @@ def test_a_web_page_may_not_connect_even_to_loopback(guarded: RunningServer) -> 
 
 def test_a_connection_over_the_limit_is_refused_and_the_others_continue() -> None:
     with server("--max-connections-per-address", "2") as running:
-        with br.RemoteDevice(running.address) as first, br.RemoteDevice(running.address + "/0"):
+        # Devices of one address and token share a connection.
+        first, second = (br.RemoteDevice(running.address, token=name) for name in ("one", "two"))
+        with first, second:
             with pytest.raises(br.ConnectionFailed, match="429"):
                 br.RemoteDevice(running.address, token="one-more-session")
             first.sync()
