@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import linecache
 import sys
 from collections.abc import Iterator
@@ -29,8 +30,12 @@ class InterruptAt:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Count lines inside the context; swallow the interrupt."""
+        """Count lines inside the context; swallow the interrupt.
+
+        No garbage is collected meanwhile: finalizers of other tests' objects could run the code.
+        """
         before = sys.gettrace()
+        gc.disable()
         sys.settrace(self._trace)
         try:
             yield
@@ -38,6 +43,7 @@ class InterruptAt:
             pass
         finally:
             sys.settrace(before)
+            gc.enable()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code not in self._codes:

@@ -50,7 +50,12 @@ class TensorHandle:
 
     def __del__(self) -> None:
         # May run in any thread, even inside our own locks: only a lock-free append happens here.
-        self.client.drop_handle(self.id)
+        try:
+            self.client.drop_handle(self.id)
+        except KeyboardInterrupt:
+            # It may have come before the append. Dropping a tensor twice has no effect.
+            self.client.drop_handle(self.id)
+            raise
 
 
 class RunnerClient(Protocol):

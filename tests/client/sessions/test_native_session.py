@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
 import pytest
 
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
 from burn_remote.sessions.native import connection, native_session, response_router, signature_table
@@ -301,6 +304,11 @@ SENDING = codes_of(
     response_router.ResponseRouter,
 )
 
+FINALIZING = frozenset(
+    function.__code__
+    for function in (TensorHandle.__del__, NativeSession.drop, NativeSession._flush_soon)
+)
+
 
 class Program:
     """A user's calls of a session, and the tensors and requests that it knows of."""
@@ -358,6 +366,29 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_tasks(
     assert line > 20
     session.close()
     assert not end.errors
+
+
+def test_ctrl_c_at_any_line_of_a_finalizer_drops_the_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: ignored.append(error.exc_type))
+    end = NativeEnd()
+    session = opened(end)
+    stack = RunnerStack(session)
+    dropped, line, is_over = set(), 0, False
+    while not is_over:
+        (handle,) = stack.register_op(zeros(1), [])
+        dropped.add(handle.id)
+        interrupt = InterruptAt(line, FINALIZING)
+        with interrupt.watching():
+            del handle
+        line, is_over = line + 1, not interrupt.has_come
+        synced(session)
+        assert end.dropped == dropped, interrupt.place
+    assert ignored == [KeyboardInterrupt] * (line - 1)
+    assert line > 3
+    session.close()
 
 
 def check(program: Program, end: NativeEnd, place: str) -> None:
