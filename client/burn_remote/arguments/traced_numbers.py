@@ -62,6 +62,8 @@ class NumberProgram:
     def run(self, values: Sequence[Any]) -> list[Any] | None:
         """Return the registers for the numbers of a call, or ``None`` if the graph is not valid."""
         registers = [*values]
+        if not self._instructions:
+            return registers
         constants = self._constants
         try:
             for function, operands, is_guard, expected in self._instructions:

@@ -8,18 +8,19 @@ import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, final
+from typing import Any, Final, Generic, ParamSpec, TypeVar, final
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.names import name_in
 from burn_remote.graphs.recorder import Argument, Recorder
-from burn_remote.graphs.structures import rebuilt, take_apart
+from burn_remote.graphs.structures import Template, rebuilt, take_apart
 from burn_remote.runner.graphs import Graph
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch, UsageError
+from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["CompiledFunction", "compile"]
 
@@ -29,6 +30,9 @@ R = TypeVar("R")
 # Graphs that one function keeps. A function that needs more is called with ever new shapes, and
 # gains nothing from being compiled.
 MAX_GRAPHS: Final = 64
+
+# Combinations of specs, by their identities, that one function remembers.
+MAX_IDENTITIES: Final = 256
 
 _ARGUMENT, _OUTPUT, _NUMBER = range(3)
 
@@ -41,28 +45,40 @@ class _Leaf:
     place: int
 
 
-class _Recorded(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class _Recorded:
     """A graph, what a call passes to it, and how its outputs become the function's result."""
 
     graph: Graph
-    used: tuple[int, ...]  # positions of the tensor arguments that are inputs of the graph
+    used: tuple[int, ...] | None  # tensor arguments that are inputs; ``None`` for all, in order
     constants: tuple[TensorHandle, ...]
     numbers: NumberProgram
     registers: tuple[int, ...]  # of the number program, for the graph's numbers
-    result: Any  # the function's result, with a ``_Leaf`` for each tensor and traced number
-    is_single: bool  # the result is the graph's only output
+    result: Template | None  # ``None`` if the result is the graph's only output
 
-    def made(self, tensors: Sequence[Tensor], outputs: Any, registers: Sequence[Any]) -> Any:
-        """Return the function's result for the arguments, outputs and numbers of a call."""
-        if self.is_single:
+    def issue(
+        self,
+        client: RunnerClient,
+        tensors: Sequence[Tensor],
+        handles: list[TensorHandle],
+        registers: Sequence[Any],
+    ) -> Any:
+        """Issue the graph for the arguments and numbers of a call; return the function's result."""
+        if self.used is not None:
+            handles = [handles[place] for place in self.used]
+            handles += self.constants
+        values: Sequence[Any] = ()
+        if self.registers:
+            values = [registers[place] for place in self.registers]
+        outputs = client.register_graph(self.graph, handles, values)
+        if self.result is None:
             return Tensor(outputs[0])
-        results = [Tensor(handle) for handle in outputs]
-        sources: tuple[Sequence[Any], ...] = (tensors, results, registers)
+        return self.result.build((tensors, [Tensor(handle) for handle in outputs], registers))
 
-        def found(leaf: Any) -> Any:
-            return sources[leaf.kind][leaf.place] if type(leaf) is _Leaf else leaf
 
-        return rebuilt(self.result, found)
+def _place_of(leaf: Any) -> tuple[int, int] | None:
+    return (leaf.kind, leaf.place) if type(leaf) is _Leaf else None
 
 
 class _Recording(threading.local):
@@ -82,6 +98,8 @@ class CompiledFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self._function = function
         self._graphs: dict[Hashable, list[_Recorded]] = {}
+        # The same graphs by the identities of specs, which the entries keep alive.
+        self._found: dict[Hashable, tuple[list[TensorSpec], list[_Recorded]]] = {}
         self._count = 0
         self._has_warned = False
 
@@ -96,28 +114,45 @@ class CompiledFunction(Generic[P, R]):
         tensors: list[Tensor] = []
         numbers: list[Any] = []
         structure = take_apart((args, kwargs) if kwargs else args, tensors, numbers)
-        handles = [tensor.handle for tensor in tensors]
-        client = handles[0].client if handles else default_device().runners
-        key = (structure, client.session.__class__, *[handle.spec for handle in handles])
-        for handle in handles:
+        client = tensors[0].handle.client if tensors else default_device().runners
+        is_common = True
+        handles: list[TensorHandle] = []
+        # Specs by identity, because their hashes and comparisons take as long as the rest.
+        identity: list[Any] = [structure, client.session.__class__]
+        for tensor in tensors:
+            handle = tensor.handle
+            handles.append(handle)
+            identity.append(id(handle.spec))
             if handle.client is not client:
-                client = _common(handles)
-                break
-        for recorded in self._graphs.get(key, ()):
+                is_common = False
+        found = self._found.get(tuple(identity))
+        graphs = found[1] if found is not None else self._find(tuple(identity), handles)
+        if not is_common:
+            client = _common(handles)
+        for recorded in graphs:
             if recorded.constants and recorded.constants[0].client is not client:
                 continue
             registers = recorded.numbers.run(numbers)
             if registers is not None:
-                inputs = [handles[place] for place in recorded.used]
-                inputs += recorded.constants
-                values = [registers[place] for place in recorded.registers]
-                outputs = client.register_graph(recorded.graph, inputs, values)
-                return recorded.made(tensors, outputs, registers)  # type: ignore[no-any-return]
+                return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
         if not isinstance(client, RunnerStack):  # a runner around these tensors only
             return self._function(*args, **kwargs)
         value, recorded = self._record(client, (args, kwargs), handles, numbers)
-        self._keep(key, recorded)
+        self._keep((*identity[:2], *[handle.spec for handle in handles]), recorded)
         return value  # type: ignore[no-any-return]
+
+    def _find(
+        self, identity: tuple[Any, ...], handles: Sequence[TensorHandle]
+    ) -> Sequence[_Recorded]:
+        """Return the graphs for arguments that were not seen as the same objects before."""
+        specs = [handle.spec for handle in handles]
+        graphs = self._graphs.get((*identity[:2], *specs))
+        if graphs is None:
+            return ()
+        if len(self._found) >= MAX_IDENTITIES:
+            self._found.clear()
+        self._found[identity] = (specs, graphs)
+        return graphs
 
     def _record(
         self, stack: RunnerStack, call: Any, handles: Sequence[TensorHandle], numbers: Sequence[Any]
@@ -187,20 +222,22 @@ class CompiledFunction(Generic[P, R]):
 
         template = rebuilt(value, leaf_of)
         graph, used, constants = recorder.graph([*outputs.values()])
+        is_single = template == _Leaf(_OUTPUT, 0)
+        takes_all = used == (*range(len(arguments)),) and not constants
         recorded = _Recorded(
             graph,
-            used,
+            None if takes_all else used,
             constants,
             program,
             tuple(recorder.number_places),
-            template,
-            template == _Leaf(_OUTPUT, 0),
+            None if is_single else Template(template, _place_of),
         )
         return rebuilt(value, given), recorded
 
     def _keep(self, key: Hashable, recorded: _Recorded) -> None:
         while self._count >= MAX_GRAPHS and self._graphs:
             self._count -= len(self._graphs.pop(next(iter(self._graphs))))
+            self._found.clear()
             if not self._has_warned:
                 self._has_warned = True
                 warnings.warn(

@@ -101,9 +101,11 @@ class SessionRunner:
         if len(graph.steps) > session.graph_steps:
             return graph.issue_each(self, inputs, numbers)
         tensor = session.execute_graph(graph, [handle.id for handle in inputs], [*numbers])
-        owner = self._owner
+        owner, outputs = self._owner, graph.outputs
+        if len(outputs) == 1:
+            return (TensorHandle(owner, tensor, outputs[0]),)
         handles = []
-        for spec in graph.outputs:
+        for spec in outputs:
             handles.append(TensorHandle(owner, tensor, spec))
             tensor += 1
         return tuple(handles)

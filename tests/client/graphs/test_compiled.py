@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.graphs.compiled import MAX_IDENTITIES
 
 
 @pytest.fixture
@@ -83,6 +84,24 @@ def test_other_shapes_and_dtypes_are_recorded_again(device: br.Device) -> None:
         for _ in range(2):
             np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2 + 1)
     assert calls.count == 3
+
+
+def test_other_tensors_of_the_same_shape_and_dtype_find_the_same_graph(device: br.Device) -> None:
+    calls, fast = compiled(lambda x, y: x - y)
+    shapes = [(2,), (3,), (1, 2)]
+    for turn in range(4 * MAX_IDENTITIES):
+        x, y = (values(device, *shapes[turn % 3]) for _ in range(2))
+        np.testing.assert_array_equal(fast(x, y).numpy(), np.zeros(shapes[turn % 3], np.float32))
+    assert calls.count == 3
+
+
+def test_arguments_may_be_unused_or_used_in_another_order(device: br.Device) -> None:
+    fast = br.compile(lambda a, b, c, d: (d - b, a))
+    tensors = [values(device, 2) * scale for scale in (1, 10, 100, 1000)]
+    for _ in range(2):
+        difference, same = fast(*tensors)
+        np.testing.assert_array_equal(difference.numpy(), [-1980, 2970])
+        np.testing.assert_array_equal(same.numpy(), [-2, 3])
 
 
 class Pair(NamedTuple):

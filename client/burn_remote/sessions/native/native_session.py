@@ -126,6 +126,8 @@ class NativeSession:
             self._router.fail,
             weakly(self._flush_soon),
         )
+        # The most steps of a graph that the server runs as one task; 0 if it runs none.
+        self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
         self._connection.receiver.start()
@@ -186,28 +188,28 @@ class NativeSession:
             self._signature_table.keep(numbered)
         return numbered
 
-    @property
-    def graph_steps(self) -> int:
-        """The most steps of a graph that the server runs as one task; 0 if it runs none."""
-        return self.welcome.limits.get("graph_steps", 0)
-
     def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
         """Issue a graph; see ``Session.execute_graph``."""
+        outputs = graph.outputs
+        connection = self._connection
         first = end = 0
         try:
             with self._lock:
-                self._raise_error()
+                if connection.error is not None:
+                    self._raise_error()
                 number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
                 first = self._next_tensor
-                self._next_tensor = end = first + len(graph.outputs)
-                task = [number, *inputs, *range(first, end)]
+                self._next_tensor = end = first + len(outputs)
+                task: list[Any] = [number, *inputs, first]
+                if len(outputs) != 1:
+                    task[-1:] = range(first, end)
                 if numbers:
                     task.append(numbers)
                 self._locations.note_graph(first, graph)
-                self._connection.traffic.operations += len(graph.steps)
+                connection.traffic.operations += len(graph.steps)
+                undropped = self._undropped_bytes + graph.nbytes
                 if self._dropped and (
-                    self._undropped_bytes + graph.nbytes >= DROP_BYTES
-                    or len(self._dropped) >= DROP_TENSORS
+                    undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
                 ):
                     self._append_drops()
                 self._undropped_bytes += graph.nbytes
