@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
-import threading
+import gc
+import inspect
+import operator
 import types
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, ParamSpec, TypeVar, final
+
+import numpy as np
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.names import name_in
 from burn_remote.graphs.recorder import Argument, Recorder
-from burn_remote.graphs.structures import Template, rebuilt, take_apart
-from burn_remote.runner.graphs import Graph
+from burn_remote.graphs.structures import (
+    Template,
+    is_compared_by_identity,
+    is_container,
+    rebuilt,
+    take_apart,
+)
+from burn_remote.graphs.surroundings import Guard, guards_of
+from burn_remote.runner.graphs import Graph, recording
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.stack import RunnerStack
+from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch, UsageError
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -35,6 +50,12 @@ MAX_GRAPHS: Final = 64
 MAX_IDENTITIES: Final = 256
 
 _ARGUMENT, _OUTPUT, _NUMBER = range(3)
+
+# Values of a result, besides tensors and numbers, that are the same in each call.
+_CONSTANTS: Final = (
+    types.NoneType | bool | int | float | complex | str | bytes | np.generic | np.dtype | DType
+    | enum.Enum | type
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +77,7 @@ class _Recorded:
     numbers: NumberProgram
     registers: tuple[int, ...]  # of the number program, for the graph's numbers
     result: Template | None  # ``None`` if the result is the graph's only output
+    guards: tuple[Guard, ...]
 
     def issue(
         self,
@@ -81,15 +103,6 @@ def _place_of(leaf: Any) -> tuple[int, int] | None:
     return (leaf.kind, leaf.place) if type(leaf) is _Leaf else None
 
 
-class _Recording(threading.local):
-    """Whether this thread is recording a function."""
-
-    active = False
-
-
-_recording: Final = _Recording()
-
-
 @final
 class CompiledFunction(Generic[P, R]):
     """A function that is recorded once for each structure, shape and dtype of its arguments."""
@@ -100,7 +113,6 @@ class CompiledFunction(Generic[P, R]):
         self._graphs: dict[Hashable, list[_Recorded]] = {}
         # The same graphs by the identities of specs, which the entries keep alive.
         self._found: dict[Hashable, tuple[list[TensorSpec], list[_Recorded]]] = {}
-        self._count = 0
         self._has_warned = False
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -109,11 +121,12 @@ class CompiledFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function: issue its graph for these arguments, or record it."""
-        if _recording.active:  # part of the function that is being recorded
+        if recording.runner is not None:  # part of the function that is being recorded
             return self._function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[Any] = []
-        structure = take_apart((args, kwargs) if kwargs else args, tensors, numbers)
+        statics: list[Any] = []
+        structure = take_apart((args, kwargs) if kwargs else args, tensors, numbers, statics)
         client = tensors[0].handle.client if tensors else default_device().runners
         is_common = True
         handles: list[TensorHandle] = []
@@ -132,14 +145,15 @@ class CompiledFunction(Generic[P, R]):
         for recorded in graphs:
             if recorded.constants and recorded.constants[0].client is not client:
                 continue
-            registers = recorded.numbers.run(numbers)
-            if registers is not None:
-                return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
-        if not isinstance(client, RunnerStack):  # a runner around these tensors only
-            return self._function(*args, **kwargs)
-        value, recorded = self._record(client, (args, kwargs), handles, numbers)
-        self._keep((*identity[:2], *[handle.spec for handle in handles]), recorded)
-        return value  # type: ignore[no-any-return]
+            for guard in recorded.guards:
+                if not guard.holds(statics):
+                    break
+            else:
+                registers = recorded.numbers.run(numbers)
+                if registers is not None:
+                    return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
+        key = (*identity[:2], *[handle.spec for handle in handles])
+        return self._call_anew(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
 
     def _find(
         self, identity: tuple[Any, ...], handles: Sequence[TensorHandle]
@@ -154,46 +168,92 @@ class CompiledFunction(Generic[P, R]):
         self._found[identity] = (specs, graphs)
         return graphs
 
+    def _call_anew(
+        self,
+        client: RunnerClient,
+        call: Any,
+        key: Hashable,
+        tensors: Sequence[Tensor],
+        numbers: Sequence[Any],
+        statics: Sequence[Any],
+    ) -> Any:
+        """Record a call for which there is no graph."""
+        # Uncompiled with a runner around these tensors only, and while another thread records.
+        if not isinstance(client, RunnerStack) or not client.recording.acquire(blocking=False):
+            return self._function(*call[0], **call[1])
+        try:
+            guards = guards_of(self._function, statics)
+            value, recorded = self._record(client, call, tensors, numbers, guards)
+        finally:
+            client.recording.release()
+        for guard in guards:
+            if not guard.holds(statics):
+                self._warn(
+                    f"changes {guard.name}, so each call is recorded again; pass it as an argument "
+                    "and return the new value"
+                )
+                break
+        self._keep(key, recorded, statics)
+        return value
+
+    def __reduce__(self) -> str:
+        """Pickle and copy as a function: by its name."""
+        return self._function.__qualname__
+
     def _record(
-        self, stack: RunnerStack, call: Any, handles: Sequence[TensorHandle], numbers: Sequence[Any]
+        self,
+        stack: RunnerStack,
+        call: Any,
+        tensors: Sequence[Tensor],
+        numbers: Sequence[Any],
+        guards: tuple[Guard, ...],
     ) -> tuple[Any, _Recorded]:
         program = NumberProgram(numbers)
-        arguments = [Argument(handle, place) for place, handle in enumerate(handles)]
+        arguments = [Argument(tensor.handle, place) for place, tensor in enumerate(tensors)]
         recorder = Recorder(
-            stack.outermost, arguments, program, functools.partial(name_in, self._function)
+            stack.outermost,
+            arguments,
+            program,
+            functools.partial(name_in, self._function, call),
         )
-        leaves = iter([Tensor(argument) for argument in arguments])
-        traced = iter(program.inputs)
-        found: list[Tensor] = []
-        values: list[Any] = []
-
-        def replaced(leaf: Any) -> Any:
-            # The same test as for the structure, so that both agree on what is a leaf.
-            take_apart(leaf, found, values)
-            if found:
-                found.clear()
-                return next(leaves)
-            if values:
-                values.clear()
-                return next(traced)
-            return leaf
-
-        args, kwargs = rebuilt(call, replaced)
-        stack.put_around(recorder)
-        _recording.active = True
+        given, lent = _replaced(call, arguments, program)
+        before = [(container, _contents(container)) for container in _mutable(given)]
         try:
-            value = self._function(*args, **kwargs)
+            recording.runner = recorder
+            stack.put_around(recorder, is_transparent=True)
+            value = self._function(*given[0], **given[1])
+            if recorder.line_of_kept(_handle_ids(value)) is not None:
+                gc.collect()  # reference cycles may keep tensors for a while
         finally:
-            _recording.active = False
+            recording.runner = None
             stack.take_away(recorder)
-        return self._finished(value, recorder, arguments, program)
+        _check_unchanged(before)
+        del given, before
+        result, recorded = self._finished(value, recorder, tensors, program, guards)
+        del value
+        self._check_kept(recorder, result, lent)
+        return result, recorded
+
+    def _check_kept(self, recorder: Recorder, result: Any, lent: Sequence[Any]) -> None:
+        """Raise ``UsageError`` if the function stored a tensor elsewhere than in its result."""
+        line = recorder.line_of_kept(_handle_ids(result))
+        if line is None and any(reference() is not None for reference in lent):
+            gc.collect()
+        if line is None and all(reference() is None for reference in lent):
+            return
+        what = "an argument" if line is None else f"the tensor made at {line}"
+        raise UsageError(
+            f"the compiled function stores {what} outside (in an attribute, a list or a variable), "
+            "and later calls would not; return it"
+        )
 
     def _finished(
         self,
         value: Any,
         recorder: Recorder,
-        arguments: Sequence[Argument],
+        tensors: Sequence[Tensor],
         program: NumberProgram,
+        guards: tuple[Guard, ...],
     ) -> tuple[Any, _Recorded]:
         """Return the result of the recorded call, and what later calls need."""
         outputs: dict[int, TensorHandle] = {}
@@ -205,9 +265,14 @@ class CompiledFunction(Generic[P, R]):
                     raise UsageError("a compiled function returns a number of another call")
                 return _Leaf(_NUMBER, leaf.place)
             if type(leaf) is not Tensor:
-                return leaf
-            handle = leaf.handle
-            if type(handle) is Argument:
+                if isinstance(leaf, _CONSTANTS):
+                    return leaf
+                raise UsageError(
+                    f"a compiled function returns a {type(leaf).__name__}; it may return tensors, "
+                    "numbers, strings, and tuples, lists and dictionaries of them"
+                )
+            handle: Any = leaf.handle
+            if recorder.has_argument(handle):
                 return _Leaf(_ARGUMENT, handle.slot)
             recorder.check_result(handle)
             outputs.setdefault(handle.id, handle)
@@ -216,14 +281,14 @@ class CompiledFunction(Generic[P, R]):
         def given(leaf: Any) -> Any:
             if type(leaf) is TracedNumber:
                 return leaf.value
-            if type(leaf) is Tensor and type(leaf.handle) is Argument:
-                return Tensor(leaf.handle.original)
+            if type(leaf) is Tensor and recorder.has_argument(leaf.handle):
+                return tensors[leaf.handle.slot]  # type: ignore[attr-defined]
             return leaf
 
         template = rebuilt(value, leaf_of)
         graph, used, constants = recorder.graph([*outputs.values()])
         is_single = template == _Leaf(_OUTPUT, 0)
-        takes_all = used == (*range(len(arguments)),) and not constants
+        takes_all = used == (*range(len(tensors)),) and not constants
         recorded = _Recorded(
             graph,
             None if takes_all else used,
@@ -231,23 +296,105 @@ class CompiledFunction(Generic[P, R]):
             program,
             tuple(recorder.number_places),
             None if is_single else Template(template, _place_of),
+            guards,
         )
         return rebuilt(value, given), recorded
 
-    def _keep(self, key: Hashable, recorded: _Recorded) -> None:
-        while self._count >= MAX_GRAPHS and self._graphs:
-            self._count -= len(self._graphs.pop(next(iter(self._graphs))))
+    def _keep(self, key: Hashable, recorded: _Recorded, statics: Sequence[Any]) -> None:
+        graphs = self._graphs
+        if key not in graphs:
+            # Keys do not keep objects alive; graphs of objects that died can never be used again.
+            for static in statics:
+                if is_compared_by_identity(static):
+                    _forget_with(static, self, key)
+        while sum(map(len, [*graphs.values()])) >= MAX_GRAPHS:
+            oldest = next(iter([*graphs]), None)
+            graphs.pop(oldest, None)
             self._found.clear()
-            if not self._has_warned:
-                self._has_warned = True
-                warnings.warn(
-                    f"{self._function.__qualname__} was recorded for more than {MAX_GRAPHS} "
-                    "different shapes, dtypes, structures or branches of its arguments; the oldest "
-                    "graphs are discarded, and recorded again when they are needed",
-                    stacklevel=3,
-                )
-        self._graphs.setdefault(key, []).append(recorded)
-        self._count += 1
+            self._warn(
+                f"was recorded for more than {MAX_GRAPHS} different shapes, dtypes, structures or "
+                "branches of its arguments; the oldest graphs are discarded, and recorded again "
+                "when they are needed"
+            )
+        graphs.setdefault(key, []).append(recorded)
+
+    def _warn(self, text: str) -> None:
+        """Warn once about a function that gains nothing from being compiled."""
+        if not self._has_warned:
+            self._has_warned = True
+            name = getattr(self._function, "__qualname__", repr(self._function))
+            warnings.warn(f"{name} {text}", stacklevel=5)
+
+
+def _replaced(
+    call: Any, arguments: Sequence[Argument], program: NumberProgram
+) -> tuple[Any, list[Any]]:
+    """Return a call's arguments for recording, and weak references to its tensors."""
+    leaves = iter(arguments)
+    traced = iter(program.inputs)
+    lent: list[Any] = []
+    found: list[Tensor] = []
+    values: list[Any] = []
+
+    def replaced(leaf: Any) -> Any:
+        # The same test as for the structure, so that both agree on what is a leaf.
+        take_apart(leaf, found, values, [])
+        if found:
+            found.clear()
+            tensor = Tensor(next(leaves))
+            lent.append(weakref.ref(tensor))
+            return tensor
+        if values:
+            values.clear()
+            return next(traced)
+        return leaf
+
+    return rebuilt(call, replaced), lent
+
+
+def _handle_ids(result: Any) -> set[int]:
+    """Return the ids of the tensors in a result."""
+    leaves: list[Any] = []
+    rebuilt(result, leaves.append)
+    return {leaf.handle.id for leaf in leaves if type(leaf) is Tensor}
+
+
+def _mutable(value: Any) -> Iterator[Any]:
+    """Iterate over the lists and dictionaries in nested containers."""
+    if is_container(value) and type(value) is not slice:
+        if not isinstance(value, tuple):
+            yield value
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _mutable(member)
+
+
+def _contents(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+
+
+def _check_unchanged(before: list[tuple[Any, list[Any]]]) -> None:
+    """Raise ``UsageError`` unless containers have the contents that they had before."""
+    for container, contents in before:
+        now = _contents(container)
+        if len(now) != len(contents) or not all(map(operator.is_, now, contents)):
+            raise UsageError(
+                f"the compiled function changes a {type(container).__name__} that is an "
+                "argument, and later calls would not; return the new one"
+            )
+
+
+def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashable) -> None:
+    """Discard the graphs of a key when an object dies."""
+    reference = weakref.ref(compiled)
+
+    def forget() -> None:
+        owner = reference()
+        if owner is not None:
+            owner._graphs.pop(key, None)
+            owner._found.clear()
+
+    with contextlib.suppress(TypeError):  # no weak references: the key keeps the object alive
+        weakref.finalize(static, forget).atexit = False
 
 
 def _common(handles: Sequence[TensorHandle]) -> RunnerClient:
@@ -269,14 +416,34 @@ def compile(function: Callable[P, R]) -> CompiledFunction[P, R]:
     of operations, and run no Python code of the function.
 
     Arguments and results are tensors, numbers, and tuples, lists and dictionaries of them; any
-    other argument is compared by equality. Numbers may change from call to call. Everything else
-    that the function uses (global variables, attributes) keeps the value of the first call.
+    other argument is compared by equality, or by identity if its class defines none. Numbers may
+    change from call to call; a number that decides something (a branch, a shape) makes another
+    graph for each outcome. Test their types with ``isinstance``: ``type(n)`` is another class while
+    the function is recorded.
 
-    The function must not read, move or upload tensors, and must not use tensors that are not
-    arguments: this raises ``UsageError`` with the line of the program.
+    Numbers, strings, ``None`` and small containers of them that the function takes from closures,
+    global variables, default arguments or attributes are compared in each call; a change makes
+    another graph. A function that changes such a value itself is recorded in each call, and warns.
+    *Not* compared is what the function gets by calling something else (``random``,
+    ``time``, files), by ``getattr`` or from objects that its code does not name, from containers of
+    more than 64 members or arrays above 4 KiB, and a function that is replaced by another one:
+    these keep the effect of the first call.
+
+    Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
+    tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.
+    Other side effects (``print``, counters) happen only when a call is recorded.
     """
     if not callable(function):
         raise ArgumentMismatch(f"compile takes a function, not {function!r}")
     if isinstance(function, CompiledFunction):
         return function
+    called: Any = function.func if isinstance(function, functools.partial) else function
+    if not inspect.isroutine(called):
+        called = type(called).__dict__.get("__call__", called)
+    for kind in ("generator", "coroutine", "asyncgen"):
+        if getattr(inspect, f"is{kind}function")(called):
+            raise ArgumentMismatch(
+                f"compile takes a function that returns its result, not the {kind} function "
+                f"{getattr(called, '__qualname__', called)}"
+            )
     return CompiledFunction(function)

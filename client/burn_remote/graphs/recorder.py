@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, final
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedScalar
 from burn_remote.runner.forwarding import ForwardingRunner
@@ -53,11 +53,12 @@ class Recorder(ForwardingRunner):
     ) -> None:
         super().__init__(inner)
         self._thread = threading.get_ident()
-        self._arguments = [*arguments]
+        self._arguments: Final = tuple(arguments)
         self._numbers = numbers
         self._name_of = name_of
         # The outputs of each step: the place of a tensor by its id.
         self._made: dict[int, int] = {}
+        self._alive: set[int] = set()
         self._recorded: list[GraphStep] = []
         # Elements that the function derived from its arguments; they are inputs of the graph.
         self.constants: list[TensorHandle] = []
@@ -86,11 +87,16 @@ class Recorder(ForwardingRunner):
             ]
         )
         outputs = super().register_op(signature, inputs)
-        position = caller(2)
-        self._recorded.append(GraphStep(signature, sources, numbers, position))
+        self._recorded.append(GraphStep(signature, sources, numbers, caller(2)))
         for handle in outputs:
             self._made[handle.id] = len(self._made)
+            self._alive.add(handle.id)
         return outputs
+
+    def drop_handle(self, identifier: int) -> None:
+        """Note that the program has dropped a tensor, and free it. Called by any thread."""
+        self._alive.discard(identifier)
+        super().drop_handle(identifier)
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send elements that follow from the arguments; the graph keeps them as a constant."""
@@ -158,6 +164,21 @@ class Recorder(ForwardingRunner):
 
     # -- the result ---------------------------------------------------------------------------
 
+    def has_argument(self, handle: TensorHandle) -> bool:
+        """Return whether this is an argument of the call, not of an earlier one."""
+        return type(handle) is Argument and any(one is handle for one in self._arguments)
+
+    def line_of_kept(self, returned: Collection[int]) -> str | None:
+        """Return the line that made a tensor which is alive although the function has ended."""
+        kept = min((one for one in [*self._alive] if one not in returned), default=None)
+        if kept is None:
+            return None
+        places = (
+            place for place, step in enumerate(self._recorded) for _ in step.signature.outputs
+        )
+        position = self._recorded[[*places][self._made[kept]]].issued_at
+        return "" if position is None else line_of(*position)
+
     def check_result(self, handle: TensorHandle) -> None:
         """Raise ``UsageError`` unless an operation of the function made this tensor."""
         if handle.client.session is not self.session or handle.id not in self._made:
@@ -191,7 +212,7 @@ class Recorder(ForwardingRunner):
 
     def _source(self, handle: TensorHandle) -> int:
         """Return a result's number, or ``-1 - place`` for an argument or a constant after them."""
-        if type(handle) is Argument:
+        if type(handle) is Argument and self._arguments[handle.slot] is handle:
             return -1 - handle.slot
         constant = self._constant_ids.get(handle.id)
         if constant is not None:

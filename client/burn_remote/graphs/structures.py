@@ -1,12 +1,15 @@
 """Nested arguments and results of compiled functions, taken apart and put together.
 
-Tensors and numbers are *leaves*. Tuples, lists, dictionaries and named tuples are taken apart;
-everything else is *static*: part of the structure, and compared by equality.
+Tensors and numbers are *leaves*. Tuples, lists, dictionaries, slices and named tuples are taken
+apart; everything else is *static*: part of the structure. Static values are compared by equality,
+or by identity if their class does not define equality.
 """
 
 from __future__ import annotations
 
 import operator
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, final
 
@@ -15,7 +18,16 @@ import numpy as np
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.errors import ArgumentMismatch
 
-__all__ = ["NUMBER", "TENSOR", "Template", "rebuilt", "take_apart"]
+__all__ = [
+    "MAX_DEPTH",
+    "NUMBER",
+    "TENSOR",
+    "exact",
+    "is_compared_by_identity",
+    "is_container",
+    "rebuilt",
+    "take_apart",
+]
 
 # Marks of leaves in a structure.
 TENSOR: Final = "tensor"
@@ -28,12 +40,28 @@ MAX_DEPTH: Final = 32
 _NESTED: Final = -1
 _SAME: Final = -2
 
+_CONTAINERS: Final = frozenset({tuple, list, dict, OrderedDict, slice})
 
-def take_apart(value: Any, tensors: list[Tensor], numbers: list[Any], depth: int = 0) -> Hashable:
-    """Append the leaves of ``value`` to the lists and return its structure, a hashable key.
 
-    Raises ``ArgumentMismatch`` for an array, for something unhashable, and for nesting deeper than
-    ``MAX_DEPTH``.
+def is_container(value: Any) -> bool:
+    """Return whether a value is taken apart."""
+    return type(value) in _CONTAINERS or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def is_compared_by_identity(value: Any) -> bool:
+    """Return whether the class of a value defines no equality."""
+    kind: Any = type(value)
+    return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+
+
+def take_apart(
+    value: Any, tensors: list[Tensor], numbers: list[Any], statics: list[Any], depth: int = 0
+) -> Hashable:
+    """Append the parts of ``value`` to the lists and return its structure, a hashable key.
+
+    The key does not keep objects alive that are compared by identity. Raises ``ArgumentMismatch``
+    for an array, for something unhashable, for subclasses of containers other than named tuples,
+    and for nesting deeper than ``MAX_DEPTH``.
     """
     kind = type(value)
     if kind is Tensor:
@@ -44,31 +72,55 @@ def take_apart(value: Any, tensors: list[Tensor], numbers: list[Any], depth: int
         return NUMBER, kind
     if depth > MAX_DEPTH:
         raise ArgumentMismatch(f"arguments are nested deeper than {MAX_DEPTH} levels")
-    parts: list[Any]
-    items: Iterable[Any]
-    if isinstance(value, tuple | list):
-        parts, items = [kind], value
-    elif isinstance(value, dict):
-        parts, items = [kind, tuple(value)], value.values()
-    else:
-        return _static(value)
-    for one in items:
+    if not is_container(value):
+        return _static(value, statics)
+    parts: list[Any] = [kind]
+    if isinstance(value, dict):
+        parts.append(tuple([exact(key) for key in value]))
+    for one in _members(value):
         # Tensors without a call each: a call takes as long as the rest.
         if type(one) is Tensor:
             tensors.append(one)
             parts.append(TENSOR)
         else:
-            parts.append(take_apart(one, tensors, numbers, depth + 1))
+            parts.append(take_apart(one, tensors, numbers, statics, depth + 1))
     return tuple(parts)
 
 
-def _static(value: Any) -> Hashable:
+def _static(value: Any, statics: list[Any]) -> Hashable:
+    if isinstance(value, tuple | list | dict):
+        raise ArgumentMismatch(
+            f"an argument of a compiled function is a {type(value).__name__}; pass tensors, "
+            "numbers, and tuples, named tuples, lists and dictionaries of them"
+        )
     if isinstance(value, np.ndarray):
         raise ArgumentMismatch(
             f"an array of shape {list(value.shape)} is an argument of a compiled function; pass "
             "burn_remote.tensor(array), because the function would keep the first array"
         )
+    statics.append(value)
+    return exact(value)
+
+
+def exact(value: Any) -> Hashable:
+    """Return a key of a static value, which tells 1 from True and 1.0, and 0.0 from -0.0.
+
+    Raises ``ArgumentMismatch`` for something unhashable.
+    """
     kind = type(value)
+    if isinstance(value, float | complex):
+        return kind, repr(value)
+    if isinstance(value, frozenset):
+        return kind, frozenset([exact(one) for one in value])
+    if isinstance(value, tuple):
+        return kind, tuple([exact(one) for one in value])
+    if isinstance(value, range):
+        return kind, value.start, value.stop, value.step
+    if is_compared_by_identity(value):
+        try:
+            return kind, weakref.ref(value)
+        except TypeError:  # an object of __slots__ without __weakref__
+            return kind, value
     try:
         hash(value)
     except TypeError:
@@ -76,18 +128,25 @@ def _static(value: Any) -> Hashable:
             f"an argument of a compiled function is an unhashable {kind.__name__}; pass tensors, "
             "numbers, and tuples, lists and dictionaries of them"
         ) from None
-    return "static", kind, value
+    return kind, value
 
 
 def rebuilt(value: Any, replace: Callable[[Any], Any]) -> Any:
     """Return a copy of nested containers with each leaf and static value replaced."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[rebuilt(one, replace) for one in value])
-    if isinstance(value, tuple | list):
-        return type(value)([rebuilt(one, replace) for one in value])
+    if not is_container(value):
+        return replace(value)
+    members = [rebuilt(one, replace) for one in _members(value)]
     if isinstance(value, dict):
-        return type(value)((key, rebuilt(one, replace)) for key, one in value.items())
-    return replace(value)
+        return type(value)(zip(value, members, strict=True))
+    if type(value) is tuple or type(value) is list:
+        return type(value)(members)
+    return type(value)(*members)
+
+
+def _members(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return (value.start, value.stop, value.step) if type(value) is slice else value
 
 
 @final
@@ -102,15 +161,15 @@ class Template:
 
     def __init__(self, value: Any, place_of: Callable[[Any], tuple[int, int] | None]) -> None:
         kind = type(value)
-        items: Iterable[Any] = value
+        items: Iterable[Any] = _members(value) if is_container(value) else (value,)
         self._make: Callable[[list[Any]], Any] = kind
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            self._make = lambda values: kind(*values)
-        elif isinstance(value, dict):
-            keys, items = tuple(value), value.values()
+        if isinstance(value, dict):
+            keys = tuple(value)
             self._make = lambda values: kind(zip(keys, values, strict=True))
-        elif not isinstance(value, tuple | list):
-            items, self._make = (value,), operator.itemgetter(0)
+        elif not is_container(value):
+            self._make = operator.itemgetter(0)
+        elif kind is not tuple and kind is not list:
+            self._make = lambda values: kind(*values)
         self._parts = tuple([self._part(one, place_of) for one in items])
 
     def build(self, sources: Sequence[Sequence[Any]]) -> Any:
@@ -127,7 +186,7 @@ class Template:
 
     @staticmethod
     def _part(value: Any, place_of: Callable[[Any], tuple[int, int] | None]) -> tuple[int, Any]:
-        if isinstance(value, tuple | list | dict):
+        if is_container(value):
             return _NESTED, Template(value, place_of)
         place = place_of(value)
         return (_SAME, value) if place is None else place

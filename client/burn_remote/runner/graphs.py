@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
@@ -13,7 +14,16 @@ from burn_remote_protocol.tensors import TensorSpec
 if TYPE_CHECKING:
     from burn_remote.runner.interface import RunnerClient, TensorHandle
 
-__all__ = ["CodePosition", "Graph", "GraphStep"]
+__all__ = ["CodePosition", "Graph", "GraphStep", "recording"]
+
+
+class _Recording(threading.local):
+    """The runner that records what this thread does, if any."""
+
+    runner: RunnerClient | None = None
+
+
+recording: Final = _Recording()
 
 # A code object and the offset of an instruction in it; the line is computed only on request.
 CodePosition = tuple[CodeType, int]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.runner.graphs import Graph
+from burn_remote.runner.graphs import Graph, recording
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError, UsageError
@@ -123,6 +124,8 @@ class SessionRunner:
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements; see ``RunnerClient.read_tensor_async``."""
+        if recording.runner is not None:  # around another device; it refuses
+            recording.runner.read_tensor_async(handle)
         return self.session.read(handle.id, handle.spec)
 
     def move(self, handle: TensorHandle, target: RunnerClient) -> TensorHandle:
@@ -211,11 +214,15 @@ def _is_settled(pending: Pending[None], deadline: float) -> bool:
 class Level:
     """One runner of a stack, as seen by the runner around it."""
 
-    __slots__ = ("_stack", "runner")
+    __slots__ = ("_stack", "is_transparent", "runner")
 
-    def __init__(self, stack: RunnerStack, runner: RunnerClient) -> None:
+    def __init__(
+        self, stack: RunnerStack, runner: RunnerClient, *, is_transparent: bool = False
+    ) -> None:
         self._stack: Final = stack
         self.runner = runner
+        # The runner makes no tensors for itself: all belong to the program.
+        self.is_transparent: Final = is_transparent
 
     @property
     def device(self) -> Any:
@@ -291,7 +298,8 @@ class Level:
 
     def _own(self, handle: TensorHandle) -> TensorHandle:
         stack = self._stack
-        handle.client = stack if stack.outermost is self else self
+        # Not by ``outermost``: other threads may put a transparent level around meanwhile.
+        handle.client = stack if self.is_transparent or stack.owner is self else self
         return handle
 
 
@@ -315,7 +323,9 @@ class RunnerStack:
         "memory_cleanup",
         "move",
         "outermost",
+        "owner",
         "read_tensor_async",
+        "recording",
         "register_graph",
         "register_op",
         "register_tensor_data",
@@ -344,7 +354,11 @@ class RunnerStack:
         self._devices: list[weakref.ref[Any]] = []
         self._make_device: Callable[[RunnerStack], Any] = _no_device
         self._innermost: Final = SessionRunner(session, self)
+        # Held by the thread that records the operations of a function.
+        self.recording: Final = threading.Lock()
         self.outermost = Level(self, self._innermost)
+        # The level whose tensors belong to the program: the outermost that is not transparent.
+        self.owner = self.outermost
         self._bind()
 
     def add_device(self, device: Any, make_device: Callable[[RunnerStack], Any]) -> None:
@@ -374,14 +388,21 @@ class RunnerStack:
         """Return whether a handle of ``other`` is one of this stack."""
         return self.outermost.is_around(other)
 
-    def put_around(self, runner: RunnerClient) -> None:
+    def put_around(self, runner: RunnerClient, *, is_transparent: bool = False) -> None:
         """Make a runner the outermost one: it sees all later operations.
 
         The runner must forward to the level that was the outermost before. If ``runner`` is a level
         of this stack, the runners around that level are removed. No other thread may use the device
-        during this call.
+        during this call, unless the runner is transparent: it makes no tensors for itself.
         """
-        self.outermost = runner if isinstance(runner, Level) else Level(self, runner)
+        level = (
+            runner
+            if isinstance(runner, Level)
+            else Level(self, runner, is_transparent=is_transparent)
+        )
+        if not level.is_transparent:
+            self.owner = level
+        self.outermost = level
         self._bind()
 
     def take_away(self, runner: Any) -> None:
@@ -392,6 +413,8 @@ class RunnerStack:
         if isinstance(level, Level):
             level.runner = runner.inner
         while isinstance(self.outermost.runner, Level):
+            if self.owner is self.outermost:
+                self.owner = self.outermost.runner
             self.outermost = self.outermost.runner
         self._bind()
 
