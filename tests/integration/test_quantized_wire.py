@@ -110,7 +110,7 @@ def test_a_wrong_length_is_refused_with_both_lengths_and_other_sessions_continue
     either = rf"{packed:,}.*QFloat\(Q4S\).* {count + 4 + excess:,}"
     with br.RemoteDevice(first_server.address) as good:
         kept = br.ones((2,), device=good)
-        bad = br.RemoteDevice(first_server.address + "/0")
+        bad = br.RemoteDevice(first_server.address, dialect="native")
         with pytest.raises(ProtocolViolation, match=f"{told}|{either}"):
             handle = bad.runners.register_tensor_data(data)
             bad.runners.read_tensor_async(handle).result()

@@ -130,7 +130,7 @@ def test_exposing_too_many_tensors_is_refused_and_the_others_arrive() -> None:
 def test_the_bytes_of_all_sessions_are_bounded() -> None:
     with server("--max-total-bytes", "10MB") as running:
         first = br.RemoteDevice(running.address)
-        with br.RemoteDevice(running.address + "/0") as second:
+        with br.RemoteDevice(running.address, dialect="native") as second:
             kept = br.ones((2_000_000,), device=first)
             first.sync()
             with pytest.raises(br.QuotaExceeded, match=r"bytes of all sessions: .*10,000,000 are"):
@@ -154,7 +154,7 @@ def eventually_fits(device: br.RemoteDevice) -> bool:
 def test_a_session_over_the_limit_is_refused_and_the_others_continue() -> None:
     with server("--max-sessions", "1") as running, br.RemoteDevice(running.address) as device:
         with pytest.raises(br.HandshakeRefused, match="1 open sessions, its maximum"):
-            br.RemoteDevice(running.address + "/0")
+            br.RemoteDevice(running.address, dialect="native")
         device.sync()
 
 
@@ -162,7 +162,7 @@ def test_a_message_over_the_limit_ends_only_its_session() -> None:
     with (
         server("--max-message-bytes", "1MiB") as running,
         br.RemoteDevice(running.address) as good,
-        br.RemoteDevice(running.address + "/0") as bad,
+        br.RemoteDevice(running.address, dialect="native") as bad,
     ):
         assert isinstance(bad.session, NativeSession)
         bad.session._connection.send(b"\x02" + bytes(2**21))

@@ -107,7 +107,7 @@ def test_each_token_has_the_limits_of_the_file(tmp_path: Path) -> None:
             br.ones((1000,), device=bob).numpy()
         assert br.ones((3,), device=bob).tolist() == [1, 1, 1]
         with pytest.raises(br.HandshakeRefused, match="'bob': 1 are open, 1 are allowed"):
-            br.RemoteDevice(running.address + "/0", token=BOB)
+            br.RemoteDevice(running.address, token=BOB, dialect="native")
 
 
 def test_a_hangup_signal_reloads_the_token_file(tmp_path: Path) -> None:
