@@ -116,8 +116,9 @@ def _places(size: int, outputs: int, align_corners: bool, numbers: Table) -> Tab
 
 
 def _nearest(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
-    places = np.floor(numbers * (size / outputs)).astype(np.int64)
-    return AxisMap.of_taps(size, np.minimum(places, size - 1)[:, None], None)
+    # In integers: ``size / outputs`` may round down, and so miss the input at an exact multiple.
+    places = numbers.astype(np.int64) * size // outputs
+    return AxisMap.of_taps(size, places[:, None], None)
 
 
 def _bilinear(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:

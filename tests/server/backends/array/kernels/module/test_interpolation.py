@@ -36,7 +36,7 @@ def lanczos(t: float) -> float:
 def weights(mode: str, size: int, n: int, o: int, aligned: bool) -> Iterator[tuple[int, float]]:
     """Yield (input, weight) of one output along one axis, unscaled for Lanczos."""
     if mode == "Nearest":
-        yield min(math.floor(o * (size / n)), size - 1), 1.0
+        yield o * size // n, 1.0
         return
     place = o * (size - 1) / max(n - 1, 1) if aligned else (o + 0.5) * size / n - 0.5
     low = math.floor(place)
@@ -80,6 +80,15 @@ def test_images_and_gradients_match_their_definition(
     back = run("InterpolateBackward", x, grad, **options)
     expected = numeric_gradient(lambda x: resize(x, outputs, mode, aligned), x, grad, step=1.0)
     np.testing.assert_allclose(back, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_nearest_takes_the_exact_input_although_the_ratio_of_the_sizes_rounds() -> None:
+    size, outputs = 246, 60
+    assert math.floor(30 * (size / outputs)) == 122  # in floats, one less than the quotient
+    x = np.arange(size, dtype=np.float64).reshape(1, 1, 1, size)
+    options: dict[str, Any] = {"output_size": (1, outputs), "align_corners": False}
+    found = run("Interpolate", x, mode="Nearest", **options)
+    assert found[0, 0, 0].tolist() == [o * size // outputs for o in range(outputs)]
 
 
 @pytest.mark.parametrize("mode", MODES)
