@@ -46,7 +46,9 @@ def interpolate(
 
     Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``, ``"bilinear"``
     (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``. ``align_corners`` aligns the
-    centers of the corner elements. Raises ``UsageError`` and ``ShapeMismatch``.
+    centers of the corner elements. ``scale_factor`` only selects the size, which is rounded down;
+    positions follow from the sizes, as in PyTorch with ``recompute_scale_factor=True``. Raises
+    ``UsageError`` and ``ShapeMismatch``.
     """
     spatial = input.ndim - 2
     if spatial not in (1, 2):
@@ -76,8 +78,11 @@ def grid_sample(
 
     Shapes: ``[batch, channels, height, width]``, grid ``[batch, rows, columns, 2]`` to ``[batch,
     channels, rows, columns]``. A point is ``(x, y)``; -1 and 1 are opposite edges of the image.
-    ``mode`` is as for ``interpolate``. ``padding_mode`` for points outside is ``"zeros"``,
-    ``"border"`` or ``"reflection"``. Raises ``UsageError`` and ``ShapeMismatch``.
+    ``mode`` is ``"bilinear"`` or ``"nearest"``. ``padding_mode`` for points outside is ``"zeros"``,
+    ``"border"`` or ``"reflection"``. Two rules are Burn's, not PyTorch's: the nearest pixel of a
+    point halfway between two is the one farther from pixel 0, and infinite or NaN coordinates
+    sample the middle with ``"border"`` and with ``"bilinear"`` otherwise give NaN.
+    Raises ``UsageError``, ``ShapeMismatch`` and ``Unsupported`` for another mode.
     """
     if mode not in MODES:
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
