@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
+from burn_remote.functions.padding import pad
 from burn_remote.nn.convolution import Sizes, per_axis
+from burn_remote.nn.pooling import Windows
 from burn_remote.nn.sampling import MODES
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import (
@@ -23,6 +25,7 @@ from burn_remote_protocol.operations.families import (
     pooling_rows,
     sampling,
 )
+from burn_remote_protocol.operations.rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -189,8 +192,10 @@ def avg_pool_backward(
 ) -> Tensor:
     """Return the gradient of ``avg_pool1d`` or ``avg_pool2d`` with respect to ``x``."""
     spatial = _spatial(x, 2)
-    windows = _windows(spatial, kernel_size, stride, padding)
-    parameters = (*windows, count_include_pad, ceil_mode)
+    windows = Windows.of(spatial, kernel_size, stride, padding)
+    if ceil_mode:
+        windows, (grad,) = _with_all_windows(windows, x, grad)
+    parameters = (*windows.parameters[:3], count_include_pad, ceil_mode)
     return AVG_POOL_BACKWARD[spatial].apply((x, grad), parameters)
 
 
@@ -213,8 +218,11 @@ def max_pool_backward(
 ) -> Tensor:
     """Return the gradient of ``max_pool1d_with_indices`` or the 2d function for ``x``."""
     spatial = _spatial(x, 2)
-    windows = _windows(spatial, kernel_size, stride, padding, dilation)
-    return MAX_POOL_BACKWARD[spatial].apply((x, grad, indices), (*windows, ceil_mode))
+    windows = Windows.of(spatial, kernel_size, stride, padding, dilation)
+    if ceil_mode:
+        windows, (grad, indices) = _with_all_windows(windows, x, grad, indices)
+    parameters = (*windows.parameters, ceil_mode)
+    return MAX_POOL_BACKWARD[spatial].apply((x, grad, indices), parameters)
 
 
 @explained
@@ -262,7 +270,18 @@ def _options(
     return (*[per_axis(sizes, spatial) for sizes in (stride, padding, dilation)], groups)
 
 
-def _windows(spatial: int, *sizes: Sizes) -> tuple[tuple[int, ...] | int, ...]:
-    # With one spatial axis the parameters are integers, with two they are pairs.
-    pairs = [per_axis(size, spatial) for size in sizes]
-    return tuple([pair[0] for pair in pairs]) if spatial == 1 else tuple(pairs)
+def _with_all_windows(
+    windows: Windows, x: Tensor, *outputs: Tensor
+) -> tuple[Windows, list[Tensor]]:
+    """Append zeros for the windows of ceil mode that Burn keeps and ``functional`` drops.
+
+    ``outputs`` have the shape of the pooling's output, of either kind.
+    """
+    windows, kept = windows.rounded_up(x.shape[2:])
+    axes = zip(x.shape[2:], *windows, strict=True)
+    made = [window_count(*axis, ceil=True) for axis in axes]
+    if all(output.shape[2:] == kept for output in outputs):
+        borders = [(0, there - here) for here, there in zip(kept, made, strict=True)]
+        flat = [size for border in reversed(borders) for size in border]
+        outputs = tuple([pad(output, flat) for output in outputs])
+    return windows, [*outputs]

@@ -167,6 +167,8 @@ ON_IMAGES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("avg_pool2d", (IMAGES, (3, 2)), {"stride": 2, "padding": 1, "count_include_pad": False}),
     ("max_pool2d", (IMAGES, 3), {"stride": 2, "padding": 1, "dilation": (2, 1)}),
     ("max_pool2d", (IMAGES, 3), {"ceil_mode": True}),
+    ("avg_pool2d", (IMAGES, 2), {"stride": 4, "padding": 1, "ceil_mode": True}),
+    ("avg_pool2d", (IMAGES, (3, 12)), {"stride": (2, 9), "ceil_mode": True}),
     ("adaptive_avg_pool2d", (IMAGES, (4, 5)), {}),
     ("interpolate", (IMAGES, (9, 4)), {"mode": "bicubic"}),
     ("interpolate", (IMAGES, (3, 11)), {"mode": "bilinear", "align_corners": True}),

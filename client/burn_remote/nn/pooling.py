@@ -2,15 +2,18 @@
 
 Tensors are floating-point. The batch axis is optional; the result lacks it if the input does. Sizes
 are one integer for all spatial axes, or a sequence with one for each. ``stride=None`` means
-``kernel_size``. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
+``kernel_size``. ``ceil_mode`` keeps an incomplete last window that starts inside the input or the
+padding before it. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
+from burn_remote.functions.manipulation import part
 from burn_remote.nn.convolution import Sizes, batched, per_axis, unbatched
 from burn_remote_protocol.operations.families import pooling_rows
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = [
+    "Windows",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "avg_pool1d",
@@ -38,6 +42,46 @@ MAX_POOL1D_WITH_INDICES: Final = Operator(pooling_rows.MAX_POOL1D_WITH_INDICES)
 MAX_POOL2D_WITH_INDICES: Final = Operator(pooling_rows.MAX_POOL2D_WITH_INDICES)
 
 
+class Windows(NamedTuple):
+    """The sizes of a pooling's windows, with one integer for each spatial axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, spatial: int, kernel: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes = 1
+    ) -> Windows:
+        """Return windows for ``spatial`` axes. Raises ``ShapeMismatch`` and ``UsageError``."""
+        step = kernel if stride is None else stride
+        return cls(*[per_axis(sizes, spatial) for sizes in (kernel, step, padding, dilation)])
+
+    @property
+    def parameters(self) -> tuple[tuple[int, ...] | int, ...]:
+        """The parameters of an operation: integers for one spatial axis, else tuples."""
+        return tuple([sizes[0] if len(sizes) == 1 else sizes for sizes in self])
+
+    def rounded_up(self, sizes: Sequence[int]) -> tuple[Windows, tuple[int, ...]]:
+        """Return the windows of ceil mode over an input of ``sizes``, and how many PyTorch keeps.
+
+        Burn also keeps a last window that starts behind the input, and refuses a kernel that
+        reaches past the padding. PyTorch takes one that reaches past it by less than a stride: its
+        only window then has the same elements as with the largest kernel that fits.
+        """
+        if min(self.kernel + self.stride + self.dilation) < 1:
+            return self, ()  # the operation refuses it
+        kernel, counts = [], []
+        for size, taps, step, pad, gap in zip(sizes, *self, strict=False):
+            padded, reach = size + 2 * pad, gap * (taps - 1) + 1
+            is_too_long = 0 < padded < reach < padded + step
+            kernel.append((padded - 1) // gap + 1 if is_too_long else taps)
+            count = (padded - reach + step - 1) // step + 1
+            counts.append(count - 1 if (count - 1) * step >= size + pad else count)
+        return self._replace(kernel=tuple(kernel)), tuple(counts)
+
+
 @explained
 def avg_pool1d(
     input: Tensor,
@@ -49,12 +93,11 @@ def avg_pool1d(
 ) -> Tensor:
     """Return the mean of each window: ``[batch, channels, length]`` to ``[…, windows]``.
 
-    ``ceil_mode`` keeps an incomplete last window. ``count_include_pad`` includes the padding in the
-    mean.
+    ``count_include_pad`` includes the padding in the mean.
     """
-    (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
-    parameters = (kernel, step, border, count_include_pad, ceil_mode)
-    return unbatched(AVG_POOL1D.apply((batched(input, 3),), parameters), input, 3)
+    windows = Windows.of(1, kernel_size, stride, padding)
+    (means,) = _pooled(AVG_POOL1D, input, windows, ceil_mode, count_include_pad)
+    return means
 
 
 @explained
@@ -69,11 +112,11 @@ def avg_pool2d(
     """Return the mean of each window.
 
     Shapes: ``[batch, channels, height, width]`` to ``[batch, channels, rows, columns]``, with one
-    row and column per window. ``ceil_mode`` keeps incomplete last windows. ``count_include_pad``
-    includes the padding in the mean.
+    row and column per window. ``count_include_pad`` includes the padding in the mean.
     """
-    parameters = (*_windows(2, kernel_size, stride, padding), count_include_pad, ceil_mode)
-    return unbatched(AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
+    windows = Windows.of(2, kernel_size, stride, padding)
+    (means,) = _pooled(AVG_POOL2D, input, windows, ceil_mode, count_include_pad)
+    return means
 
 
 @explained
@@ -106,9 +149,9 @@ def max_pool1d(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Return the maximum of each window: ``[batch, channels, length]`` to ``[…, windows]``."""
-    (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
-    parameters = (kernel, step, border, *per_axis(dilation, 1), ceil_mode)
-    return unbatched(MAX_POOL1D.apply((batched(input, 3),), parameters), input, 3)
+    windows = Windows.of(1, kernel_size, stride, padding, dilation)
+    (maxima,) = _pooled(MAX_POOL1D, input, windows, ceil_mode)
+    return maxima
 
 
 @explained
@@ -121,9 +164,9 @@ def max_pool2d(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Return the maximum of each window; shapes as for ``avg_pool2d``."""
-    windows = _windows(2, kernel_size, stride, padding)
-    parameters = (*windows, per_axis(dilation, 2), ceil_mode)
-    return unbatched(MAX_POOL2D.apply((batched(input, 4),), parameters), input, 4)
+    windows = Windows.of(2, kernel_size, stride, padding, dilation)
+    (maxima,) = _pooled(MAX_POOL2D, input, windows, ceil_mode)
+    return maxima
 
 
 @explained
@@ -135,11 +178,13 @@ def max_pool1d_with_indices(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the maxima and, as int64, the index of each in its signal; see ``max_pool1d``."""
-    (kernel,), (step,), (border,) = _windows(1, kernel_size, stride, padding)
-    parameters = (kernel, step, border, *per_axis(dilation, 1), ceil_mode)
-    values, indices = MAX_POOL1D_WITH_INDICES.apply_all((batched(input, 3),), parameters)
-    return unbatched(values, input, 3), unbatched(indices, input, 3)
+    """Return the maxima and, as int64, the index of each in its signal; see ``max_pool1d``.
+
+    Of several NaN in a window, the index is that of the first; PyTorch returns the last.
+    """
+    windows = Windows.of(1, kernel_size, stride, padding, dilation)
+    maxima, indices = _pooled(MAX_POOL1D_WITH_INDICES, input, windows, ceil_mode)
+    return maxima, indices
 
 
 @explained
@@ -153,17 +198,38 @@ def max_pool2d_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """Return the maxima and, as int64, the index of each in its flattened image.
 
-    See ``max_pool2d``.
+    Of several NaN in a window, the index is that of the first in row-major order; PyTorch returns
+    the last. See ``max_pool2d``.
     """
-    windows = _windows(2, kernel_size, stride, padding)
-    parameters = (*windows, per_axis(dilation, 2), ceil_mode)
-    values, indices = MAX_POOL2D_WITH_INDICES.apply_all((batched(input, 4),), parameters)
-    return unbatched(values, input, 4), unbatched(indices, input, 4)
+    windows = Windows.of(2, kernel_size, stride, padding, dilation)
+    maxima, indices = _pooled(MAX_POOL2D_WITH_INDICES, input, windows, ceil_mode)
+    return maxima, indices
 
 
-def _windows(
-    spatial: int, kernel_size: Sizes, stride: Sizes | None, padding: Sizes
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    kernel = per_axis(kernel_size, spatial)
-    step = kernel if stride is None else per_axis(stride, spatial)
-    return kernel, step, per_axis(padding, spatial)
+def _pooled(
+    operator: Operator,
+    input: Tensor,
+    windows: Windows,
+    ceil_mode: bool,
+    count_include_pad: bool | None = None,
+) -> list[Tensor]:
+    """Return the outputs of a pooling; only a mean has ``count_include_pad``."""
+    rank = len(windows.kernel) + 2
+    x = batched(input, rank)
+    counts: tuple[int, ...] = ()
+    if ceil_mode:
+        windows, counts = windows.rounded_up(x.shape[2:])
+    if count_include_pad is None:
+        parameters = (*windows.parameters, ceil_mode)
+    else:
+        parameters = (*windows.parameters[:3], count_include_pad, ceil_mode)
+    outputs = operator.apply_all((x,), parameters)
+    return [unbatched(_first(output, counts), input, rank) for output in outputs]
+
+
+def _first(output: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """Return the first windows along each axis."""
+    for axis, count in enumerate(counts, start=2):
+        if output.shape[axis] > count:
+            output = part(output, axis, 0, count)
+    return output
