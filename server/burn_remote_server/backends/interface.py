@@ -39,11 +39,14 @@ Run = Callable[..., Any]
 class ElementwiseCall(NamedTuple):
     """A function of which each element of the result depends on one element of each operand.
 
-    ``function(*inputs, *constants)`` returns the result, and with ``out=array`` writes it there.
+    ``function(*inputs, *constants)`` returns the result, which may be an input itself. ``into``
+    takes the same arguments and ``out=array``, and writes the result there; ``None`` if there is no
+    such function. ``out`` may be one of the inputs.
     """
 
     function: Run
     constants: tuple[Any, ...] = ()
+    into: Run | None = None
 
 
 # Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,

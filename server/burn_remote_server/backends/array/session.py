@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
@@ -32,18 +32,27 @@ if TYPE_CHECKING:
 
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
 
-# The kernel of each (family, variant), and whether it takes low-precision tensors as they are.
-KernelTable = Mapping[tuple[str, str], tuple[Kernel, bool]]
+
+class KernelEntry(NamedTuple):
+    """A kernel; whether it takes low-precision tensors as they are; whether it is elementwise."""
+
+    kernel: Kernel
+    low_precision: bool
+    is_elementwise: bool
+
+
+# The kernel of each (family, variant).
+KernelTable = Mapping[tuple[str, str], KernelEntry]
 
 
 def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
     """Return the kernels of several families by (family, variant); each pair occurs once."""
-    table: dict[tuple[str, str], tuple[Kernel, bool]] = {}
+    table: dict[tuple[str, str], KernelEntry] = {}
     for family in families:
         for name, kernel in family.table().items():
             key = (family.family, name)
             assert key not in table, f"two kernels for {'.'.join(key)}"
-            table[key] = (kernel, name in family.low_precision)
+            table[key] = KernelEntry(kernel, name in family.low_precision, family.is_elementwise)
     return table
 
 
@@ -83,7 +92,7 @@ class ArraySession(BackendSession):
             return bind_custom(self._custom, self._backend.array_module, signature)
         if is_quantized(signature):
             return bind_quantized(self._xp, signature, self.bind)
-        kernel, low_precision = self._found(signature)
+        kernel, low_precision, _ = self._found(signature)
         out = _declared_outputs(signature)
         specs = [use.spec for use in signature.input_uses]
         seen = [ArraySpec(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
@@ -106,7 +115,7 @@ class ArraySession(BackendSession):
     def bind_into(self, signature: Signature) -> Run | None:
         if is_quantized(signature):
             return None
-        kernel, low_precision = self._found(signature)
+        kernel, low_precision, _ = self._found(signature)
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or signature.output_count != 1:
             return None
@@ -126,7 +135,17 @@ class ArraySession(BackendSession):
             return ()
         if signature.row is CUSTOM or is_quantized(signature):
             return ()
-        kernel, low_precision = self._found(signature)
+        entry = self._found(signature)
+        calls = self._direct_calls(signature, entry, numbers)
+        if calls or numbers or not entry.is_elementwise:
+            return calls
+        return (ElementwiseCall(self.bind(signature), (), self.bind_into(signature)),)
+
+    def _direct_calls(
+        self, signature: Signature, entry: KernelEntry, numbers: Mapping[str, float] | None
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return an operation as calls of the array library's own functions, if possible."""
+        kernel, low_precision, _ = entry
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or not specs:
             return ()
@@ -143,7 +162,7 @@ class ArraySession(BackendSession):
     ) -> bool:
         return kernel.keeps_precision(first, parameters)
 
-    def _found(self, signature: Signature) -> tuple[Kernel, bool]:
+    def _found(self, signature: Signature) -> KernelEntry:
         row = signature.row
         found = self._table.get((row.family, row.name))
         if found is None:

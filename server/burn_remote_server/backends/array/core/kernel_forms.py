@@ -48,12 +48,15 @@ def _accepts_out_argument(function: Run) -> bool:
 class KernelFamily(ABC):
     """Kernels of one family of the IR, written against an array module ``xp``.
 
-    ``family`` is its IR name. ``low_precision`` names the variants that take ``float16`` and
+    ``family`` is its IR name. ``is_elementwise``: each element of each result depends on one
+    element of each input, so a kernel may be applied to parts of the inputs; an error in a part is
+    an error of the whole. ``low_precision`` names the variants that take ``float16`` and
     ``bfloat16`` arrays directly, because they only move elements or round once themselves. All
     other kernels receive ``float32`` copies, and their results are rounded once.
     """
 
     family: ClassVar[str]
+    is_elementwise: ClassVar[bool] = False
     low_precision: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, xp: Any) -> None:
@@ -147,7 +150,7 @@ class Elementwise(PreparedKernel):
         self, first: ArraySpec, parameters: Parameters
     ) -> tuple[ElementwiseCall, ...]:
         accepts = _accepts_out_argument(self._function)
-        return (ElementwiseCall(self._function),) if accepts else ()
+        return (ElementwiseCall(self._function, (), self._function),) if accepts else ()
 
     def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return True
@@ -216,7 +219,7 @@ class WithScalar(PreparedKernel):
         if not _accepts_out_argument(self._function):
             return ()
         number = scalar_array(self._xp, parameters["rhs"], first.dtype)
-        return (ElementwiseCall(self._function, (number,)),)
+        return (ElementwiseCall(self._function, (number,), self._function),)
 
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters

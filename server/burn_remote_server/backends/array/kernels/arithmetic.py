@@ -35,6 +35,7 @@ class NumericArithmetic(KernelFamily):
     """Arithmetic of floating-point numbers and integers, with broadcasting."""
 
     family = "Numeric"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp
@@ -118,6 +119,7 @@ class NumericPowers(KernelFamily):
     """Powers with integer exponents. Integers wrap around and have no negative powers."""
 
     family = "Numeric"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         return {"Powi": self.powi, "PowiScalar": self.powi_scalar}
@@ -168,6 +170,7 @@ class FloatPowers(KernelFamily):
     """Powers with floating-point exponents."""
 
     family = "Float"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         return {"Powf": Elementwise(self.xp.power), "PowfScalar": self.powf_scalar}

@@ -71,6 +71,8 @@ def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
 
 
 class _Casting(KernelFamily):
+    is_elementwise = True
+
     def prepare(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that converts elements to the output's dtype."""
         return conversion(self.xp, first.dtype, array_dtype(out.dtype))

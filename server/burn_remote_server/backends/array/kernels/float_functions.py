@@ -24,6 +24,7 @@ class FloatFunctions(KernelFamily):
     """Elementwise functions: NaN outside their domain; ``Round`` rounds halves to even."""
 
     family = "Float"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp

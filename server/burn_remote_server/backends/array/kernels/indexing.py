@@ -183,6 +183,7 @@ class BaseMasking(KernelFamily):
     """Masking of tensors of any dtype, with broadcasting."""
 
     family = "Base"
+    is_elementwise = True
     low_precision = frozenset({"MaskWhere", "MaskFill"})
 
     def table(self) -> Mapping[str, Kernel]:

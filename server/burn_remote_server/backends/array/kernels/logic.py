@@ -20,6 +20,7 @@ class BoolLogic(KernelFamily):
     """Logical operations on bools, with broadcasting."""
 
     family = "Bool"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp
@@ -34,6 +35,7 @@ class BaseComparison(KernelFamily):
     """Equality of tensors of any dtype, with broadcasting. NaN equals nothing."""
 
     family = "Base"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp
@@ -47,6 +49,7 @@ class NumericComparison(KernelFamily):
     """Order of numbers, with broadcasting. Every comparison with NaN is false."""
 
     family = "Numeric"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp
@@ -66,6 +69,7 @@ class FloatComparison(KernelFamily):
     """Tests for NaN and infinity."""
 
     family = "Float"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         return {"IsNan": Elementwise(self.xp.isnan), "IsInf": Elementwise(self.xp.isinf)}
@@ -79,6 +83,7 @@ class IntBitwise(KernelFamily):
     """
 
     family = "Int"
+    is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
         xp = self.xp
