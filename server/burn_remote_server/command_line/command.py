@@ -62,6 +62,14 @@ def _flag(setting: str, panel: str, metavar: str) -> Any:
     )
 
 
+def _switch(setting: str, panel: str) -> Any:
+    """Return the option for a setting that is on or off: ``--fusion`` and ``--no-fusion``."""
+    flag = flag_name(setting)
+    option = _flag(setting, panel, "")
+    option.param_decls = (f"{flag}/--no-{flag.removeprefix('--')}",)
+    return option
+
+
 def _default_text(setting: str, default: object) -> str:
     """Return the default for the help; empty if it is unset, which the description explains."""
     if default is None:
@@ -98,6 +106,7 @@ def command(
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
     cuda_ipc: Annotated[str | None, _flag("cuda_ipc", COMPUTING, "true|false")] = None,
+    fusion: Annotated[bool | None, _switch("fusion", COMPUTING)] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,

@@ -20,9 +20,16 @@ from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import Scalar, is_scalar_value
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.backends.interface import (
+    Backend,
+    BackendSession,
+    ElementwiseCall,
+    Run,
+)
+from burn_remote_server.execution.graph_fusion import fused_steps
 from burn_remote_server.execution.ownership import held_only_here
 from burn_remote_server.execution.plans import Plan, memory_bytes
+from burn_remote_server.fusion.search import Block
 
 __all__ = ["GRAPH_STEP_BYTES", "GRAPH_STEP_COST", "GraphPlan", "Step", "StepFailed"]
 
@@ -58,9 +65,13 @@ class Step(NamedTuple):
 
 
 class StepFailed(Exception):
-    """A step of a program raised ``cause``; ``registers`` has the values before it."""
+    """A step of a program raised ``cause``; ``registers`` has the values before it.
 
-    def __init__(self, place: int, registers: list[Any], cause: Exception) -> None:
+    Without a cause, ``place`` is the first step of several that ran as one. None of them has a
+    result yet, and any of them may fail when it runs alone.
+    """
+
+    def __init__(self, place: int, registers: list[Any], cause: Exception | None) -> None:
         super().__init__(place)
         self.place = place
         self.registers = registers
@@ -85,11 +96,13 @@ class GraphPlan:
         backend: Backend,
         session: BackendSession,
         prepare: Callable[[Signature], Plan],
+        limited: Callable[[Run, Sequence[Plan]], Run],
     ) -> None:
         """Check and compile a definition.
 
         ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
-        have changed. Raises ``ProtocolViolation`` for an invalid definition.
+        have changed. ``limited`` adds to the execution of several plans as one the checks of each.
+        Raises ``ProtocolViolation`` for an invalid definition.
         """
         plans = [_plan_of(step, numbered) for step in task.steps]
         specs = _slot_specs(task, plans)
@@ -104,11 +117,16 @@ class GraphPlan:
         self._owns_memory = backend.owns_memory
         self._session = session
         self._prepare = prepare
+        self._limited = limited
         self.steps, self._outputs, self._registers = _allocated(task, plans, len(specs))
         self.peak_bytes = _peak_bytes(self.steps)
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
         self._last_numbers: tuple[Any, ...] = ()
+        # By the place of their first step.
+        self.blocks: dict[int, Block] = {
+            block.start: block for block in fused_steps(task, plans, backend, session)
+        }
         self._program, self._places = self._compiled()
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
@@ -144,7 +162,8 @@ class GraphPlan:
                     self._store(r, target, run, i)
         except Exception as error:
             place = self._places[len(self._program) - length_hint(program) - 1]
-            raise StepFailed(place, r, error) from error
+            cause = None if place in self.blocks else error
+            raise StepFailed(place, r, cause) from error
         return self.outputs(r)
 
     def _differ(self, numbers: tuple[Any, ...]) -> bool:
@@ -252,19 +271,59 @@ class GraphPlan:
         """Return the instructions, and the step of each."""
         program: list[tuple[Any, ...]] = []
         places: list[int] = []
-        for place, step in enumerate(self.steps):
-            program.append(self._elementwise(place, step) or _instruction(place, step))
+        place = 0
+        while place < len(self.steps):
+            block = self.blocks.get(place)
+            end = place + 1 if block is None else block.end
+            steps = self.steps[place:end]
+            if block is not None:
+                program.append(self._fused(place, block))
+            else:
+                program.append(self._elementwise(place, steps[0]) or _instruction(place, steps[0]))
             places.append(place)
-            sizes = self._sizes(step)
-            large = tuple(
-                register
-                for register in (*(set(step.released) - set(step.outputs)), *step.unused)
-                if sizes[register] >= FREED_BYTES
-            )
+            large = self._large_dead(steps)
             if large:
                 program.append((_FREE, None, 0, 0, large))
                 places.append(place)
+            place = end
         return tuple(program), places
+
+    def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
+        """Return the registers whose values, at least as large as ``FREED_BYTES``, die here."""
+        dead: dict[int, int] = {}
+        for step in steps:
+            sizes = self._sizes(step)
+            dead |= {register: sizes[register] for register in step.released}
+            for register in step.outputs:
+                dead.pop(register, None)
+            dead |= {register: sizes[register] for register in step.unused}
+        return tuple(register for register, size in dead.items() if size >= FREED_BYTES)
+
+    def _fused(self, place: int, block: Block) -> tuple[Any, ...]:
+        """Return the instruction for several steps that one optimization executes."""
+        register: dict[int, int] = {}
+        targets: dict[int, int] = {}
+        operations = block.execution.operations
+        steps = self.steps[place : block.end]
+        for offset, (step, operation) in enumerate(zip(steps, operations, strict=True)):
+            for slot, place_of_slot in zip(operation.inputs, step.inputs, strict=True):
+                register.setdefault(slot, place_of_slot)
+            targets |= zip(operation.outputs, step.outputs, strict=True)
+            for number in operation.numbers:
+                register[number] = self._number_register(place + offset, operation.calls[0])
+        optimization = block.execution.optimization
+        run = self._limited(block.execution.execute_optimization, [step.plan for step in steps])
+        inputs = tuple(register[slot] for slot in optimization.inputs)
+        outputs = tuple(targets[slot] for slot in optimization.outputs)
+        return (_MANY_OUTPUTS, run, inputs, 0, outputs)
+
+    def _number_register(self, place: int, call: ElementwiseCall) -> int:
+        """Return a new register for the constant of a call."""
+        register = self.input_count + len(self._registers)
+        self._registers.append(call.constants[0])
+        if self.steps[place].numbers:
+            self._number_registers.append((register, place))
+        return register
 
     def _elementwise(self, place: int, step: Step) -> tuple[Any, ...] | None:
         """Return the instruction for a step that is one elementwise call of two operands.
@@ -281,14 +340,10 @@ class GraphPlan:
         calls = self._session.bind_elementwise(plan.signature, values)
         if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
             return None
-        function, constants = calls[0]
+        function, constants, _ = calls[0]
         operands = [*step.inputs]
         if constants:
-            register = self.input_count + len(self._registers)
-            self._registers.append(constants[0])
-            operands.append(register)
-            if step.numbers:
-                self._number_registers.append((register, place))
+            operands.append(self._number_register(place, calls[0]))
         elif step.numbers:
             return None
         form = _ONE_INPUT if len(operands) == 1 else _TWO_INPUTS

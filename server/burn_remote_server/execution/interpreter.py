@@ -23,7 +23,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota
-from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.graph_runner import GraphRunner
 from burn_remote_server.execution.graphs import GRAPH_STEP_BYTES, GraphPlan
@@ -110,7 +110,9 @@ class Interpreter:
 
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
-        plan = GraphPlan(task, self.numbered, self.backend, self.session, self._prepare)
+        plan = GraphPlan(
+            task, self.numbered, self.backend, self.session, self._prepare, self._limited
+        )
         self._count_plan(plan, GRAPH_STEP_BYTES * len(plan.steps))
         self.numbered[task.number] = plan
 
@@ -126,14 +128,20 @@ class Interpreter:
             or refusal
             or too_costly(plan.cost, self._max_operation_cost)
         )
-        if plan.workspace_bytes >= RESERVED_WORKSPACE_BYTES:
-            plan.wrap(partial(within, workspace_bytes=plan.workspace_bytes, quota=self.quota))
+        plan.wrap(lambda run: self._limited(run, (plan,)))
+        return plan
+
+    def _limited(self, run: Run, plans: Sequence[Plan]) -> Run:
+        """Add the checks of the quota and of time to the execution of one or several plans."""
+        workspace_bytes = max(plan.workspace_bytes for plan in plans)
+        if workspace_bytes >= RESERVED_WORKSPACE_BYTES:
+            run = within(run, workspace_bytes, self.quota)
         allowed_seconds = self._max_operation_seconds
-        if allowed_seconds is not None and plan.cost >= min(
+        if allowed_seconds is not None and sum(plan.cost for plan in plans) >= min(
             TIMED_COST, allowed_seconds * NANOSECONDS / 10
         ):
-            plan.wrap(partial(timed, allowed_seconds=allowed_seconds))
-        return plan
+            run = timed(run, allowed_seconds)
+        return run
 
     def _count_plan(self, plan: Plan | GraphPlan, size: int) -> None:
         """Count a plan's memory until the plan is freed. Raises ``LimitExceeded``."""

@@ -122,8 +122,9 @@ class Plan:
 
     def wrap(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the kernels by those that ``wrapper`` returns for them."""
-        self.run, self.run_into = wrapper(self.run), wrapper(self.run_into)
-        self.is_bare = False
+        run = wrapper(self.run)
+        self.is_bare = run is self.run
+        self.run, self.run_into = run, wrapper(self.run_into)
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Return the error for a wrong number of tensors."""

@@ -43,6 +43,7 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.exposed import Exposed, Key, Transfers
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import hand_over, new_interpreter
 from burn_remote_server.settings.server_settings import Settings
 
@@ -64,7 +65,7 @@ def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
         # Without a lock, which a fork could leave locked: two threads may both open a backend, and
         # the second one is discarded.
         (opened,) = open_backends("numpy", 1)
-        backend = _backends.setdefault("numpy", opened)
+        backend = _backends.setdefault("numpy", with_fusion(opened))
     return LocalLink(backend, Settings(), custom)
 
 

@@ -18,6 +18,7 @@ from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.custom import load_operations
 from burn_remote_server.dialects.burn.routes import burn_routes
 from burn_remote_server.dialects.native.routes import native_routes
+from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.listeners.connection_limits import ConnectionLimits
 from burn_remote_server.listeners.http_responses import ServerState, refuse, respond
@@ -52,6 +53,8 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     custom = load_operations(settings.custom_operations)
     opened = backends.open_backends(settings.backend, settings.device_count, settings.device_memory)
+    if settings.fusion:
+        opened = [with_fusion(backend) for backend in opened]
     async with asyncio.TaskGroup() as tasks:
         host = Host(settings, opened, tasks, custom)
         service = _Service(host)

@@ -151,6 +151,11 @@ class Settings(BaseModel):
         "it or to another server, but no other tensors. Without it, moves between servers go "
         "through the host's memory.",
     )
+    fusion: bool = Field(
+        True,
+        description="Execute runs of operations as one where that is faster; results keep the same "
+        "bits. docs/graphs-and-fusion.md has the rules. Only the backend numpy has fusers.",
+    )
     custom_operations: Names = Field(
         (),
         description="Python module with your own operations, such as package.module; clients "

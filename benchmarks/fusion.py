@@ -1,0 +1,190 @@
+"""Measure fusion: processor time of programs with and without it, alternating.
+
+    python benchmarks/fusion.py                   the programs, as graphs
+    python benchmarks/fusion.py --sizes           two operations of several sizes: where blocks pay
+    python benchmarks/fusion.py --block-sizes     the programs with several block sizes
+
+Figures are the median of the thread's processor time. The machine's other work disturbs them less
+than the wall-clock time, but caches and memory are still shared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import burn_remote_server.fusion.array.block_program as block_program
+import burn_remote_server.fusion.array.elementwise as elementwise
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.messages import DefineGraph
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.graphs import GraphPlan
+from burn_remote_server.execution.plans import Plan
+from burn_remote_server.fusion.opening import with_fusion
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.kernels import signature
+
+REPEATS = 15
+MI = 2**20
+console = Console()
+
+
+class Program:
+    """A program of operations on float32 tensors, written as calls that return slots."""
+
+    def __init__(self, name: str, *inputs: tuple[int, ...]) -> None:
+        self.name = name
+        self.specs = [TensorSpec(shape, F32) for shape in inputs]
+        self.input_count = len(inputs)
+        self.plans: list[Any] = []
+        self.steps: list[tuple[int, ...]] = []
+
+    def do(self, operation: str, *slots: int, **parameters: Any) -> int:
+        """Append an operation; return the slot of its result."""
+        signed = signature(operation, *[self.specs[slot] for slot in slots], **parameters)
+        self.steps.append((len(self.steps), *slots))
+        self.plans.append(signed)
+        self.specs += signed.outputs
+        return len(self.specs) - 1
+
+    def compiled(self, backend: Backend, outputs: tuple[int, ...]) -> GraphPlan:
+        """Return the graph of the program on a backend."""
+        session = backend.open_session()
+        numbered = {number: Plan(signed, session) for number, signed in enumerate(self.plans)}
+        task = DefineGraph(4096, self.input_count, tuple(self.steps), outputs)
+        return GraphPlan(
+            task,
+            numbered,
+            backend,
+            session,
+            lambda signed: Plan(signed, session),
+            lambda run, plans: run,
+        )
+
+    def arrays(self) -> list[Any]:
+        """Return random inputs, none below 0."""
+        rng = np.random.default_rng(0)
+        return [rng.random(spec.shape, np.float32) for spec in self.specs[: self.input_count]]
+
+
+def gelu(size: int = 4 * MI) -> tuple[Program, tuple[int, ...]]:
+    """Return GELU by ``tanh``."""
+    p = Program("gelu (tanh)", (size,))
+    cube = p.do("Numeric.Mul", p.do("Numeric.Mul", 0, 0), 0)
+    inner = p.do("Numeric.Add", p.do("Numeric.MulScalar", cube, rhs=0.044715), 0)
+    tanh = p.do("Float.Tanh", p.do("Numeric.MulScalar", inner, rhs=0.7978845608))
+    whole = p.do("Numeric.Mul", p.do("Numeric.AddScalar", tanh, rhs=1.0), 0)
+    return p, (p.do("Numeric.MulScalar", whole, rhs=0.5),)
+
+
+def adam(size: int = MI) -> tuple[Program, tuple[int, ...]]:
+    """Return an update by Adam: parameters, gradient and two moments."""
+    p = Program("Adam", (size,), (size,), (size,), (size,))
+    mean = p.do(
+        "Numeric.Add",
+        p.do("Numeric.MulScalar", 2, rhs=0.9),
+        p.do("Numeric.MulScalar", 1, rhs=0.1),
+    )
+    square = p.do("Numeric.MulScalar", p.do("Numeric.Mul", 1, 1), rhs=0.001)
+    variance = p.do("Numeric.Add", p.do("Numeric.MulScalar", 3, rhs=0.999), square)
+    root = p.do("Float.Sqrt", p.do("Numeric.DivScalar", variance, rhs=0.003))
+    step = p.do(
+        "Numeric.Div",
+        p.do("Numeric.DivScalar", mean, rhs=0.27),
+        p.do("Numeric.AddScalar", root, rhs=1e-8),
+    )
+    result = p.do("Numeric.Sub", 0, p.do("Numeric.MulScalar", step, rhs=1e-3))
+    return p, (mean, variance, result)
+
+
+def cheap(rows: int = 2048, columns: int = 2048) -> tuple[Program, tuple[int, ...]]:
+    """Return 20 cheap operations with a row that is broadcast."""
+    p = Program("20 cheap, broadcast", (rows, columns), (1, columns), (rows, 1))
+    found = 0
+    for _ in range(4):
+        found = p.do("Numeric.MulScalar", found, rhs=0.5)
+        found = p.do("Numeric.Add", found, 1)
+        found = p.do("Numeric.Sub", found, 2)
+        found = p.do("Numeric.Clamp", found, min=0.01, max=float("inf"))
+        found = p.do("Numeric.Mul", found, 0)
+    return p, (found,)
+
+
+def pair(size: int) -> tuple[Program, tuple[int, ...]]:
+    """Return two cheap operations."""
+    p = Program(f"2 operations, {size:,}", (size,), (size,))
+    return p, (p.do("Numeric.Mul", p.do("Numeric.Add", 0, 1), 0),)
+
+
+def five(size: int) -> tuple[Program, tuple[int, ...]]:
+    """Return five cheap operations."""
+    p = Program(f"5 operations, {size:,}", (size,), (size,))
+    found = 0
+    for _ in range(5):
+        found = p.do("Numeric.Add", found, 1)
+    return p, (found,)
+
+
+def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[float]:
+    """Return the median processor time of each call, in milliseconds; the calls alternate."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()
+    for _ in range(repeats):
+        for place, run in enumerate(runs):
+            started = time.thread_time()
+            run()
+            seconds[place].append(time.thread_time() - started)
+    return [statistics.median(each) * 1e3 for each in seconds]
+
+
+def runs_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], object]]:
+    """Return the program without and with fusion."""
+    arrays = program.arrays()
+    backends = (NumpyBackend(), with_fusion(NumpyBackend()))
+    graphs = [program.compiled(backend, outputs) for backend in backends]
+    return [partial(graph.run, arrays, ()) for graph in graphs]
+
+
+def main(
+    sizes: Annotated[bool, typer.Option("--sizes")] = False,
+    block_sizes: Annotated[bool, typer.Option("--block-sizes")] = False,
+    repeats: int = REPEATS,
+) -> None:
+    """Print the figures."""
+    np.seterr(all="ignore")
+    table = Table("program", "without, ms", "with, ms", "without ÷ with")
+    programs = [gelu(), adam(), cheap()]
+    blocks = [block_program.BLOCK_ELEMENTS]
+    if sizes:
+        programs = [make(2**power) for power in range(14, 23) for make in (pair, five)]
+    if block_sizes:
+        blocks = [2**power for power in range(12, 19)]
+    for program, outputs in programs:
+        for block in blocks:
+            with (
+                patch.object(block_program, "BLOCK_ELEMENTS", block),
+                patch.object(elementwise, "MIN_ELEMENTS", 0),
+            ):
+                without, fused = compared(runs_of(program, outputs), repeats)
+            name = f"{program.name}, blocks of {block:,}" if block_sizes else program.name
+            table.add_row(name, f"{without:.3f}", f"{fused:.3f}", f"{without / fused:.2f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

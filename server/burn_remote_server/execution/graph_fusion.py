@@ -1,0 +1,69 @@
+"""Fusion of the steps of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from burn_remote_protocol.messages import DefineGraph
+from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.execution.plans import Plan
+from burn_remote_server.fusion.backend import FusionBackend
+from burn_remote_server.fusion.fuser import StreamOperation
+from burn_remote_server.fusion.search import Block, optimized
+
+__all__ = ["fused_steps"]
+
+
+def fused_steps(
+    task: DefineGraph, plans: Sequence[Plan], backend: Backend, session: BackendSession
+) -> list[Block]:
+    """Return the runs of steps that one optimization each can replace.
+
+    The tensors of a block are the graph's slots. The constant of a step with numbers is the tensor
+    ``-1 - place``.
+    """
+    if not isinstance(backend, FusionBackend):
+        return []
+    return optimized(_operations(task, plans, session), backend.fusers())
+
+
+def _operations(
+    task: DefineGraph, plans: Sequence[Plan], session: BackendSession
+) -> list[StreamOperation | None]:
+    last_use: dict[int, int] = {}
+    for place, step in enumerate(task.steps):
+        last_use |= dict.fromkeys(step[1:], place)
+    kept = {*task.outputs, *range(task.input_count)}
+    numbered = {place for place, _, _ in task.numbers}
+    operations: list[StreamOperation | None] = []
+    next_slot = task.input_count
+    for place, (step, plan) in enumerate(zip(task.steps, plans, strict=True)):
+        outputs = tuple(range(next_slot, next_slot + plan.output_count))
+        next_slot += plan.output_count
+        operations.append(None)
+        if plan.error is not None or not plan.gives_one:
+            continue
+        numbers = _numbers(task, plan, place) if place in numbered else None
+        calls = session.bind_elementwise(plan.signature, numbers)
+        if numbers is not None and [len(call.constants) for call in calls] != [1]:
+            continue
+        used = {*step[1:], *outputs} - kept
+        operations[place] = StreamOperation(
+            plan.signature,
+            plan.run,
+            calls,
+            step[1:],
+            (-1 - place,) if numbers else (),
+            outputs,
+            frozenset(slot for slot in used if last_use.get(slot, place) == place),
+        )
+    return operations
+
+
+def _numbers(task: DefineGraph, plan: Plan, place: int) -> dict[str, float]:
+    fields, arguments = plan.signature.row.fields, plan.signature.arguments
+    return {
+        fields[field].name: arguments[field].value
+        for step, field, _ in task.numbers
+        if step == place
+    }

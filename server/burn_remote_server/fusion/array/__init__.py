@@ -1,0 +1,1 @@
+"""The fusers of array backends whose kernels take NumPy arrays."""

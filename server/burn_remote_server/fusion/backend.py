@@ -1,0 +1,164 @@
+"""``Fusion``: a decorator of backends, whose sessions then fuse operations."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.interface import Backend, BackendSession, Loan, Memory
+from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.fusion.fuser import OperationFuser
+
+__all__ = ["Fusion", "FusionBackend", "FusionRuntime"]
+
+
+class FusionRuntime(ABC):
+    """The fusers of a kind of device."""
+
+    @abstractmethod
+    def fusers(self, device: Backend) -> Sequence[OperationFuser]:
+        """Return new fusers for a device, which one stream uses."""
+
+    @abstractmethod
+    def cast_float(self, array: Any, dtype: DType) -> Any:
+        """Return a floating-point array in another floating-point dtype, rounded once."""
+
+
+class FusionBackend(ABC):
+    """What fusion adds to a backend."""
+
+    @property
+    @abstractmethod
+    def fusion_runtime(self) -> FusionRuntime:
+        """The source of this backend's fusers."""
+
+    def fusers(self) -> Sequence[OperationFuser]:
+        """Return new fusers for this device."""
+        assert isinstance(self, Backend)
+        return self.fusion_runtime.fusers(self)
+
+    @property
+    def full_precision_backend(self) -> FusionBackend:
+        """The backend that computes in float32 what this one stores in 16 bits: Burn's
+        ``FullPrecisionBackend``. Kernels here widen such tensors themselves."""
+        return self
+
+    def cast_float(self, array: Any, dtype: DType = F32) -> Any:
+        """Return a floating-point array in another floating-point dtype, rounded once."""
+        return self.fusion_runtime.cast_float(array, dtype)
+
+
+class Fusion(Backend, FusionBackend):
+    """A backend whose streams of operations are fused; in all else the backend that it wraps."""
+
+    def __init__(self, inner: Backend, runtime: FusionRuntime) -> None:
+        self.inner: Final = inner
+        self._runtime: Final = runtime
+        self.name = f"fusion<{inner.name}>"  # type: ignore[misc]
+        self.ad_enabled = inner.ad_enabled  # type: ignore[misc]
+        # Called for each tensor: a forwarding method would add 0.1 µs.
+        self.nbytes = inner.nbytes  # type: ignore[method-assign]
+        self.root = inner.root  # type: ignore[method-assign]
+        self.owns_memory = inner.owns_memory  # type: ignore[method-assign]
+
+    @property
+    def fusion_runtime(self) -> FusionRuntime:
+        return self._runtime
+
+    @property
+    def device_count(self) -> int:
+        return self.inner.device_count
+
+    @property
+    def failure(self) -> str | None:
+        return self.inner.failure
+
+    def examine(self) -> None:
+        self.inner.examine()
+
+    def explained(self, error: Exception) -> Exception:
+        return self.inner.explained(error)
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> BackendSession:
+        return self.inner.open_session(custom)
+
+    def to_device(self, data: TensorData) -> Any:
+        return self.inner.to_device(data)
+
+    def empty(self, spec: TensorSpec) -> Any:
+        return self.inner.empty(spec)
+
+    def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
+        self.inner.write(upload, offset, data)
+
+    def finished(self, upload: Any, dtype: DType) -> Any:
+        return self.inner.finished(upload, dtype)
+
+    def to_bytes(self, array: Any, dtype: DType) -> memoryview:
+        return self.inner.to_bytes(array, dtype)
+
+    def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
+        return self.inner.import_shared(
+            shared, spec, source.inner if isinstance(source, Fusion) else source
+        )
+
+    @property
+    def lends_to(self) -> str | None:
+        return self.inner.lends_to
+
+    def lend(self, shared: Any, dtype: DType) -> Loan | None:
+        return self.inner.lend(shared, dtype)
+
+    def borrow(self, upload: Any, handle: bytes) -> None:
+        self.inner.borrow(upload, handle)
+
+    def nbytes(self, array: Any) -> int:
+        return self.inner.nbytes(array)
+
+    def root(self, array: Any) -> Any:
+        return self.inner.root(array)
+
+    @property
+    def reads_in_place(self) -> bool:
+        return self.inner.reads_in_place
+
+    @property
+    def device_name(self) -> str:
+        return self.inner.device_name
+
+    def memory_bytes(self) -> int:
+        return self.inner.memory_bytes()
+
+    def memory(self) -> Memory:
+        return self.inner.memory()
+
+    def dtype_usage(self, dtype: DType) -> DTypeUsage:
+        return self.inner.dtype_usage(dtype)
+
+    def supports_dtype(self, dtype: DType) -> bool:
+        return self.inner.supports_dtype(dtype)
+
+    def prepare_thread(self) -> None:
+        self.inner.prepare_thread()
+
+    def sync(self) -> None:
+        self.inner.sync()
+
+    def memory_cleanup(self) -> None:
+        self.inner.memory_cleanup()
+
+    def begin_recycling(self, max_bytes: int) -> None:
+        self.inner.begin_recycling(max_bytes)
+
+    def expire_memory(self) -> None:
+        self.inner.expire_memory()
+
+    def memory_persistent_allocations(self) -> contextlib.AbstractContextManager[None]:
+        return self.inner.memory_persistent_allocations()
+
+    def staging(self, data: Iterable[TensorData]) -> None:
+        self.inner.staging(data)

@@ -1,0 +1,27 @@
+"""Fusion of opened backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.fusion.backend import Fusion, FusionRuntime
+
+__all__ = ["with_fusion"]
+
+
+def _numpy_runtime() -> FusionRuntime:
+    from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+
+    return NumpyFusionRuntime()
+
+
+# Imported on demand, as the backends are.
+_RUNTIMES: Final[dict[str, Callable[[], FusionRuntime]]] = {"numpy": _numpy_runtime}
+
+
+def with_fusion(backend: Backend) -> Backend:
+    """Return a backend that fuses operations, or the backend itself if there are no fusers."""
+    runtime = _RUNTIMES.get(backend.name)
+    return backend if runtime is None else Fusion(backend, runtime())

@@ -1,0 +1,165 @@
+"""Runs of element-wise operations in a graph become one optimization, with the same effects."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import F32, I64
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Define, DefineGraph, Read, Upload
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.graphs import GraphPlan
+from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS
+from burn_remote_server.fusion.opening import with_fusion
+from support.engines import EngineSession, floats
+from support.kernels import signature
+from support.random_programs import forced_fusion
+
+GRAPH = 4096
+ADD, TWICE, SUM, DIVIDE, ADD_INTEGERS = range(5)
+VECTOR = TensorSpec((1000,), F32)
+INTEGERS = TensorSpec((1000,), I64)
+
+SIGNATURES = {
+    ADD: signature("Numeric.Add", VECTOR, VECTOR),
+    TWICE: signature("Numeric.MulScalar", VECTOR, rhs=2.0),
+    SUM: signature("Numeric.SumDim", VECTOR, axis=0, accumulator_len=1),
+    DIVIDE: signature("Numeric.Div", INTEGERS, INTEGERS),
+    ADD_INTEGERS: signature("Numeric.Add", INTEGERS, INTEGERS),
+}
+
+
+@pytest.fixture
+def session() -> Iterator[EngineSession]:
+    with forced_fusion():
+        session = EngineSession(backend=with_fusion(NumpyBackend()))
+        session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
+        session.upload(1, *range(1000))
+        session.upload(2, *[1.0] * 1000)
+        yield session
+
+
+def integers(*values: int) -> TensorData:
+    return TensorData(np.array(values, np.int64).tobytes(), (len(values),), I64)
+
+
+def blocks(session: EngineSession) -> list[tuple[int, int]]:
+    """Return the first and last place of each fused run of steps."""
+    plan = session.interpreter.numbered[GRAPH]
+    assert isinstance(plan, GraphPlan)
+    return [(block.start, block.end) for block in plan.blocks.values()]
+
+
+def test_a_run_of_elementwise_steps_is_fused(session: EngineSession) -> None:
+    steps = ((ADD, 0, 1), (TWICE, 2), (ADD, 3, 2), (SUM, 4), (TWICE, 4), (TWICE, 6))
+    session.run(DefineGraph(GRAPH, 2, steps, (5, 7)), (GRAPH, 1, 2, 3, 4))
+    assert blocks(session) == [(0, 3), (4, 6)]
+    one = np.arange(1000, dtype=np.float32) + 1
+    assert session.values(4, size=1000) == (one * 12).tolist()
+    assert session.values(1, size=1000) == [*range(1000)]
+
+
+def test_without_fusion_no_step_is_fused() -> None:
+    session = EngineSession(backend=NumpyBackend())
+    session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
+    with forced_fusion():
+        session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 2)), (3,)))
+    assert blocks(session) == []
+
+
+def test_small_results_are_not_fused() -> None:
+    session = EngineSession(backend=with_fusion(NumpyBackend()))
+    for size in (MIN_ELEMENTS - 1, MIN_ELEMENTS):
+        twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
+        session.run(Define(0, twice), DefineGraph(GRAPH, 1, ((0, 0), (0, 1)), (2,)))
+        assert bool(blocks(session)) is (size == MIN_ELEMENTS)
+
+
+def test_steps_without_a_result_that_dies_among_them_are_not_fused(session: EngineSession) -> None:
+    session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 0)), (2, 3)))
+    assert blocks(session) == []
+
+
+def test_results_that_die_are_never_made() -> None:
+    size = 8 * MIN_ELEMENTS
+    twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
+    session = EngineSession(backend=with_fusion(NumpyBackend()))
+    session.upload(1, *[1.0] * size)
+    steps = ((0, 0), (0, 1), (0, 1), (0, 2), (0, 3))
+    session.run(Define(0, twice), DefineGraph(GRAPH, 1, steps, (4, 5)), (GRAPH, 1, 2, 3))
+    tracemalloc.start()
+    try:
+        session.run((GRAPH, 1, 4, 5))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * 4 * size
+
+
+def test_changed_numbers_of_a_call_take_effect_in_a_block(session: EngineSession) -> None:
+    steps = ((TWICE, 0), (ADD, 1, 0), (TWICE, 2))
+    session.run(DefineGraph(GRAPH, 1, steps, (3,), ((0, 1, 1), (2, 1, 0))))
+    assert blocks(session) == [(0, 3)]
+    ones = np.ones(1000, np.float32)
+    for tensor, (last, first) in enumerate([(3.0, 5.0), (3.0, -1.0), (0.5, 5.0)], start=3):
+        session.run((GRAPH, 2, tensor, (last, first)))
+        assert session.values(tensor, size=1000) == ((ones * first + ones) * last).tolist()
+
+
+def test_an_unsuitable_layout_runs_the_steps_one_by_one(session: EngineSession) -> None:
+    session.tensors.store(5, np.arange(1000, dtype=np.float32)[::-1])
+    session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 2)), (3,)), (GRAPH, 5, 2, 3))
+    assert session.values(3, size=1000) == [2 * (1000 - place) for place in range(1000)]
+    (block,) = session.interpreter.numbered[GRAPH].blocks.values()
+    assert (block.execution.executed, block.execution.fallbacks) == (1, 1)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_failure_in_a_block_is_that_of_its_step(session: EngineSession, place: int) -> None:
+    steps = [(ADD_INTEGERS, 0, 0), (ADD_INTEGERS, 2, 0), (ADD_INTEGERS, 3, 0), (ADD, 5, 5)]
+    steps[place] = (DIVIDE, 0, 1)
+    steps[3] = (ADD_INTEGERS, 4, 0)
+    session.run(
+        Upload(6, integers(*[1] * 1000)),
+        Upload(7, integers(*[*[1] * 999, 0])),
+        DefineGraph(GRAPH, 2, tuple(steps), (2, 5)),
+        (GRAPH, 6, 7, 8, 9),
+    )
+    assert blocks(session) == [(0, 4)]
+    session.run(Read(1, 8, INTEGERS), Read(2, 9, INTEGERS))
+    failed = session.outbox.replies[2]
+    assert isinstance(failed, OperationFailed)
+    assert (failed.operation, failed.step) == ("Numeric.Div", place)
+    assert "integer division by 0" in failed.reason
+    assert isinstance(session.outbox.replies[1], OperationFailed) is (place == 0)
+    assert len(session.outbox.failures) == 1
+
+
+def test_a_fused_graph_counts_the_bytes_of_its_outputs(session: EngineSession) -> None:
+    before = session.quota.bytes, session.quota.tensors
+    steps = ((ADD, 0, 1), (TWICE, 2), (TWICE, 3))
+    session.run(DefineGraph(GRAPH, 2, steps, (4,)), (GRAPH, 1, 2, 3))
+    assert (session.quota.bytes, session.quota.tensors) == (before[0] + 4000, before[1] + 1)
+
+
+def test_a_fused_graph_that_exceeds_the_quota_fails_as_its_steps_do() -> None:
+    messages = []
+    for fused in (False, True):
+        backend = NumpyBackend()
+        with forced_fusion():
+            session = EngineSession(
+                backend=with_fusion(backend) if fused else backend, max_bytes=10_000
+            )
+            session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
+            session.run(Upload(1, floats(*range(1000))))
+            steps = ((TWICE, 0), (TWICE, 1), (ADD, 1, 2))
+            session.run(DefineGraph(GRAPH, 1, steps, (1, 2, 3)), (GRAPH, 1, 2, 3, 4))
+            with pytest.raises(OperationFailed) as raised:
+                session.values(4, size=1000)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]

@@ -1,0 +1,360 @@
+"""Random programs of operations, and their execution one by one, as a graph and fused.
+
+``python -m support.random_programs COUNT`` runs programs in a process of its own, so that NumPy's
+vector instructions can be chosen by ``NPY_DISABLE_CPU_FEATURES``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+
+import burn_remote_server.fusion.array.block_program as block_program
+import burn_remote_server.fusion.array.elementwise as elementwise
+from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.messages import Define, DefineGraph
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution import graphs
+from burn_remote_server.fusion.opening import with_fusion
+from support.engines import EngineSession
+from support.kernels import Array, signature
+
+__all__ = ["Outcome", "RandomProgram", "difference", "forced_fusion", "run_eagerly", "run_graph"]
+
+GRAPH: Final = 4096
+FLOATS: Final = (F32, F32, F64, F16, BF16)
+INTEGERS: Final = (I32, I64, I8, U8)
+
+# fmt: off
+UNARY: Final = [
+    "Exp", "Log", "Log1p", "Erf", "Sqrt", "Recip", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh",
+    "ArcCos", "ArcCosh", "ArcSin", "ArcSinh", "ArcTan", "ArcTanh", "Round", "Floor", "Ceil",
+    "Trunc",
+]
+# fmt: on
+BINARY: Final = ["Add", "Sub", "Mul", "Div", "Rem"]
+COMPARISONS: Final = ["Greater", "GreaterEqual", "Lower", "LowerEqual"]
+BITWISE: Final = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseLeftShift", "BitwiseRightShift"]
+
+
+@dataclass
+class RandomProgram:
+    """Operations on slots: first the inputs, then the results."""
+
+    arrays: list[Array]
+    specs: list[TensorSpec]
+    signatures: list[Signature] = field(default_factory=list)
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+
+    @property
+    def input_count(self) -> int:
+        """Number of slots that the program takes."""
+        return len(self.arrays)
+
+    def add(self, name: str, *slots: int, **parameters: Any) -> bool:
+        """Append an operation, unless it does not take these tensors."""
+        try:
+            signed = signature(name, *[self.specs[slot] for slot in slots], **parameters)
+        except (BurnRemoteError, StopIteration, KeyError):
+            return False
+        self.steps.append((len(self.signatures), *slots))
+        self.signatures.append(signed)
+        self.specs += signed.outputs
+        return True
+
+
+def drawn(random: Random) -> RandomProgram:
+    """Return a random program of up to 30 operations."""
+    shape = random.choice(
+        [(random.randint(1, 300),), (random.randint(1, 40), random.randint(1, 9))]
+    )
+    if random.random() < 0.3:
+        shape = (random.randint(1, 4), *shape)
+    dtype = random.choice(FLOATS + INTEGERS)
+    program = RandomProgram([], [])
+    for _ in range(random.randint(1, 4)):
+        _add_input(program, random, shape, dtype)
+    _add_input(program, random, shape, BOOL)
+    for _ in range(random.randint(2, 30)):
+        for _ in range(5):
+            if _add_operation(program, random):
+                break
+    made = range(program.input_count, len(program.specs))
+    outputs = [slot for slot in made if random.random() < 0.2] or [*made[-1:]]
+    used = {slot for step in program.steps for slot in step[1:]}
+    for slot in range(program.input_count):
+        if slot not in used:  # a graph uses all its inputs
+            program.add("Base.Equal", slot, slot)
+    program.outputs = tuple(outputs)
+    return program
+
+
+def _add_input(
+    program: RandomProgram, random: Random, shape: tuple[int, ...], dtype: DType
+) -> None:
+    if random.random() < 0.3:
+        shape = tuple(random.choice([1, length]) for length in shape)
+    numbers = np.random.default_rng(random.randrange(2**32))
+    wanted = array_dtype(dtype)
+    values: Array
+    if dtype is BOOL:
+        values = numbers.random(shape) < 0.5
+    elif wanted.kind in "iu":
+        values = numbers.integers(random.choice([0, 1]), 100, shape)
+    else:
+        values = numbers.standard_normal(shape) * random.choice([1, 50])
+        if values.size and random.random() < 0.3:
+            special = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40]
+            values.reshape(-1)[numbers.integers(values.size)] = random.choice(special)
+    with np.errstate(all="ignore"):
+        array = _laid_out(np.asarray(values.astype(wanted)), random)
+    program.arrays.append(array)
+    program.specs.append(TensorSpec(shape, dtype))
+
+
+def _laid_out(array: Array, random: Random) -> Array:
+    """Return an equal array: contiguous, in Fortran's order, reversed, strided or repeated."""
+    layout = random.choice(["C", "C", "C", "F", "reversed", "strided", "repeated"])
+    if layout == "F":
+        return np.asfortranarray(array)
+    if layout == "reversed":
+        return np.ascontiguousarray(array[::-1])[::-1]
+    if layout == "strided":
+        return np.repeat(array, 2, axis=-1)[..., ::2]
+    if layout == "repeated" and array.size:
+        return np.broadcast_to(array[:1].copy(), array.shape)
+    return array.copy()
+
+
+def _add_operation(program: RandomProgram, random: Random) -> bool:
+    slots = [*range(len(program.specs))]
+    first = random.choice(slots[-4:])
+    spec = program.specs[first]
+    other = random.choice([slot for slot in slots if program.specs[slot].dtype is spec.dtype])
+    if random.random() < 0.08:
+        return _add_other(program, random, first)
+    if spec.dtype is BOOL:
+        return _add_logic(program, random, first, other)
+    is_integer = spec.dtype in INTEGERS
+    kind = random.choice(["unary", "binary", "binary", "scalar", "scalar", "compare", "other"])
+    if kind == "unary":
+        if is_integer:
+            return program.add(random.choice(["Numeric.Abs", "Int.BitwiseNot"]), first)
+        return program.add(f"Float.{random.choice(UNARY)}", first)
+    number = random.choice([2, 3, -1] if is_integer else [2, 0.1, -3, 0.5, 0.0, 65520.0])
+    if kind == "other":
+        return _add_mixed(program, random, first, other, number)
+    return _ADD[kind](program, random, first, other, number)
+
+
+def _add_logic(program: RandomProgram, random: Random, first: int, other: int) -> bool:
+    spec = program.specs[first]
+    name = random.choice(["Bool.Not", "Bool.And", "Bool.Or", "Bool.IntoFloat", "Bool.IntoInt"])
+    if name == "Bool.IntoFloat":
+        return program.add(name, first, out=_as(spec, random.choice(FLOATS)))
+    if name == "Bool.IntoInt":
+        return program.add(name, first, out=_as(spec, random.choice(INTEGERS)))
+    return program.add(name, *([first] if name == "Bool.Not" else [first, other]))
+
+
+def _add_scalar(
+    program: RandomProgram, random: Random, first: int, other: int, number: float
+) -> bool:
+    if program.specs[first].dtype in INTEGERS and random.random() < 0.3:
+        return program.add(f"Int.{random.choice(BITWISE)}Scalar", first, rhs=abs(number))
+    return program.add(f"Numeric.{random.choice(BINARY)}Scalar", first, rhs=number)
+
+
+def _add_binary(
+    program: RandomProgram, random: Random, first: int, other: int, number: float
+) -> bool:
+    names = [f"Numeric.{name}" for name in BINARY]
+    if program.specs[first].dtype in INTEGERS and random.random() < 0.3:
+        names = [f"Int.{name}" for name in BITWISE]
+    pair = [first, other]
+    random.shuffle(pair)
+    return program.add(random.choice(names), *pair)
+
+
+def _add_comparison(
+    program: RandomProgram, random: Random, first: int, other: int, number: float
+) -> bool:
+    if random.random() < 0.5:
+        return program.add(f"Numeric.{random.choice(COMPARISONS)}Elem", first, rhs=number)
+    name = random.choice(["Base.Equal", f"Numeric.{random.choice(COMPARISONS)}"])
+    return program.add(name, first, other)
+
+
+_ADD: Final = {"scalar": _add_scalar, "binary": _add_binary, "compare": _add_comparison}
+
+
+def _add_mixed(
+    program: RandomProgram, random: Random, first: int, other: int, number: float
+) -> bool:
+    """Add a power, a clamp, a cast or an operation with a mask."""
+    spec = program.specs[first]
+    is_integer = spec.dtype in INTEGERS
+    masks = [slot for slot, each in enumerate(program.specs) if each.dtype is BOOL]
+    choice = random.randrange(7)
+    if choice == 0:
+        low, high = random.choice([(0, float("inf")), (-1, 1), (float("-inf"), 2), (0, 100)])
+        return program.add("Numeric.Clamp", first, min=low, max=high)
+    if choice == 1:
+        return program.add("Base.MaskFill", first, random.choice(masks), value=number)
+    if choice == 2:
+        return program.add("Base.MaskWhere", first, random.choice(masks), other)
+    if choice == 3:
+        targets = INTEGERS if is_integer else FLOATS
+        return program.add("Base.Cast", first, out=_as(spec, random.choice(targets)))
+    if choice == 4:
+        name = "Int.IntoFloat" if is_integer else "Float.IntoInt"
+        return program.add(
+            name,
+            first,
+            out=_as(
+                spec,
+                random.choice([F32, F64, F16, BF16]) if is_integer else random.choice(INTEGERS),
+            ),
+        )
+    if choice == 5:
+        exponent = random.choice([0, 1, 2, 3, -1, 5])
+        return program.add("Numeric.PowiScalar", first, rhs=exponent)
+    if is_integer:
+        return program.add("Numeric.Powi", first, other)
+    if random.random() < 0.5:
+        return program.add("Float.Powf", first, other)
+    return program.add(
+        "Float.PowfScalar", first, rhs=random.choice([0.5, 1.0, 2.0, 3.0, -1.0, 2.5])
+    )
+
+
+def _add_other(program: RandomProgram, random: Random, first: int) -> bool:
+    """Add an operation that is not element-wise."""
+    spec = program.specs[first]
+    axis = random.randrange(len(spec.shape))
+    choice = random.randrange(5)
+    if choice == 0 and len(spec.shape) > 1:
+        return program.add("Base.SwapDims", first, dim1=0, dim2=axis)
+    if choice == 1:
+        return program.add("Base.Flip", first, axes=(axis,))
+    if choice == 2:
+        return program.add("Base.Reshape", first, out=TensorSpec((spec.size,), spec.dtype))
+    if choice == 3:
+        longer = tuple(7 if length == 1 else length for length in spec.shape)
+        return program.add("Base.Expand", first, out=TensorSpec(longer, spec.dtype))
+    return program.add("Numeric.SumDim", first, axis=axis, accumulator_len=1)
+
+
+def _as(spec: TensorSpec, dtype: DType) -> TensorSpec:
+    return TensorSpec(spec.shape, dtype)
+
+
+# A tensor, or the class, reason and operation of its failure.
+Outcome = Array | tuple[str, str, str]
+
+
+def _outcomes(session: EngineSession, tensors: list[int]) -> list[Outcome]:
+    found: list[Outcome] = []
+    for tensor in tensors:
+        try:
+            found.append(session.tensors.array(tensor))
+        except OperationFailed as error:
+            found.append((type(error).__name__, error.reason, error.operation))
+    return found
+
+
+def _session(program: RandomProgram, backend: Any) -> EngineSession:
+    session = EngineSession(backend=backend)
+    session.run(*(Define(number, each) for number, each in enumerate(program.signatures)))
+    for slot, array in enumerate(program.arrays):
+        session.tensors.store(slot + 1, array)
+    return session
+
+
+def run_eagerly(program: RandomProgram) -> list[Outcome]:
+    """Return the outputs of the operations one by one."""
+    session = _session(program, NumpyBackend())
+    made = program.input_count + 1
+    for (number, *slots), signed in zip(program.steps, program.signatures, strict=True):
+        outputs = [*range(made, made + signed.output_count)]
+        made += len(outputs)
+        session.run((number, *[slot + 1 for slot in slots], *outputs))
+    return _outcomes(session, [slot + 1 for slot in program.outputs])
+
+
+def run_graph(program: RandomProgram, *, fused: bool) -> tuple[list[Outcome], graphs.GraphPlan]:
+    """Return the outputs of the program as one graph, and the graph."""
+    backend = NumpyBackend()
+    session = _session(program, with_fusion(backend) if fused else backend)
+    session.run(DefineGraph(GRAPH, program.input_count, tuple(program.steps), program.outputs))
+    outputs = [slot + 1 for slot in program.outputs]
+    session.run((GRAPH, *range(1, program.input_count + 1), *outputs))
+    return _outcomes(session, outputs), session.interpreter.numbered[GRAPH]
+
+
+@contextlib.contextmanager
+def forced_fusion(block_elements: int = 64) -> Iterator[None]:
+    """Let arrays of every size be fused, in small blocks."""
+    with (
+        patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(block_program, "BLOCK_ELEMENTS", block_elements),
+    ):
+        yield
+
+
+def difference(seen: list[Outcome], expected: list[Outcome]) -> str | None:
+    """Describe the first output that differs in more than the sign and payload of a NaN."""
+    for place, (one, other) in enumerate(zip(seen, expected, strict=True)):
+        if isinstance(one, tuple) or isinstance(other, tuple):
+            if not (isinstance(one, tuple) and isinstance(other, tuple) and one == other):
+                return f"output {place} is {one}, not {other}"
+        elif one.dtype != other.dtype or one.shape != other.shape:
+            return f"output {place} is {one.dtype}{one.shape}, not {other.dtype}{other.shape}"
+        elif not np.array_equal(_bits(one), _bits(other)):
+            return f"output {place} has other bits"
+    return None
+
+
+def _bits(array: Array) -> Array:
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind not in "biu":
+        array = np.where(np.isnan(array), np.ones((), array.dtype), array)
+    return array.view(np.uint8)
+
+
+def check(seed: int) -> int:
+    """Run a program in all ways; return how many operations were fused."""
+    random = Random(seed)
+    program = drawn(random)
+    expected = run_eagerly(program)
+    replayed, _ = run_graph(program, fused=False)
+    with forced_fusion(random.choice([16, 64, 1000, 65536])):
+        fused, plan = run_graph(program, fused=True)
+    steps = [str(signed.row) + signed.describe() for signed in program.signatures]
+    for name, found in (("the graph", replayed), ("the fused graph", fused)):
+        problem = difference(found, expected)
+        assert problem is None, f"seed {seed}, {name}: {problem}; {steps} {program.steps}"
+    return sum(block.end - block.start for block in plan.blocks.values())
+
+
+def main(count: int, first: int = 0) -> None:
+    """Check programs; print how many operations were fused."""
+    np.seterr(all="ignore")
+    fused = sum(check(seed) for seed in range(first, first + count))
+    print(f"{count} programs, {fused} operations fused")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
