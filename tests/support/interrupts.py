@@ -1,16 +1,22 @@
-"""An interrupt at a chosen line of our code, because Ctrl-C may come at any line."""
+"""An interrupt at a chosen place of our code, because Ctrl-C may come anywhere."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import gc
+import itertools
 import linecache
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["InterruptAt"]
+__all__ = ["InterruptAfterCall", "InterruptAt"]
+
+# After these instructions, CPython runs the handlers of signals that have arrived.
+CHECKING = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 
 class InterruptAt:
@@ -68,3 +74,50 @@ class InterruptAt:
         is_end = key in self._entered
         self._entered.add(key)
         return is_end
+
+
+class InterruptAfterCall(InterruptAt):
+    """Raises ``KeyboardInterrupt`` at the n-th place where CPython runs signal handlers.
+
+    These are the starts of functions and loops and, above all, the moment after a call of a
+    function in C: a lock may be taken then, and its variable not assigned. CPython runs no handler
+    when a function in Python returns.
+    """
+
+    def __init__(self, place: int, codes: frozenset[CodeType]) -> None:
+        super().__init__(place, codes)
+        # Frames whose present call runs a function in Python.
+        self._callers: set[FrameType | None] = set()
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self._callers.add(frame.f_back)
+        return super()._trace(frame, event, argument)
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event != "opcode" or self.has_come:
+            return self._count
+        has_called_python = frame in self._callers
+        self._callers.discard(frame)
+        if self._is_checked(frame) and not has_called_python:
+            self.lines_left -= 1
+            if self.lines_left < 0:
+                self.has_come = True
+                self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._count
+
+    def _is_checked(self, frame: FrameType) -> bool:
+        """Return whether the instruction that was executed last runs signal handlers."""
+        return frame.f_lasti in _places_after_checks(frame.f_code)
+
+
+@functools.cache
+def _places_after_checks(code: CodeType) -> frozenset[int]:
+    """Return the offsets of the instructions that follow one that runs signal handlers."""
+    instructions = [*dis.get_instructions(code)]
+    return frozenset(
+        after.offset
+        for before, after in itertools.pairwise(instructions)
+        if before.opname.startswith(CHECKING)
+    )

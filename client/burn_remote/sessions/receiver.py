@@ -23,6 +23,9 @@ __all__ = ["Receiver"]
 # up for each reply. Messages that nobody requested are delayed by up to this time.
 AWAY_SECONDS: Final = 0.02
 
+# The key of ``Receiver._reader``.
+READER: Final = "reader"
+
 
 class Receiver:
     """Passes each frame of a link to ``handle``, in whichever thread reads it, one at a time.
@@ -46,11 +49,13 @@ class Receiver:
         # The frame that is being handled, and its handler.
         self._frame: Any = None
         self._handle_frame = handle
-        self._reading = threading.Lock()
+        # The call of ``_read_alone`` that reads now, if any. Not a lock: Ctrl-C may come after
+        # ``acquire`` has taken a lock and before it has returned, and then nobody releases it. A
+        # call finds itself in this dict, however it was interrupted.
+        self._reader: dict[str, object] = {}
         self._wanted = threading.Event()
         self._left_at = 0.0
-        self._waiters = 0
-        self._counting = threading.Lock()
+        self._waiters: set[object] = set()
         self._closed = False
         self._broken = False
         self._changed = threading.Condition()
@@ -65,31 +70,21 @@ class Receiver:
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Return when ``pending`` is done or the timeout is over; read if no other thread does."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        with self._counting:
-            self._waiters += 1
+        waiter = object()
         try:
+            self._waiters.add(waiter)
             while not pending.done() and not self._closed:
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     return
-                if not self._reading.acquire(blocking=False):
+                if not self._read_alone(self._read_until, pending, deadline):
                     # The current reader may leave before this reply arrives; the attendant then
                     # reads.
                     self._wanted.set()
                     pending.wait(remaining)
-                    continue
-                try:
-                    try:
-                        self._read_until(pending, deadline)
-                    finally:
-                        self._left_at = time.monotonic()
-                finally:
-                    # In a separate block, because Ctrl-C may interrupt the call above.
-                    self._reading.release()
         finally:
-            with self._counting:
-                self._waiters -= 1
-            if self._waiters > 0:
+            self._waiters.discard(waiter)
+            if self._waiters:
                 self._wanted.set()
 
     def attend(self) -> None:
@@ -116,15 +111,34 @@ class Receiver:
             # The attendant no longer blocks; the bound is for an interpreter that is shutting down.
             self._attendant.join(1.0)
 
+    def _read_alone(self, read: Callable[..., None], *arguments: Any) -> bool:
+        """Call ``read`` unless another thread is reading; return whether it was called."""
+        this_call = object()
+        try:
+            if self._reader.setdefault(READER, this_call) is not this_call:
+                return False
+            read(*arguments)
+            return True
+        finally:
+            # Without a call, because Ctrl-C may come after one.
+            try:
+                if self._reader[READER] is this_call:
+                    del self._reader[READER]
+            except KeyError:
+                pass  # the other thread has left meanwhile
+
     def _read_until(self, pending: Pending[Any], deadline: float | None) -> None:
-        while not pending.done():
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._read_frame(remaining):
-                return
-        # The link's buffer may hold further frames. The attendant, which may already be blocked on
-        # the socket, would not notice them.
-        while not self._closed and self._source[0].has_buffered() and self._read_frame(0):
-            pass
+        try:
+            while not pending.done():
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._read_frame(remaining):
+                    return
+            # The link's buffer may hold further frames. The attendant, which may already be blocked
+            # on the socket, would not notice them.
+            while not self._closed and self._source[0].has_buffered() and self._read_frame(0):
+                pass
+        finally:
+            self._left_at = time.monotonic()
 
     def _read_frame(self, timeout_seconds: float | None) -> bool:
         link, handle = self._source
@@ -154,19 +168,17 @@ class Receiver:
     def _attend(self) -> None:
         while not self._closed:
             wanted = self._wanted.is_set()
-            away = self._reading.locked() or time.monotonic() - self._left_at < AWAY_SECONDS
+            away = bool(self._reader) or time.monotonic() - self._left_at < AWAY_SECONDS
             if away and not wanted:
                 self._wanted.wait(AWAY_SECONDS)
                 continue
             self._wanted.clear()
             if not self._wait_for_link(None) or not self._source[0].wait_readable(None):
                 continue
-            if not self._reading.acquire(blocking=False):
+            if not self._read_alone(self._read_waiting):
                 # A waiting thread reads; without this pause both would poll the same bytes.
                 self._wanted.wait(AWAY_SECONDS)
-                continue
-            try:
-                while not self._closed and self._read_frame(0):
-                    pass
-            finally:
-                self._reading.release()
+
+    def _read_waiting(self) -> None:
+        while not self._closed and self._read_frame(0):
+            pass

@@ -14,7 +14,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote.sessions import receiver
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAfterCall, InterruptAt
 from support.link_ends import in_thread
 from support.memory_links import memory_pair
 
@@ -160,3 +160,21 @@ def test_ctrl_c_at_any_line_loses_no_frame(ends: Ends) -> None:
         ends.receiver.wait(pending, PATIENCE_SECONDS)
         assert pending.done(), interrupt.place
     assert line > 10
+
+
+def test_ctrl_c_after_any_call_of_a_wait_lets_others_read(ends: Ends) -> None:
+    codes = frozenset(function.__code__ for function in (Receiver.wait, Receiver._read_alone))
+    place, is_over = 0, False
+    while not is_over:
+        first, later = ends.expect(b"first %d" % place), ends.expect(b"later %d" % place)
+        ends.far.send(b"first %d" % place)
+        interrupt = InterruptAfterCall(place, codes)
+        with interrupt.watching():
+            ends.receiver.wait(first, PATIENCE_SECONDS)
+        ends.far.send(b"later %d" % place)
+        in_thread(ends.receiver.wait, later, PATIENCE_SECONDS).result(2 * PATIENCE_SECONDS)
+        assert later.done(), interrupt.place
+        assert first.done(), interrupt.place
+        assert not ends.receiver._waiters, interrupt.place
+        place, is_over = place + 1, not interrupt.has_come
+    assert place > 5
