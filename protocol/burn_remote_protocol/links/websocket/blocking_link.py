@@ -43,6 +43,7 @@ from burn_remote_protocol.links.websocket.socket_streams import (
     TlsStream,
     WatchResult,
 )
+from burn_remote_protocol.links.websocket.timed_locks import call_holding
 
 __all__ = ["BlockingWebSocket", "connect"]
 
@@ -112,8 +113,8 @@ class BlockingWebSocket:
         self._beat: Callable[[], None] | None = None
         self._protocol = protocol  # control frames; used by receivers and ``close``
         self._protocol_lock = threading.Lock()
-        self._receive_lock = threading.Lock()
-        self._watch_lock = threading.Lock()
+        self._receive_lock = threading.RLock()
+        self._watch_lock = threading.RLock()
         self._close_lock = threading.Lock()
         # The link's states: open; then ``_end`` is set and nothing can be sent; then ``_stopped``,
         # and only frames already in ``_parser`` can be received; then the socket is released.
@@ -219,16 +220,24 @@ class BlockingWebSocket:
                 self._end = f"this program closed the connection to {self._address}"
                 self._send_close(code, reason)
             self._stopped = True
-            self._drain(deadline)
+            left_seconds = max(0.0, deadline - time.monotonic())
+            call_holding(self._receive_lock, left_seconds, self._drain, deadline)
             self._stream.shut_down()
             self._stream.wake()
-            with contextlib.ExitStack() as stack:
-                # Threads inside a call use the descriptor: it must not be reused for another file.
-                for lock in (self._receive_lock, self._watch_lock, self._writer.lock):
-                    if lock.acquire(timeout=LEAVE_TIMEOUT_SECONDS):
-                        stack.callback(lock.release)
-                self._stream.close()
-                self._released = True
+            self._release_socket(self._receive_lock, self._watch_lock, self._writer.lock)
+
+    def _release_socket(self, *locks: threading.RLock) -> bool:
+        """Close the socket once no other thread holds one of ``locks``, or after the timeout.
+
+        Threads inside a call use the descriptor: it must not be reused for another file.
+        """
+        if not locks:
+            self._stream.close()
+            self._released = True
+            return True
+        if not call_holding(locks[0], LEAVE_TIMEOUT_SECONDS, self._release_socket, *locks[1:]):
+            self._release_socket(*locks[1:])
+        return True
 
     def _read(self, deadline: float | None) -> bool:
         """Read once; return ``False`` after the deadline. The caller holds the receive lock."""
@@ -296,23 +305,19 @@ class BlockingWebSocket:
         )
         self._stream.finish_writing()
 
-    def _drain(self, deadline: float) -> None:
-        """Read to the end of the stream or until the deadline.
+    def _drain(self, deadline: float) -> bool:
+        """Read to the end of the stream or until the deadline; return whether the end was reached.
 
         Closing a socket with unread bytes resets the connection, and the peer could lose the last
-        frames sent to it.
+        frames sent to it. The caller holds the receive lock.
         """
-        if not self._receive_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return
-        try:
-            rest: list[bytes] = []
+        rest: list[bytes] = []
+        # The peer may be gone, which was the goal.
+        with contextlib.suppress(OSError):
             while not rest or rest.pop():
                 if not self._stream.read(rest, READ_BYTES, deadline - time.monotonic()):
-                    return
-        except OSError:
-            pass  # the peer is gone, which was the goal
-        finally:
-            self._receive_lock.release()
+                    return False
+        return True
 
     def _ping_if_due(self) -> bool:
         match self._keepalive.next_event():

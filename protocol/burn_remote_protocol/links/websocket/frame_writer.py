@@ -24,6 +24,7 @@ from burn_remote_protocol.links.websocket.frames import (
     apply_mask,
     frame_header,
 )
+from burn_remote_protocol.links.websocket.timed_locks import call_holding
 
 __all__ = ["FrameWriter", "OutgoingBuffer", "message_buffers", "messages_buffers"]
 
@@ -97,7 +98,7 @@ class FrameWriter:
         # waiting for the sender: if both ends waited for their senders, neither would read, a
         # deadlock.
         self._control: collections.deque[OutgoingBuffer] = collections.deque()
-        self.lock: Final = threading.Lock()
+        self.lock: Final = threading.RLock()
 
     def send(self, head: bytes, payload: memoryview) -> None:
         """Send one message; return once the operating system has accepted it. Hold ``lock``.
@@ -133,14 +134,16 @@ class FrameWriter:
         frames.
         """
         self._control.extend(map(OutgoingBuffer, frames))
-        while (self._control or self._unsent) and self.lock.acquire(timeout=timeout_seconds):
-            try:
-                while self._control:
-                    self._unsent.append(self._control.popleft())
-                if not self._flush(timeout_seconds):
-                    return
-            finally:
-                self.lock.release()
+        while self._control or self._unsent:
+            if not call_holding(self.lock, timeout_seconds, self._flush_control, timeout_seconds):
+                return
+
+    def _flush_control(self, timeout_seconds: float) -> bool:
+        while self._control:
+            # In this order: a frame that Ctrl-C leaves in both queues is sent once.
+            self._unsent.append(self._control[0])
+            self._control.popleft()
+        return self._flush(timeout_seconds)
 
     def _flush(self, timeout_seconds: float | None = None) -> bool:
         while self._unsent:

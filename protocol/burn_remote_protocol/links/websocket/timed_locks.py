@@ -1,0 +1,27 @@
+"""Calls under a lock that must be free within a timeout, which Ctrl-C cannot leave taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["call_holding"]
+
+
+def call_holding(
+    lock: threading.RLock, timeout_seconds: float, function: Callable[..., bool], *arguments: Any
+) -> bool:
+    """Call ``function`` while holding a lock; return its result, ``False`` after the timeout.
+
+    Ctrl-C may come when ``acquire`` has taken the lock and its result is not yet known. An
+    ``RLock`` knows its holder, so the lock can be released even then. The calling thread must not
+    hold it already.
+    """
+    try:
+        return lock.acquire(timeout=timeout_seconds) and function(*arguments)
+    finally:
+        try:  # noqa: SIM105 ``suppress`` is written in Python: Ctrl-C may come as it begins
+            lock.release()
+        except RuntimeError:
+            pass  # another thread holds it
