@@ -41,7 +41,8 @@ class ElementwiseCall(NamedTuple):
 
     ``function(*inputs, *constants)`` returns the result, which may be an input itself. ``into``
     takes the same arguments and ``out=array``, and writes the result there; ``None`` if there is no
-    such function. ``out`` may be one of the inputs.
+    such function. ``out`` may be one of the inputs. If both are the same function, it is a ufunc:
+    it returns a new array, keeps no reference to an input, and takes ``out`` also by position.
     """
 
     function: Run

@@ -168,7 +168,8 @@ class GraphRunner:
         self, call: _Call, place: int, values: list[Any], cause: Exception | None
     ) -> list[Any]:
         step = call.plan.steps[place]
-        if cause is not None and not isinstance(cause, MemoryError):
+        is_overwritten = place in call.plan.overwriting
+        if cause is not None and (is_overwritten or not isinstance(cause, MemoryError)):
             raise cause
         plan = call.plan.prepared_plan(place, call.numbers)
         if plan.error is not None:

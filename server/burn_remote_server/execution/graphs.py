@@ -48,8 +48,9 @@ _INTEGER: Final = frozenset({int})
 
 # How the loop runs an instruction: by the number of its inputs, or one of the other forms.
 (
-    _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _MANY_INPUTS, _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE,
-) = range(8)  # fmt: skip
+    _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _INTO_ONLY, _INTO_FIRST, _INTO_SECOND, _MANY_INPUTS,
+    _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE,
+) = range(11)  # fmt: skip
 
 
 class Step(NamedTuple):
@@ -112,6 +113,9 @@ class GraphPlan:
         self.output_bytes = sum(map(memory_bytes, self.output_specs))
         self.variants = _number_variants(task, plans)
         self.expected = _expected(task, plans)
+        # The types of a call's elements, unless it has numbers.
+        ids = self.input_count + self.output_count
+        self._call_types = [int] * ids if not self.variants else None
         self.error: BurnRemoteError | None = None
         self.cost = sum(plan.cost + CALL_COST for plan in plans) + PREPARE_COST * len(task.numbers)
         self._owns_memory = backend.owns_memory
@@ -123,6 +127,8 @@ class GraphPlan:
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
         self._last_numbers: tuple[Any, ...] = ()
+        # Steps whose instruction overwrites an input, so that it cannot be repeated.
+        self.overwriting: set[int] = set()
         # By the place of their first step.
         self.blocks: dict[int, Block] = {
             block.start: block for block in fused_steps(task, plans, backend, session)
@@ -145,6 +151,15 @@ class GraphPlan:
             for form, run, i, j, target in program:
                 if form == _TWO_INPUTS:
                     r[target] = run(r[i], r[j])
+                elif form == _INTO_FIRST:
+                    into = r[i]
+                    r[target] = run(into, r[j], into)
+                elif form == _INTO_SECOND:
+                    into = r[j]
+                    r[target] = run(r[i], into, into)
+                elif form == _INTO_ONLY:
+                    into = r[i]
+                    r[target] = run(into, into)
                 elif form == _ONE_INPUT:
                     r[target] = run(r[i])
                 elif form == _REUSING:
@@ -247,6 +262,9 @@ class GraphPlan:
 
         Raises ``ProtocolViolation``.
         """
+        # Compared as lists, in C: a call checks these types for each of its tensors.
+        if [*map(type, arguments)] == self._call_types:
+            return arguments[: self.input_count], arguments[self.input_count :], ()
         count = self.input_count + self.output_count
         numbers: Any = ()
         if self.variants:
@@ -271,15 +289,20 @@ class GraphPlan:
         """Return the instructions, and the step of each."""
         program: list[tuple[Any, ...]] = []
         places: list[int] = []
+        # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
+        # reference. Any other kernel may return a view of an input.
+        private: set[int] = set()
         place = 0
         while place < len(self.steps):
             block = self.blocks.get(place)
             end = place + 1 if block is None else block.end
             steps = self.steps[place:end]
-            if block is not None:
-                program.append(self._fused(place, block))
-            else:
-                program.append(self._elementwise(place, steps[0]) or _instruction(place, steps[0]))
+            instruction = None if block else self._elementwise(place, steps[0], private)
+            if instruction is None:
+                instruction = self._fused(place, block) if block else _instruction(place, steps[0])
+                for step in steps:
+                    private.difference_update(step.inputs, step.outputs)
+            program.append(instruction)
             places.append(place)
             large = self._large_dead(steps)
             if large:
@@ -325,13 +348,15 @@ class GraphPlan:
             self._number_registers.append((register, place))
         return register
 
-    def _elementwise(self, place: int, step: Step) -> tuple[Any, ...] | None:
+    def _elementwise(self, place: int, step: Step, private: set[int]) -> tuple[Any, ...] | None:
         """Return the instruction for a step that is one elementwise call of two operands.
 
-        A call from the loop without a function of Python between them takes half the time.
+        A call from the loop without a function of Python between them takes half the time. If an
+        operand in ``private`` dies, the result takes its memory: 0.8 times the time for small
+        arrays, and half of it from 64 KiB on. ``private`` is updated.
         """
         plan = step.plan
-        if plan.error is not None or not plan.is_bare or _reusable_inputs(step):
+        if plan.error is not None or not plan.is_bare:
             return None
         values = None
         if step.numbers:
@@ -340,13 +365,26 @@ class GraphPlan:
         calls = self._session.bind_elementwise(plan.signature, values)
         if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
             return None
-        function, constants, _ = calls[0]
+        function, constants, into = calls[0]
+        if step.numbers and not constants:
+            return None
+        is_ufunc = into is function
+        dying = private.intersection(step.released, _inputs_like_output(step)) if is_ufunc else ()
+        if not dying and _reusable_inputs(step):
+            return None
         operands = [*step.inputs]
         if constants:
             operands.append(self._number_register(place, calls[0]))
-        elif step.numbers:
-            return None
         form = _ONE_INPUT if len(operands) == 1 else _TWO_INPUTS
+        if dying:
+            self.overwriting.add(place)
+            form = _INTO_FIRST if operands[0] in dying else _INTO_SECOND
+            form = _INTO_ONLY if len(operands) == 1 else form
+        if is_ufunc:
+            private.difference_update(step.released)
+            private.update(step.outputs)
+        else:
+            private.difference_update(step.inputs, step.outputs)
         return (form, function, *[*operands, 0][:2], step.outputs[0])
 
     def _sizes(self, step: Step) -> dict[int, int]:
@@ -386,6 +424,13 @@ def _reusable_inputs(step: Step) -> tuple[int, ...]:
         for position in step.plan.reusable
         if step.inputs[position] in step.released and step.inputs.count(step.inputs[position]) == 1
     )
+
+
+def _inputs_like_output(step: Step) -> list[int]:
+    """Return the registers of the inputs that have the shape and dtype of the only output."""
+    (out,) = step.plan.signature.outputs
+    uses = step.plan.signature.input_uses
+    return [register for register, use in zip(step.inputs, uses, strict=True) if use.spec == out]
 
 
 def _number_key(numbers: tuple[Any, ...]) -> tuple[Any, ...]:

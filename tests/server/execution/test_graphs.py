@@ -6,15 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers, lists, sampled_from, sets
 
 from burn_remote_protocol.dtypes import F32, I64
-from burn_remote_protocol.errors import OperationFailed, ProtocolViolation, QuotaExceeded
+from burn_remote_protocol.errors import (
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    QuotaExceeded,
+)
 from burn_remote_protocol.messages import Define, DefineGraph, Drop, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.interface import ElementwiseCall
 from support.engines import EngineSession, floats, vector
 from support.kernels import signature
 
-ADD, NEGATE, TIMES, TAKE, SPLIT = range(5)
+ADD, NEGATE, TIMES, TAKE, SPLIT, VIEW, SUBTRACT, GREATER, TOTAL, ADD_ONE = range(10)
 GRAPH = 4096
 PLACES = TensorSpec((2,), I64)
 
@@ -24,6 +32,11 @@ SIGNATURES = {
     TIMES: signature("Numeric.MulScalar", vector(2), rhs=2.0),
     TAKE: signature("Base.Select", vector(2), PLACES, dim=0),
     SPLIT: signature("Numeric.MaxDimWithIndices", vector(2), dim=0),
+    VIEW: signature("Base.Reshape", vector(2), out=vector(2)),
+    SUBTRACT: signature("Numeric.Sub", vector(2), vector(2)),
+    GREATER: signature("Numeric.GreaterElem", vector(2), rhs=0.0),
+    TOTAL: signature("Numeric.SumDim", vector(2), axis=0, accumulator_len=1),
+    ADD_ONE: signature("Numeric.Add", vector(2), vector(1)),
 }
 
 
@@ -183,3 +196,64 @@ def test_results_in_dying_memory_leave_views_and_inputs_as_they_were(size: int) 
     np.testing.assert_array_equal(arrays[4], x * 2)
     np.testing.assert_array_equal(arrays[1], x)
     assert not np.shares_memory(arrays[2], arrays[3])
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs", "overwriting"),
+    [
+        (((TIMES, 0), (NEGATE, 2), (ADD, 1, 3)), (4,), {1, 2}),
+        (((TIMES, 0), (ADD, 1, 2), (ADD, 3, 3)), (4,), {1, 2}),
+        (((TIMES, 0), (ADD, 1, 2), (ADD, 2, 3)), (4,), {2}),  # used by a later step
+        (((TIMES, 0), (ADD, 1, 2)), (2, 3), set()),  # an output of the graph
+        (((ADD, 0, 1), (VIEW, 2), (NEGATE, 2), (ADD, 3, 4)), (5,), {3}),  # it has a view
+        (((ADD, 0, 1), (VIEW, 2), (NEGATE, 3)), (4,), set()),  # it is a view
+        (((ADD, 0, 1), (GREATER, 2)), (3,), set()),  # of another dtype
+        (((TIMES, 0), (TOTAL, 2), (ADD_ONE, 1, 3)), (4,), set()),  # of another shape
+    ],
+    ids=lambda value: str(value) if isinstance(value, set) else "",
+)
+def test_elementwise_steps_overwrite_only_results_that_nothing_else_uses(
+    session: EngineSession, steps: Any, outputs: Any, overwriting: set[int]
+) -> None:
+    session.run(DefineGraph(GRAPH, 2, steps, outputs))
+    assert session.interpreter.numbered[GRAPH].overwriting == overwriting
+
+
+def test_a_step_that_overwrites_is_not_repeated_without_memory(
+    session: EngineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def negated(x: Any, minus: Any, into: Any = None) -> Any:
+        if into is None:
+            return x * minus
+        into *= minus
+        raise MemoryError
+
+    call = ElementwiseCall(negated, (np.float32(-1),), negated)
+    bind: Any = lambda signature, numbers=None: (call,) if len(signature.input_uses) == 1 else ()  # noqa: E731
+    monkeypatch.setattr(session.interpreter.session, "bind_elementwise", bind)
+    session.run(DefineGraph(GRAPH, 1, ((NEGATE, 0), (NEGATE, 1), (ADD, 2, 0)), (3,)), (GRAPH, 1, 3))
+    with pytest.raises(OutOfMemory, match=r"Numeric.MulScalar"):
+        session.values(3, size=2)
+
+
+@given(data())
+def test_a_graph_gives_the_results_of_its_operations(draw: DataObject) -> None:
+    kinds = draw.draw(lists(sampled_from((ADD, NEGATE, TIMES, VIEW, SUBTRACT)), min_size=1))
+    steps: list[tuple[int, ...]] = []
+    for place, kind in enumerate(kinds):
+        count = 2 if kind in (ADD, SUBTRACT) else 1
+        steps.append((kind, *[draw.draw(integers(0, place + 1)) for _ in range(count)]))
+    used = {slot for step in steps for slot in step[1:]}
+    steps += [(NEGATE, slot) for slot in {0, 1} - used]  # every input is used
+    outputs = draw.draw(sets(integers(2, len(steps) + 1), min_size=1))
+    session = EngineSession()
+    session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
+    session.upload(0, 1.5, -2)
+    session.upload(1, 3, 0.1)
+    for place, (kind, *slots) in enumerate(steps):
+        session.run((kind, *slots, 2 + place))
+    graph = DefineGraph(GRAPH, 2, tuple(steps), tuple(outputs))
+    session.run(graph, (GRAPH, 0, 1, *[500 + slot for slot in outputs]))
+    for slot in outputs:
+        assert session.values(500 + slot, size=2) == session.values(slot, size=2)
+    assert session.values(0, size=2) == [1.5, -2]
