@@ -46,6 +46,8 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 	@for kind in local native burn-0.21; do \
 		PYTHONPATH=tests $(BIN)/python -m differential --kind $$kind --seed $$(date +%s) \
 			--seconds $(FUZZ_SECONDS) || exit 1; \
+		PYTHONPATH=tests $(BIN)/python -m differential --compiled --kind $$kind --seed $$(date +%s) \
+			--seconds $(FUZZ_SECONDS) || exit 1; \
 	done
 
 endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min

@@ -8,6 +8,7 @@ import sys
 import time
 
 import burn_remote as br
+from differential.compiled import execute_compiled
 from differential.program import Mismatch, execute, generated, shrunk
 from differential.reusing_server import reusing_memory, server
 from support.subnormals import FLUSHING_BACKENDS
@@ -23,6 +24,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
     parser.add_argument("--programs", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument(
+        "--compiled", action="store_true", help="compare compiled functions with eager ones"
+    )
     parser.add_argument("--keep-going", action="store_true", help="continue after a mismatch")
     given = parser.parse_args()
     started, done, wrong = time.monotonic(), 0, 0
@@ -35,11 +39,16 @@ def main() -> int:
                 seed, len(devices), subnormals=given.backend not in FLUSHING_BACKENDS
             )
             try:
-                execute(program, devices)
+                if given.compiled:
+                    execute_compiled(program, devices[0], seed)
+                else:
+                    execute(program, devices)
             except Mismatch as mismatch:
                 wrong += 1
                 replay = f"python -m differential --kind {given.kind} --backend {given.backend}"
-                sys.stdout.write(f"{shrunk(mismatch, devices)}\nreplay: {replay}")
+                replay += " --compiled" * given.compiled
+                found = mismatch if given.compiled else shrunk(mismatch, devices)
+                sys.stdout.write(f"{found}\nreplay: {replay}")
                 sys.stdout.write(f" --programs 1 --seed {seed}\n\n")
                 if not given.keep_going:
                     break

@@ -15,6 +15,7 @@ import burn_remote as br
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.indexing import BaseMasking
 from burn_remote_server.hosting import local as local_sessions
+from differential.compiled import execute_compiled
 from differential.drawing import ANY, BOOLS
 from differential.operations import ROWS
 from differential.program import Mismatch, Program, execute, generated, shrunk
@@ -59,6 +60,18 @@ def test_programs_on_local_devices_match_the_reference(local: list[br.Device], f
 @pytest.mark.parametrize("first", range(0, REMOTE_PROGRAMS, BATCH))
 def test_programs_on_two_servers_match_the_reference(remote: list[br.Device], first: int) -> None:
     check(range(first, first + BATCH), remote)
+
+
+def test_compiled_programs_on_a_local_device_give_the_bits_of_eager_ones(
+    local: list[br.Device],
+) -> None:
+    assert sum(execute_compiled(generated(seed, 1), local[0], seed) for seed in range(60)) > 2000
+
+
+def test_compiled_programs_on_a_server_give_the_bits_of_eager_ones(
+    remote: list[br.Device],
+) -> None:
+    assert sum(execute_compiled(generated(seed, 1), remote[0], seed) for seed in range(60, 90))
 
 
 def test_a_seed_always_gives_the_same_program() -> None:

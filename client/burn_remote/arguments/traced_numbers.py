@@ -17,7 +17,7 @@ import numpy as np
 
 from burn_remote_protocol.operations.wire_values import Scalar
 
-__all__ = ["NumberProgram", "TracedNumber", "TracedScalar", "scalar_of", "untraced"]
+__all__ = ["NumberProgram", "TracedNumber", "TracedScalar", "definite", "scalar_of", "untraced"]
 
 
 class _Instruction(NamedTuple):
@@ -40,13 +40,20 @@ class NumberProgram:
         self._registers: list[Any] = [*values]
         self._constants: dict[int, Any] = {}
         self._instructions: list[_Instruction] = []
+        self._is_finished = False
         self.inputs: Final = tuple(
             [TracedNumber(self, place, value) for place, value in enumerate(values)]
         )
 
-    def calculated(self, function: Callable[..., Any], *operands: Any) -> TracedNumber:
-        """Record a function of numbers, traced or not; return its result."""
+    def finish(self) -> None:
+        """End the recording: numbers that the function left somewhere are plain from now on."""
+        self._is_finished = True
+
+    def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Record a function of numbers, traced or not; return its result, traced."""
         result = function(*map(untraced, operands))
+        if self._is_finished:
+            return result
         places = tuple([self._place(operand) for operand in operands])
         self._instructions.append(_Instruction(function, places, False, None))
         self._registers.append(result)
@@ -55,6 +62,8 @@ class NumberProgram:
     def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record that the graph needs this value of a function of numbers; return the value."""
         result = function(*map(untraced, operands))
+        if self._is_finished:
+            return result
         places = tuple([self._place(operand) for operand in operands])
         self._instructions.append(_Instruction(function, places, True, _exact(result)))
         return result
@@ -262,6 +271,15 @@ class TracedScalar(Scalar):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+def definite(value: Any) -> Any:
+    """Return nested tuples and lists with guarded values in place of traced numbers."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(definite, value))
+    if type(value) is tuple or type(value) is list:
+        return type(value)(map(definite, value))
+    return _definite(value)
 
 
 def scalar_of(number: Any) -> Scalar:

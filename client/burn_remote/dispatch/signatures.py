@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Hashable, Iterator
 from typing import Any, Final, final
 
+from burn_remote.arguments.traced_numbers import definite
 from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (
     DTypeMismatch,
@@ -64,6 +65,8 @@ class Signatures:
 
         Arguments and errors are those of ``infer``.
         """
+        # Numbers of a function that is being recorded, except scalars: they decide something here.
+        key, parameters, requested = definite((key, parameters, requested))
         signature = infer(self.row, inputs, parameters, requested)
         while len(self.known) >= SIGNATURES_PER_ROW:
             # Another thread may change the dict between ``iter`` and ``next``.

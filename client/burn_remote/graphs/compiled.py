@@ -227,6 +227,7 @@ class CompiledFunction(Generic[P, R]):
         finally:
             recording.runner = None
             stack.take_away(recorder)
+            program.finish()
         _check_unchanged(before)
         del given, before
         result, recorded = self._finished(value, recorder, tensors, program, guards)

@@ -99,6 +99,8 @@ class SessionRunner:
     ) -> tuple[TensorHandle, ...]:
         """Issue the operations of a graph; see ``RunnerClient.register_graph``."""
         session = self.session
+        if not graph.steps:
+            return ()
         if len(graph.steps) > session.graph_steps:
             return graph.issue_each(self, inputs, numbers)
         tensor = session.execute_graph(graph, [handle.id for handle in inputs], [*numbers])

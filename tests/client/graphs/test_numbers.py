@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import queue
 import warnings
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from support.servers import server
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,8 @@ FUNCTIONS: dict[str, Callable[[br.Tensor, Any], Any]] = {
     "full": lambda x, n: br.full((2, 2), n, device=x.device),
     "where": lambda x, n: br.where(x > n, x, n),
     "clip": lambda x, n: br.clip(x, -abs(n), abs(n)),
+    "windows": lambda x, n: br.unfold(x, 0, int(abs(n) % 3) + 1, round(abs(n)) % 2 + 1),
+    "sizes": lambda x, n: br.roll(x, round(n) % 100, axis=0).reshape((2, round(n) * 0 + 2)),
     "results": lambda x, n: [n, n + 1, -n, {"n": n * 2}],
     "types": lambda x, n: x + (1 if isinstance(n, int) else 2) + isinstance(n, float),
     "truth": lambda x, n: x * 2 if n else x,
@@ -90,3 +94,30 @@ def test_a_number_left_of_a_tensor_takes_the_tensor_of_its_call(device: br.Devic
     for place in range(3):
         w, gradient = device.tensor([1.0, place]), device.tensor([3.0 * place, 5.0])
         np.testing.assert_array_equal(fast(w, gradient, 0.5).numpy(), (w - gradient * 0.5).numpy())
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_functions_without_operations_work_in_each_dialect(dialect: str) -> None:
+    with server() as running, br.RemoteDevice(running.address, dialect=dialect) as remote:
+        fast, x = br.compile(lambda x, n: (x, n + 1)), remote.tensor([1.0])
+        for number in range(3):
+            assert fast(x, number) == (x, number + 1)
+
+
+def test_numbers_that_a_function_leaves_behind_do_not_change_its_graph(
+    device: br.Device,
+) -> None:
+    left: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def function(x: br.Tensor, n: float) -> br.Tensor:
+        left.put(n)
+        return x * (n + 1)
+
+    fast, x = br.compile(function), device.tensor([1.0])
+    fast(x, 2.0)
+    number = left.get_nowait()
+    assert number + 1 == 3
+    assert number == 2.0
+    for value in (3.0, 4.0):
+        assert fast(x, value).item() == value + 1
+        assert left.empty()
