@@ -55,7 +55,7 @@ class Flushable(Protocol):
     """The interface of a session that a flusher needs."""
 
     def flush_waiting(self) -> None:
-        """Send queued tasks. Called once for each ``Flusher.schedule``."""
+        """Send queued tasks. The flusher is disarmed before this call."""
         ...
 
 
@@ -87,18 +87,34 @@ class Watchable(Flushable, Protocol):
 class Flusher:
     """The thread that flushes one session ``FLUSH_SECONDS`` after ``schedule``, and closes it.
 
-    Each session has its own: a flush may block on a socket that nobody reads, and on a local device
-    it executes the operations. Between flushes the thread does not keep the session alive.
+    A session calls ``schedule`` with the first task of a batch, and ``disarm`` when it sends the
+    batch itself: because it is full or because the program waits for a reply. The thread then
+    needs no lock of the session. In a program that goes on issuing operations, the thread wakes
+    once per ``FLUSH_SECONDS``, sees that the current batch is younger, and sleeps until that one is
+    due. It waits without a timeout only after a period without a ``schedule``. So ``schedule``
+    rarely has to wake it, which would take more time than a small operation.
+
+    Each session has its own flusher: a flush may block on a socket that nobody reads, and on a
+    local device it executes the operations. While nothing is queued, the thread does not keep the
+    session alive.
     """
 
-    def __init__(self, end: Callable[[], None]) -> None:
+    def __init__(
+        self, end: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Prepare the thread; ``end`` closes the connection when the session is closed or gone."""
+        # The session, while a flush is scheduled.
+        self.armed: Flushable | None = None
+        self._end: Final = end
+        self._clock: Final = clock
+        self._due = 0.0
+        self._seen_due = 0.0  # ``_due`` when the thread last woke up
+        # Whether the thread waits without a timeout. Only the thread sets it.
+        self._is_idle = False
         # SimpleQueue.put may be called from __del__, even in a thread that is inside it.
-        self._asked: Final[queue.SimpleQueue[Flushable | Callable[[], None] | None]] = (
-            queue.SimpleQueue()
-        )
+        self._asked: Final[queue.SimpleQueue[Callable[[], None] | None]] = queue.SimpleQueue()
         self._thread: Final = threading.Thread(
-            target=_flush_when_asked, args=(self._asked, end), name="burn-remote-flush", daemon=True
+            target=self._run, name="burn-remote-flush", daemon=True
         )
 
     def start(self, session: Flushable) -> None:
@@ -109,7 +125,42 @@ class Flusher:
 
     def schedule(self, session: Flushable) -> None:
         """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
-        self._asked.put(session)
+        try:
+            self._due = self._clock() + FLUSH_SECONDS
+            # First armed, then the look at the thread: ``advance`` does both in the other order.
+            self.armed = session
+            if self._is_idle:
+                self._asked.put(_nothing)
+        except BaseException:
+            # Ctrl-C: the next task schedules the flush.
+            self.armed = None
+            raise
+
+    def disarm(self) -> None:
+        """Cancel the flush. Called before the queue is taken, so that a later drop schedules it."""
+        self.armed = None
+
+    def advance(self) -> float | None:
+        """Flush if it is time; return the seconds until the next call, ``None`` if it can wait.
+
+        The thread calls this after each request and each timeout.
+        """
+        self._is_idle = False
+        was_scheduled = self._due != self._seen_due
+        self._seen_due = self._due
+        session = self.armed
+        if session is not None:
+            remaining = self._due - self._clock()
+            if remaining > 0:
+                return remaining
+            self.armed = None
+            session.flush_waiting()
+            return FLUSH_SECONDS
+        if was_scheduled:
+            return FLUSH_SECONDS
+        self._is_idle = True
+        # ``schedule`` may have come before it could see that the thread is idle.
+        return None if self.armed is None else 0.0
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function, which must not raise, in the thread. Never blocks."""
@@ -119,18 +170,22 @@ class Flusher:
         """Tell the thread to end the connection and itself. Never blocks."""
         self._asked.put(None)
 
-
-def _flush_when_asked(
-    asked: queue.SimpleQueue[Flushable | Callable[[], None] | None], end: Callable[[], None]
-) -> None:
-    while (request := asked.get()) is not None:
-        if callable(request):
+    def _run(self) -> None:
+        while True:
+            seconds = self.advance()
+            try:
+                request = self._asked.get(timeout=seconds)
+            except queue.Empty:
+                continue
+            if request is None:
+                break
             request()
-        else:
-            time.sleep(FLUSH_SECONDS)
-            request.flush_waiting()
-        request = None  # otherwise the session would stay alive until its next request
-    end()
+            del request  # it may refer to the session
+        self._end()
+
+
+def _nothing() -> None:
+    """Do nothing. As a request, this wakes a flusher's thread."""
 
 
 def settled_soon(flusher: Flusher, settle: Callable[[], Pending[None]]) -> Pending[None]:

@@ -31,7 +31,15 @@ class NeverFlushing:
     """A fake of the flushing thread, whose millisecond never passes."""
 
     def __init__(self, asked: list[object]) -> None:
-        self.schedule = asked.append
+        self._asked = asked
+        self.armed: object = None
+
+    def schedule(self, session: object) -> None:
+        self._asked.append(session)
+        self.armed = session
+
+    def disarm(self) -> None:
+        self.armed = None
 
 
 @pytest.fixture
@@ -72,6 +80,16 @@ def test_a_few_tasks_are_queued_and_schedule_one_flush(
     policy.flush_waiting()
     add(policy, outgoing)
     assert (connection.sent, scheduled) == ([3], ["session"] * 2)
+
+
+def test_a_batch_that_is_sent_when_it_is_full_leaves_no_flush_scheduled(
+    policy: FlushPolicy, outgoing: Outgoing, scheduled: list[object]
+) -> None:
+    for _ in range(BATCH_TASKS):
+        add(policy, outgoing)
+    assert policy._flusher.armed is None
+    add(policy, outgoing)
+    assert scheduled == ["session"] * 2
 
 
 def test_many_tasks_are_sent_at_once(

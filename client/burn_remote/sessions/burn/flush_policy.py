@@ -34,7 +34,6 @@ class FlushPolicy:
         self._outgoing: Final = outgoing
         self._connection: Final = connection
         self._undropped_bytes = 0
-        self._is_scheduled = False
 
     def added(self, made_bytes: int = 0) -> None:
         """Account for a queued task with outputs of ``made_bytes``. The caller holds the lock."""
@@ -47,14 +46,14 @@ class FlushPolicy:
     def send_now(self) -> None:
         """Send the queue now; the caller holds the lock. Raises the session's final error."""
         self._undropped_bytes = 0
+        self._flusher.disarm()
         frames = self._outgoing.take()
         if frames:
             self._connection.send(frames)
 
     def send_soon(self) -> None:
         """Schedule a send within a millisecond. Lock-free, because ``__del__`` calls it."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if self._flusher.armed is None:
             self._flusher.schedule(self._session)
 
     def flush(self) -> None:
@@ -65,7 +64,6 @@ class FlushPolicy:
 
     def flush_waiting(self) -> None:
         """Send the queue; the flusher calls this a millisecond after ``send_soon``."""
-        self._is_scheduled = False
         # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):
             self.flush()

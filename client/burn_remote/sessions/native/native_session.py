@@ -114,7 +114,6 @@ class NativeSession:
         # Appended by __del__ in any thread, even one that holds the lock.
         self._dropped: deque[int] = deque()
         self._dropping: list[int] = []  # the tensors of the next ``Drop``
-        self._flush_scheduled = False
         # The last frame that was received, and how many were counted before it.
         self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
@@ -269,8 +268,8 @@ class NativeSession:
     def drop(self, tensor: int) -> None:
         """Free a tensor with the next batch. Lock-free, because ``__del__`` calls it."""
         self._dropped.append(tensor)
-        if not self._flush_scheduled:
-            self._flush_soon()
+        if self._flusher.armed is None:
+            self._flusher.schedule(self)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -366,8 +365,8 @@ class NativeSession:
         self._task_bytes += len(task)
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
             self._flush()
-        elif not self._flush_scheduled:
-            self._flush_soon()
+        elif self._flusher.armed is None:
+            self._flusher.schedule(self)
 
     def _append_drops(self) -> None:
         self._undropped_bytes = 0
@@ -385,17 +384,20 @@ class NativeSession:
 
     def _flush(self) -> None:
         self._forget_sent()
-        if self._dropped or self._dropping:
-            self._append_drops()
-        if not self._tasks:
+        if not (self._tasks or self._dropped or self._dropping):
             return
-        frame = encode_batch(self._connection.take_received(), self._tasks)
-        handover = Handover()
-        self._leaving = (handover, len(self._tasks))
+        self._flusher.disarm()
         try:
+            if self._dropped or self._dropping:
+                self._append_drops()
+            frame = encode_batch(self._connection.take_received(), self._tasks)
+            handover = Handover()
+            self._leaving = (handover, len(self._tasks))
             self._connection.send(frame, handover=handover)
         finally:
             self._forget_sent()
+            if self._tasks and self._connection.error is None:  # interrupted
+                self._flush_soon()
 
     def _forget_sent(self) -> None:
         """Remove the tasks that the connection took. Repeated after an interrupt."""
@@ -413,7 +415,6 @@ class NativeSession:
 
     def flush_waiting(self) -> None:
         """Send queued tasks; the flusher calls this a millisecond after they were queued."""
-        self._flush_scheduled = False
         # The connection keeps the error; the next use of the session raises it.
         with contextlib.suppress(BurnRemoteError):
             self.flush()
@@ -465,14 +466,8 @@ class NativeSession:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if self._flush_scheduled:
-            return
-        try:
-            self._flush_scheduled = True
+        if self._flusher.armed is None:
             self._flusher.schedule(self)
-        except BaseException:
-            self._flush_scheduled = False
-            raise
 
     # -- the end ------------------------------------------------------------------------------
 
