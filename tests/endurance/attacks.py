@@ -359,6 +359,40 @@ def _connections(client: Client) -> Iterator[None]:
                     each.send(request.encode())
 
 
+def _tiny_frames(client: Client, *frames: bytes) -> None:
+    """Send a million frames over each of ten connections that are not admitted."""
+    target = parse_address(client.address)
+    request = (
+        f"GET /session HTTP/1.1\r\nHost: x:{target.port}\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        "Sec-WebSocket-Version: 13\r\n\r\n"
+    )
+    first, each = frames
+
+    def send(_: object) -> None:
+        with (
+            socket.create_connection((target.host, target.port), WAIT_SECONDS) as connection,
+            contextlib.suppress(OSError),  # the server closes it for want of a Hello
+        ):
+            connection.sendall(request.encode() + first)
+            for _ in range(25):
+                connection.sendall(each * 40_000)
+
+    _from_threads(range(10), send)
+
+
+def _pings(client: Client) -> Iterator[None]:
+    """1,000,000 pings over each of ten connections that are not admitted"""
+    yield
+    _tiny_frames(client, b"", b"\x89\x80" + bytes(4))
+
+
+def _fragments(client: Client) -> Iterator[None]:
+    """1,000,000 empty fragments over each of ten connections that are not admitted"""
+    yield
+    _tiny_frames(client, b"\x02\x80" + bytes(4), b"\x00\x80" + bytes(4))
+
+
 def _metrics(client: Client) -> Iterator[None]:
     """100 requests of /metrics, with 200 sessions"""
     others = [Client(client.address) for _ in range(200)]
@@ -581,7 +615,7 @@ LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
     _metrics, _many_large_frames, _large_shapes, _nested, _strings, _custom, _sessions,
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
-    _burn_reads, _burn_nested, _many_burn_operations,
+    _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments,
 )  # fmt: skip
 
 

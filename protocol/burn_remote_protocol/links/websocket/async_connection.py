@@ -9,6 +9,10 @@ of the HTTP headers, and later bytes to the parser. Parsed messages are queued f
 ``receive_message``; whole control frames go to the library. After a protocol violation, all bytes
 go to the library, which discards them.
 
+One read of the socket may hold 40,000 tiny frames, so each iteration of the event loop parses a
+bounded number of them. Until the rest is parsed, reading is paused. Only the last ping of each
+iteration gets a response, and none while the peer does not read, as RFC 6455, section 5.5.3 allows.
+
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
 ``transport``, ``loop``, ``send_data`` and ``connection_lost_waiter``. ``pyproject.toml`` therefore
@@ -41,7 +45,13 @@ from burn_remote_protocol.links.interface import (
     short_reason,
 )
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
-from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
+from burn_remote_protocol.links.websocket.frames import (
+    BINARY,
+    FINAL_BIT,
+    OPCODE_BITS,
+    PING,
+    frame_header,
+)
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 from burn_remote_protocol.links.websocket.receive_limits import (
     MIN_BYTES_PER_SECOND,
@@ -54,6 +64,11 @@ __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection
 # Reading from the socket pauses while more messages than this wait for ``receive_message``. Each of
 # them may have the size limit of a message.
 RECEIVE_QUEUE_LENGTH: Final = 8
+
+# Frames parsed in one iteration of the event loop: about 0.7 ms. ``websockets`` takes as long for
+# one control frame as the parser for ``CONTROL_FRAME_COST`` frames.
+FRAMES_AT_ONCE: Final = 256
+CONTROL_FRAME_COST: Final = 8
 
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
@@ -91,6 +106,9 @@ class DirectConnection(Connection):
         self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
         self.reading_paused = False  # the receive queue is full
+        self._has_unparsed = False  # reading is paused until the next iteration parses the rest
+        self._last_ping: bytes | None = None  # without a response so far
+        self._has_ended = False  # no control frame may reach the library any more
         self._senders: Final[set[asyncio.Future[None]]] = set()
         self._writing_paused = False
 
@@ -106,7 +124,7 @@ class DirectConnection(Connection):
 
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
-        if self._parser.received:  # bytes that arrived before the connection was open
+        if self._parser.received and not self._has_unparsed:  # they came before the opening
             self._parse()
         if not self._messages:
             self._count_taken(b"")
@@ -114,7 +132,7 @@ class DirectConnection(Connection):
             if self._violation is not None:
                 violation, self._violation = self._violation, None
                 raise violation
-            if self.state is not State.OPEN:
+            if self.state is not State.OPEN and not self._has_unparsed:
                 await super().close()  # bounds the wait for the peer to close the connection
                 await super().recv()  # raises the reason
             self._receiver = self.loop.create_future()
@@ -217,13 +235,19 @@ class DirectConnection(Connection):
         self.received_bytes += len(data)
         self._parser.received.append(data)
         if self.state is not State.CONNECTING:
-            self._parse()
+            if not self._has_unparsed:
+                self._parse()
             if self._budget is not None:
                 self._count_received()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
 
+    def eof_received(self) -> None:
+        self._has_ended = True
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended = True
         super().connection_lost(exc)
         self._wake_receiver()
         self._wake_senders()
@@ -235,6 +259,7 @@ class DirectConnection(Connection):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._writing_paused = False
+        self._respond_to_ping()
         self._wake_senders()
 
     def _pass_handshake(self, data: bytes, tail: bytes) -> bytes:
@@ -259,17 +284,23 @@ class DirectConnection(Connection):
         return rest
 
     def _parse(self) -> None:
+        """Parse received bytes, as many frames as one iteration of the event loop allows."""
+        parser, budget = self._parser, FRAMES_AT_ONCE
         try:
-            while True:
-                message = self._parser.take()
+            while budget > 0:
+                message = parser.take(budget)
+                budget -= parser.fragments_taken + 1
                 if message is not None:
                     self._messages.append(message)
                     self._message_bytes += len(message)
                     self._message_count += 1
-                elif self._parser.control:
-                    super().data_received(self._parser.control.popleft())
-                else:
+                elif parser.control:
+                    budget -= self._handle_control(parser.control.popleft())
+                elif budget > 0:
                     break
+            else:
+                self._parse_later()
+            self._respond_to_ping()
         except ProtocolViolation as error:
             self._refuse(error)
         if self._closing:
@@ -278,6 +309,41 @@ class DirectConnection(Connection):
             self.reading_paused = True
             self.transport.pause_reading()
         self._wake_receiver()
+
+    def _parse_later(self) -> None:
+        """Continue parsing in the next iteration of the event loop."""
+        self._has_unparsed = True
+        if not self._has_ended:
+            self.transport.pause_reading()
+        self.loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        self._has_unparsed = False
+        self._parse()
+        if not self._has_unparsed:
+            if self._budget is not None and not self._has_ended:
+                self._count_received()
+            self._read_on()
+
+    def _handle_control(self, frame: bytes) -> int:
+        """Keep a ping for ``_respond_to_ping``, and pass other control frames to the library.
+
+        Returns the cost, in frames.
+        """
+        if frame[0] & OPCODE_BITS == PING:
+            self._last_ping = frame
+            return 0
+        if not self._has_ended:
+            super().data_received(frame)
+        return CONTROL_FRAME_COST
+
+    def _respond_to_ping(self) -> None:
+        """Respond to the last ping, if the peer reads what it is sent."""
+        if self._last_ping is None or self._writing_paused:
+            return
+        ping, self._last_ping = self._last_ping, None
+        if not self._has_ended:
+            super().data_received(ping)
 
     def _count_taken(self, message: bytes) -> None:
         """Count the message taken before as freed, and this one as in use."""
@@ -346,14 +412,18 @@ class DirectConnection(Connection):
     def _resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
-            if not self._is_starved:
-                self.transport.resume_reading()
+            self._read_on()
 
     def _end_starving(self) -> None:
         if self._is_starved:
             self._is_starved = False
-            if not self.reading_paused:
-                self.transport.resume_reading()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Resume reading, unless a reason to pause remains."""
+        is_paused = self.reading_paused or self._is_starved or self._has_unparsed
+        if not is_paused and not self._has_ended:
+            self.transport.resume_reading()
 
     def _clear_messages(self) -> None:
         self._messages.clear()

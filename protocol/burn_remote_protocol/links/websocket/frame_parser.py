@@ -44,6 +44,9 @@ READ_BYTES: Final = 64 * 2**10
 # reads large messages in one part, and a signal could interrupt it while the buffer grows.
 GROWING_BYTES: Final = 2**20
 
+# More fragments than a message can have.
+NO_LIMIT: Final = 2**62
+
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
@@ -109,6 +112,7 @@ class FrameParser:
         self._state = _State([], already_read)
         # Whole control frames, headers included, for the caller to respond to.
         self.control: collections.deque[bytes] = collections.deque()
+        self.fragments_taken = 0  # by the last ``take``
 
     @property
     def received(self) -> list[bytes]:
@@ -153,14 +157,17 @@ class FrameParser:
             return True
         return found is not None and found[2] + found[1] <= len(state.buffer)
 
-    def take(self) -> bytes | None:
+    def take(self, most_fragments: int = NO_LIMIT) -> bytes | None:
         """Return the next message; ``None`` if more must be read or ``control`` has a frame.
 
-        Raises ``LimitExceeded`` from the header alone, and ``ProtocolViolation``.
+        Also returns ``None`` after ``most_fragments`` fragments of messages; ``fragments_taken``
+        says how many it took. Raises ``LimitExceeded`` from the header alone, and
+        ``ProtocolViolation``.
         """
         if self._state.received:
             self._merge()
-        while not self._state.missing:
+        self.fragments_taken = 0
+        while not self._state.missing and self.fragments_taken < most_fragments:
             state = self._state
             if state.complete():
                 message = _joined(state.parts or ())
@@ -188,6 +195,7 @@ class FrameParser:
                 self._state = _State(state.received, state.buffer, end)
                 return message
             self._begin(state, first, length, start)
+            self.fragments_taken += 1
         return None
 
     def put_back(self, message: bytes) -> None:

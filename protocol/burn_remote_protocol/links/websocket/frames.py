@@ -19,6 +19,7 @@ __all__ = [
     "MASK_BIT",
     "MAX_OPCODE",
     "OPCODE_BITS",
+    "PING",
     "RESERVED_BITS",
     "TEXT",
     "apply_mask",
@@ -33,6 +34,7 @@ OPCODE_BITS: Final = 0x0F
 CONTINUATION: Final = 0x00
 TEXT: Final = 0x01
 BINARY: Final = 0x02
+PING: Final = 0x09
 CONTROL_BIT: Final = 0x08  # set in the opcodes of close, ping and pong
 MAX_OPCODE: Final = 0x0A
 

@@ -16,6 +16,7 @@ from websockets.frames import Frame, Opcode
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.websocket.async_connection import (
+    FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,
     DirectClientConnection,
     DirectConnection,
@@ -199,3 +200,65 @@ async def test_closing_drops_messages_that_were_not_received() -> None:
 async def test_both_kinds_of_connection_share_this_behaviour() -> None:
     assert issubclass(DirectServerConnection, DirectConnection)
     assert issubclass(DirectClientConnection, DirectConnection)
+
+
+def masked(opcode: Opcode, payload: bytes = b"", *, fin: bool = True) -> bytes:
+    """Return a frame as a client sends it."""
+    return Frame(opcode, payload, fin).serialize(mask=True)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        masked(Opcode.PING),
+        masked(Opcode.PONG),
+        masked(Opcode.BINARY),
+        masked(Opcode.BINARY, fin=False) + masked(Opcode.CONT),
+    ],
+    ids=["pings", "pongs", "messages", "fragments"],
+)
+async def test_one_iteration_of_the_event_loop_parses_a_bounded_number_of_frames(
+    frames: bytes,
+) -> None:
+    async with connected() as (connection, _):
+        connection.data_received(frames * (5 * FRAMES_AT_ONCE) + masked(Opcode.BINARY, b"last"))
+        for _ in range(4):
+            assert b"last" not in connection._messages
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await connection.receive_message() != b"last":
+                pass
+
+
+async def test_fragments_of_one_message_are_parsed_in_several_iterations() -> None:
+    async with connected() as (connection, _):
+        part = masked(Opcode.CONT, b"x", fin=False)
+        connection.data_received(masked(Opcode.BINARY, fin=False) + part * (5 * FRAMES_AT_ONCE))
+        assert connection._parser.unfinished_bytes <= FRAMES_AT_ONCE
+        connection.data_received(masked(Opcode.CONT))
+        assert await connection.receive_message() == b"x" * (5 * FRAMES_AT_ONCE)
+
+
+async def test_messages_that_arrived_before_the_connection_was_lost_are_received() -> None:
+    async with connected() as (connection, _):
+        sent = [b"%d" % number for number in range(3 * FRAMES_AT_ONCE)]
+        connection.data_received(b"".join(masked(Opcode.BINARY, each) for each in sent))
+        connection.transport.abort()
+        assert [await connection.receive_message() for _ in sent] == sent
+        with pytest.raises(ConnectionClosed):
+            await connection.receive_message()
+
+
+async def test_pings_get_one_response_once_the_peer_reads() -> None:
+    async with connected() as (connection, client):
+        connection.pause_writing()
+        first, last = await client.ping(b"first"), await client.ping(b"last")
+        await client.send(b"after")
+        assert await connection.receive_message() == b"after"
+        connection.write_message(b"no pong precedes this")
+        await client.recv()
+        assert not first.done()
+        connection.resume_writing()
+        await last
+        assert first.done()  # a pong also acknowledges earlier pings
+        assert connection._last_ping is None
