@@ -40,6 +40,7 @@ from burn_remote_protocol.dialects.native_tasks import (
     READ_TASK,
     SLOW_TASKS,
     decode_task,
+    dropped_later,
     dropped_next,
     encode_task,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "chunk_head",
     "decode_frame",
     "decode_task",
+    "dropped_later",
     "dropped_next",
     "encode_batch",
     "encode_frame",

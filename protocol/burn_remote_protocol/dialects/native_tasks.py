@@ -6,7 +6,7 @@ path. They are not converted here, but used as unpacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Final
 
 import msgpack
@@ -57,6 +57,7 @@ __all__ = [
     "READ_TASK",
     "SLOW_TASKS",
     "decode_task",
+    "dropped_later",
     "dropped_next",
     "encode_task",
 ]
@@ -69,6 +70,8 @@ MAX_SIGNATURES: Final = 4096
 # takes about 300 bytes of the server's memory.
 MAX_GRAPHS: Final = 256
 MAX_GRAPH_STEPS: Final = 4096
+# Tasks that ``dropped_later`` skips: clients drop tensors after at most 64 operations.
+MAX_BETWEEN: Final = 64
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
@@ -181,6 +184,25 @@ def decode_task(wire: Any) -> Task:
         raise
     except (KeyError, TypeError, ValueError, IndexError):
         raise ProtocolViolation(f"malformed task: {shown(wire)}") from None
+
+
+def dropped_later(tasks: Sequence[Any], place: int) -> Set[Any]:
+    """Return the tensors that a batch drops after task ``place``, and that no task in between uses.
+
+    Only operations and graphs may be in between, at most ``MAX_BETWEEN``. ``tasks`` are unpacked
+    but not decoded. Never raises: a malformed task drops nothing.
+    """
+    used: set[Any] = set()
+    try:
+        for task in tasks[place + 1 : place + 2 + MAX_BETWEEN]:
+            if task[0] == _DROP:
+                return {*task[1]} - used
+            if not task[0] >= 0:
+                break
+            used.update(task[1:])
+    except (TypeError, IndexError):
+        pass
+    return frozenset()
 
 
 def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:

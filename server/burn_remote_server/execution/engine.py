@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from burn_remote_protocol.dialects.native import INLINE_BYTES, Batch, decode_task, dropped_next
+from burn_remote_protocol.dialects.native import (
+    INLINE_BYTES,
+    Batch,
+    decode_task,
+    dropped_later,
+    dropped_next,
+)
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
@@ -141,7 +147,9 @@ class Engine:
                 dying = dropped_next(tasks, place) if plan.reusable else ()
                 invoke(plan, task[1:], dying)
             elif isinstance(plan, GraphPlan):
-                self._interpreter.invoke_graph(plan, task[1:])
+                # Programs drop the weights that a training step replaces a few steps later.
+                dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
+                self._interpreter.invoke_graph(plan, task[1:], dropped)
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)

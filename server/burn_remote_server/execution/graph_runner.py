@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import takewhile
 from operator import is_not
@@ -44,9 +44,10 @@ class GraphRunner:
         self._arrays: Final = tensors.arrays
         self._report: Final = report
 
-    def run(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
+    def run(self, plan: GraphPlan, arguments: tuple[Any, ...], dying: Collection[int] = ()) -> None:
         """Run a graph; ``arguments`` are the elements of its task after the number.
 
+        The results may take the memory of the tensors in ``dying``, which nobody uses after it.
         Raises ``ProtocolViolation`` if they do not fit the graph.
         """
         inputs, outputs, numbers = plan.checked_call(arguments)
@@ -63,6 +64,7 @@ class GraphRunner:
             if array.shape != shape or array.dtype != dtype:
                 self._fail(outputs, _mismatch(plan, values))
                 return
+        array = None  # a reference less, for the check of a reusable input
         try:
             self._quota.take(plan.peak_bytes, plan.output_count)
         except QuotaExceeded:
@@ -70,7 +72,11 @@ class GraphRunner:
             self._run_steps(_Call(plan, outputs, numbers), values)
             return
         try:
-            results = plan.run(values, numbers)
+            if dying:
+                reusable = [place for place in plan.reusable_inputs if inputs[place] in dying]
+                results = plan.run(values, numbers, reusable)
+            else:
+                results = plan.run(values, numbers)
         except StepFailed as failed:
             self._quota.give_back(plan.peak_bytes, plan.output_count)
             self._run_steps(_Call(plan, outputs, numbers), values, failed)

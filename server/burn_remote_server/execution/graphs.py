@@ -11,7 +11,7 @@ failures as values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import length_hint
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from burn_remote_server.backends.interface import (
     Run,
 )
 from burn_remote_server.execution.graph_fusion import fused_steps
-from burn_remote_server.execution.ownership import held_only_here
+from burn_remote_server.execution.ownership import held_by_a_call, held_only_here
 from burn_remote_server.execution.plans import Plan, memory_bytes
 from burn_remote_server.fusion.search import Block
 
@@ -127,6 +127,8 @@ class GraphPlan:
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
         self._last_numbers: tuple[Any, ...] = ()
+        # Inputs whose memory a result may take if they die.
+        self.reusable_inputs: set[int] = set()
         # Steps whose instruction overwrites an input, so that it cannot be repeated.
         self.overwriting: set[int] = set()
         # By the place of their first step.
@@ -140,8 +142,14 @@ class GraphPlan:
     # -- running ------------------------------------------------------------------------------
 
     # One loop with a branch per form: a function call per instruction would double its cost.
-    def run(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> list[Any]:  # noqa: C901
-        """Run the program; return the outputs. Raises ``StepFailed``."""
+    def run(  # noqa: C901
+        self, inputs: Sequence[Any], numbers: tuple[Any, ...], dying: Collection[int] = ()
+    ) -> list[Any]:
+        """Run the program; return the outputs. Raises ``StepFailed``.
+
+        ``dying`` are places of ``reusable_inputs`` that nobody uses afterwards. Results may take
+        their memory if only ``inputs`` and the session's table reference them.
+        """
         r = [*inputs, *self._registers]
         if self._number_registers and self._differ(numbers):
             self._set_numbers(numbers)
@@ -163,7 +171,7 @@ class GraphPlan:
                 elif form == _ONE_INPUT:
                     r[target] = run(r[i])
                 elif form == _REUSING:
-                    r[target] = self._reusing(r, run, i, j)
+                    r[target] = self._reusing(r, run, i, j, inputs, dying)
                 elif form == _FREE:
                     for register in target:
                         r[register] = None
@@ -235,12 +243,22 @@ class GraphPlan:
         self._prepared[place] = (key, plan)
         return plan
 
-    def _reusing(self, r: list[Any], plan: Plan, inputs: Any, candidates: Any) -> Any:
+    def _reusing(
+        self,
+        r: list[Any],
+        plan: Plan,
+        registers: Any,
+        candidates: Any,
+        inputs: Sequence[Any],
+        dying: Collection[int],
+    ) -> Any:
         """Run a step; write its result into an input that nothing else references, if any."""
-        values = [r[register] for register in inputs]
+        values = [r[register] for register in registers]
         for register in candidates:
-            # The registers, ``values`` and nothing else.
-            if held_only_here(r, register, values) and self._owns_memory(r[register]):
+            is_input = register in dying and r[register] is inputs[register]
+            # ``r`` and ``values``, for an input also ``inputs`` and the table, and nothing else.
+            is_free = held_by_a_call if is_input else held_only_here
+            if is_free(r, register, values) and self._owns_memory(r[register]):
                 return plan.run_into(*values, out=r[register])
         return plan.run(*values)
 
@@ -289,6 +307,7 @@ class GraphPlan:
         """Return the instructions, and the step of each."""
         program: list[tuple[Any, ...]] = []
         places: list[int] = []
+        unread = {*range(self.input_count)}  # registers that still have inputs
         # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
         # reference. Any other kernel may return a view of an input.
         private: set[int] = set()
@@ -302,7 +321,11 @@ class GraphPlan:
                 instruction = self._fused(place, block) if block else _instruction(place, steps[0])
                 for step in steps:
                     private.difference_update(step.inputs, step.outputs)
+            if instruction[0] == _REUSING:
+                self.reusable_inputs.update(unread.intersection(instruction[3]))
             program.append(instruction)
+            for step in steps:
+                unread.difference_update(step.outputs)
             places.append(place)
             large = self._large_dead(steps)
             if large:

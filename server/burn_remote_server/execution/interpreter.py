@@ -8,7 +8,7 @@ the first one. Reads report failures.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, Final
@@ -172,10 +172,15 @@ class Interpreter:
             self._plans[id(signature)] = plan
         self.invoke(plan, tensors)
 
-    def invoke_graph(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
-        """Run a graph; ``arguments`` are the elements of its task after the number."""
+    def invoke_graph(
+        self, plan: GraphPlan, arguments: tuple[Any, ...], dying: Collection[int] = ()
+    ) -> None:
+        """Run a graph; ``arguments`` are the elements of its task after the number.
+
+        ``dying`` are tensors that the batch drops before it uses them again.
+        """
         self.executed += len(plan.steps)
-        self._graphs.run(plan, arguments)
+        self._graphs.run(plan, arguments, dying)
 
     def known_plan(self, signature: Signature) -> Plan | None:
         """Return the plan of a signature that was executed before, or ``None``."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["HELD_HERE", "HELD_IN_LIST", "held_once", "held_only_here"]
+__all__ = ["HELD_HERE", "HELD_IN_LIST", "held_by_a_call", "held_once", "held_only_here"]
 
 
 def held_once(arrays: Sequence[Any], position: int) -> bool:
@@ -21,6 +21,11 @@ def held_once(arrays: Sequence[Any], position: int) -> bool:
 def held_only_here(arrays: Sequence[Any], position: int, others: Sequence[Any]) -> bool:
     """Whether only these two sequences reference the array at ``position`` of the first."""
     return _references(arrays, position) <= _HELD_ONCE
+
+
+def held_by_a_call(arrays: Sequence[Any], position: int, others: Sequence[Any]) -> bool:
+    """Whether only these sequences, a call's inputs and a table reference the array."""
+    return _references(arrays, position) <= _HELD_ONCE + 2
 
 
 def _references(arrays: Sequence[Any], position: int) -> int:

@@ -18,6 +18,7 @@ from burn_remote_protocol.dialects.native_tasks import (
     READ_TASK,
     SLOW_TASKS,
     decode_task,
+    dropped_later,
     dropped_next,
     encode_task,
 )
@@ -186,6 +187,30 @@ def test_the_drops_right_after_an_operation_are_found(
     tasks: list[Any], dropped: tuple[int, ...]
 ) -> None:
     assert dropped_next(tasks, 0) == dropped
+
+
+@pytest.mark.parametrize(
+    ("tasks", "dropped"),
+    [
+        ([(0, 1, 2), (-3, (1,))], {1}),
+        ([(0, 1, 2), (0, 2, 3), (4096, 3, 4, (0.5,)), (-3, (1, 2, 9))], {1, 9}),
+        ([(0, 1, 2), *[(0, 5, 6)] * 64, (-3, (1,))], {1}),
+        ([(0, 1, 2), *[(0, 5, 6)] * 65, (-3, (1,))], set()),
+        ([(0, 1, 2), (-6, 5, 1, ((2,), 3)), (-3, (1,))], set()),
+        ([(0, 1, 2)], set()),
+        ([(0, 1, 2), (), (-3, (1,))], set()),
+        ([(0, 1, 2), 7], set()),
+        ([(0, 1, 2), (None, 1)], set()),
+        ([(0, 1, 2), (-3,)], set()),
+        ([(0, 1, 2), (-3, 1)], set()),
+        ([(0, 1, 2), (-3, ([],))], set()),
+        ([(0, 1, 2), (0, [1]), (-3, (1,))], set()),
+    ],
+)
+def test_tensors_are_dropped_later_unless_a_task_before_uses_them(
+    tasks: list[Any], dropped: set[int]
+) -> None:
+    assert dropped_later(tasks, 0) == dropped
 
 
 def test_a_dtype_is_asked_for_by_its_wire_value() -> None:

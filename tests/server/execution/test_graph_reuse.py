@@ -1,0 +1,105 @@
+"""Graphs write results into inputs that the batch drops, and only into those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import F32, I64
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Define, DefineGraph, Drop, Read, Upload
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.engines import EngineSession, floats, vector
+from support.kernels import signature
+
+SIZE = 100_000  # 400 kB, more than the smallest result that takes the memory of an input
+ADD, TIMES, VIEW = range(3)
+SQUARE = TensorSpec((SIZE // 10, 10), F32)
+STEP = 4096
+VALUES = np.arange(SIZE, dtype=np.float32)
+
+
+@pytest.fixture
+def session() -> EngineSession:
+    session = EngineSession()
+    session.run(
+        Define(ADD, signature("Numeric.Add", vector(SIZE), vector(SIZE))),
+        Define(TIMES, signature("Numeric.MulScalar", vector(SIZE), rhs=2.0)),
+        Define(VIEW, signature("Base.Reshape", vector(SIZE), out=SQUARE)),
+        # step(w, x) = w * 2 + x
+        DefineGraph(STEP, 2, ((TIMES, 0), (ADD, 2, 1)), (3,)),
+        # The weight is the result of an operation: an uploaded array does not own its memory.
+        Upload(6, floats(*VALUES / 2)),
+        (TIMES, 6, 1),
+        Drop((6,)),
+        Upload(2, floats(*[1.0] * SIZE)),
+    )
+    return session
+
+
+def place_of(session: EngineSession, tensor: int) -> int:
+    return int(session.tensors.arrays[tensor].ctypes.data)
+
+
+def test_a_weight_that_a_later_task_drops_gives_its_memory_to_its_successor(
+    session: EngineSession,
+) -> None:
+    weight, used = place_of(session, 1), (session.quota.tensors, session.quota.total_bytes)
+    session.run((STEP, 1, 2, 3), (TIMES, 2, 4), Drop((1, 4)))
+    assert place_of(session, 3) == weight
+    session.run((STEP, 3, 2, 5), Drop((3,)))
+    assert place_of(session, 5) == weight
+    assert [*session.tensors.arrays] == [2, 5]
+    np.testing.assert_array_equal(session.tensors.arrays[5], VALUES * 4 + 3)
+    assert (session.quota.tensors, session.quota.total_bytes) == used
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [(STEP, 1, 2, 3)],
+        [(STEP, 1, 2, 3), Drop((2,))],
+        [(STEP, 1, 2, 3), (TIMES, 1, 4), Drop((1,))],
+        [(STEP, 1, 2, 3), (STEP, 2, 1, 4), Drop((1,))],
+        [(STEP, 1, 2, 3), Read(9, 1, vector(SIZE)), Drop((1,))],
+        [(VIEW, 1, 8), (STEP, 1, 2, 3), Drop((1,))],
+    ],
+    ids=["kept", "another dropped", "used", "used by a graph", "read", "a view exists"],
+)
+def test_a_weight_that_something_else_uses_stays_as_it_was(
+    session: EngineSession, tasks: list[Any]
+) -> None:
+    weight = session.tensors.arrays[1]
+    place = weight.ctypes.data
+    del weight
+    session.run(*tasks)
+    np.testing.assert_array_equal(session.tensors.arrays[3], VALUES * 2 + 1)
+    assert place_of(session, 3) != place
+    if 8 in session.tensors.arrays:
+        np.testing.assert_array_equal(session.tensors.arrays[8].reshape(-1), VALUES)
+
+
+def test_a_weight_given_twice_is_not_overwritten(session: EngineSession) -> None:
+    place = place_of(session, 1)
+    session.run((STEP, 1, 1, 3), Drop((1,)))
+    assert place_of(session, 3) != place
+    np.testing.assert_array_equal(session.tensors.arrays[3], VALUES * 3)
+
+
+def test_a_step_that_fails_after_a_weight_was_overwritten_fails_alone(
+    session: EngineSession,
+) -> None:
+    places = TensorSpec((2,), I64)
+    wrong = TensorData(np.array([0, SIZE], np.int64).tobytes(), (2,), I64)
+    session.run(
+        Define(9, signature("Base.Select", vector(SIZE), places, dim=0)),
+        DefineGraph(STEP, 2, ((TIMES, 0), (9, 2, 1), (TIMES, 2)), (3, 4)),
+        Upload(7, wrong),
+        (STEP, 1, 7, 3, 4),
+        Drop((1,)),
+    )
+    with pytest.raises(OperationFailed, match=r"Base.Select"):
+        session.values(3, size=2)
+    np.testing.assert_array_equal(session.tensors.arrays[4], VALUES * 4)
