@@ -42,6 +42,7 @@ _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has i
 _GRADIENTS: Final = (
     "there is no automatic differentiation yet; burn_remote.gradients has the gradients of layers"
 )
+_STATIC: Final = "nothing; a number that decides something makes another graph by itself"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
 _FILES: Final = "numpy.save(file, x.numpy()), burn_remote.tensor(numpy.load(file))"
 
@@ -329,8 +330,11 @@ RENAMED_KEYWORDS: Final = (
 KEYWORDS: Final = {
     "copy": _IMMUTABLE,
     "decimals": "(x * 10**n).round() / 10**n",
+    "donate_argnums": "nothing; a tensor is freed when the program drops it",
     "dtype": "x.astype(dtype)",
+    "dynamic": "nothing; other shapes make another graph",
     "end_dim": "x.reshape(shape)",
+    "fullgraph": "nothing; a function is recorded completely, or refused",
     "initial": "burn_remote.maximum(result, number)",
     "inplace": _IMMUTABLE,
     "memory_format": _LAYOUT,
@@ -342,6 +346,8 @@ KEYWORDS: Final = {
     "requires_grad": _GRADIENTS,
     "size_average": _REDUCTION,
     "start_dim": "x.reshape(shape)",
+    "static_argnames": _STATIC,
+    "static_argnums": _STATIC,
     "where": "burn_remote.where(mask, x, 0) as the argument",
 }
 

@@ -13,12 +13,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, ParamSpec, TypeVar, final
+from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 import numpy as np
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device import Device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.names import name_in
 from burn_remote.graphs.recorder import Argument, Recorder
@@ -127,7 +129,7 @@ class CompiledFunction(Generic[P, R]):
         numbers: list[Any] = []
         statics: list[Any] = []
         structure = take_apart((args, kwargs) if kwargs else args, tensors, numbers, statics)
-        client = tensors[0].handle.client if tensors else default_device().runners
+        client = tensors[0].handle.client if tensors else _device_of(statics).runners
         is_common = True
         handles: list[TensorHandle] = []
         # Specs by identity, because their hashes and comparisons take as long as the rest.
@@ -190,11 +192,21 @@ class CompiledFunction(Generic[P, R]):
             if not guard.holds(statics):
                 self._warn(
                     f"changes {guard.name}, so each call is recorded again; pass it as an argument "
-                    "and return the new value"
+                    "and return the new value",
+                    stacklevel=4,
                 )
                 break
         self._keep(key, recorded, statics)
         return value
+
+    def __repr__(self) -> str:
+        """Return the function's name and how many graphs it has."""
+        count = sum(map(len, [*self._graphs.values()]))
+        return f"<compiled function {self._name}: {count} graph{'s' * (count != 1)}>"
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__qualname__", repr(self._function))
 
     def __reduce__(self) -> str:
         """Pickle and copy as a function: by its name."""
@@ -231,21 +243,30 @@ class CompiledFunction(Generic[P, R]):
         _check_unchanged(before)
         del given, before
         result, recorded = self._finished(value, recorder, tensors, program, guards)
+        returned = _references(value)
         del value
-        self._check_kept(recorder, result, lent)
+        self._check_kept(recorder, result, lent, returned)
         return result, recorded
 
-    def _check_kept(self, recorder: Recorder, result: Any, lent: Sequence[Any]) -> None:
+    def _check_kept(
+        self, recorder: Recorder, result: Any, lent: Sequence[Any], returned: Sequence[Any]
+    ) -> None:
         """Raise ``UsageError`` if the function stored a tensor elsewhere than in its result."""
         line = recorder.line_of_kept(_handle_ids(result))
-        if line is None and any(reference() is not None for reference in lent):
+        if line is None and any(reference() is not None for reference in (*lent, *returned)):
             gc.collect()
-        if line is None and all(reference() is None for reference in lent):
+        advice = "return it"
+        if line is not None:
+            what = f"the tensor made at {line}"
+        elif any(reference() is not None for reference in lent):
+            what = "an argument"
+        elif any(reference() is not None for reference in returned):
+            what, advice = "one of its results", "store what the call returns"
+        else:
             return
-        what = "an argument" if line is None else f"the tensor made at {line}"
         raise UsageError(
             f"the compiled function stores {what} outside (in an attribute, a list or a variable), "
-            "and later calls would not; return it"
+            f"and later calls would not; {advice}"
         )
 
     def _finished(
@@ -279,13 +300,6 @@ class CompiledFunction(Generic[P, R]):
             outputs.setdefault(handle.id, handle)
             return _Leaf(_OUTPUT, places.setdefault(handle.id, len(places)))
 
-        def given(leaf: Any) -> Any:
-            if type(leaf) is TracedNumber:
-                return leaf.value
-            if type(leaf) is Tensor and recorder.has_argument(leaf.handle):
-                return tensors[leaf.handle.slot]  # type: ignore[attr-defined]
-            return leaf
-
         template = rebuilt(value, leaf_of)
         graph, used, constants = recorder.graph([*outputs.values()])
         is_single = template == _Leaf(_OUTPUT, 0)
@@ -299,7 +313,7 @@ class CompiledFunction(Generic[P, R]):
             None if is_single else Template(template, _place_of),
             guards,
         )
-        return rebuilt(value, given), recorded
+        return _given(value, recorder, tensors), recorded
 
     def _keep(self, key: Hashable, recorded: _Recorded, statics: Sequence[Any]) -> None:
         graphs = self._graphs
@@ -313,18 +327,19 @@ class CompiledFunction(Generic[P, R]):
             graphs.pop(oldest, None)
             self._found.clear()
             self._warn(
-                f"was recorded for more than {MAX_GRAPHS} different shapes, dtypes, structures or "
-                "branches of its arguments; the oldest graphs are discarded, and recorded again "
-                "when they are needed"
+                f"was recorded for more than {MAX_GRAPHS} different shapes, dtypes or structures "
+                "of its arguments, or numbers that decide something (a shape, an index, a branch, "
+                "the result of a function such as math.sqrt); the oldest graphs are discarded, and "
+                "recorded again when they are needed",
+                stacklevel=5,
             )
         graphs.setdefault(key, []).append(recorded)
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, text: str, stacklevel: int) -> None:
         """Warn once about a function that gains nothing from being compiled."""
         if not self._has_warned:
             self._has_warned = True
-            name = getattr(self._function, "__qualname__", repr(self._function))
-            warnings.warn(f"{name} {text}", stacklevel=5)
+            warnings.warn(f"{self._name} {text}", stacklevel=stacklevel)
 
 
 def _replaced(
@@ -351,6 +366,37 @@ def _replaced(
         return leaf
 
     return rebuilt(call, replaced), lent
+
+
+def _given(value: Any, recorder: Recorder, tensors: Sequence[Tensor]) -> Any:
+    """Return the result of a recorded call in the form in which the caller gets it.
+
+    Its tensors are other objects than those of the function, which die unless it stores them.
+    """
+    copies: dict[int, Tensor] = {}
+
+    def replaced(leaf: Any) -> Any:
+        if type(leaf) is TracedNumber:
+            return leaf.value
+        if type(leaf) is not Tensor:
+            return leaf
+        if recorder.has_argument(leaf.handle):
+            return tensors[leaf.handle.slot]  # type: ignore[attr-defined]
+        return copies.setdefault(leaf.handle.id, Tensor(leaf.handle))
+
+    return rebuilt(value, replaced)
+
+
+def _references(result: Any) -> list[Any]:
+    """Return weak references to the tensors in a result."""
+    leaves: list[Any] = []
+    rebuilt(result, leaves.append)
+    return [weakref.ref(leaf) for leaf in leaves if type(leaf) is Tensor]
+
+
+def _device_of(statics: Sequence[Any]) -> Device:
+    """Return the device of a call without tensors: an argument, or the default device."""
+    return next((one for one in statics if isinstance(one, Device)), None) or default_device()
 
 
 def _handle_ids(result: Any) -> set[int]:
@@ -409,31 +455,57 @@ def _common(handles: Sequence[TensorHandle]) -> RunnerClient:
     return next(handle.client for handle in handles if not isinstance(handle.client, RunnerStack))
 
 
-def compile(function: Callable[P, R]) -> CompiledFunction[P, R]:
+@overload
+def compile(function: Callable[P, R], /) -> CompiledFunction[P, R]: ...
+
+
+@overload
+def compile() -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+
+
+@explained
+def compile(function: Any = None, /) -> Any:
     """Return a function that is recorded in its first call and then issued as one task.
 
-    Use it as a decorator, or as ``compile(f)``. The first call runs as usual. Later calls with
-    arguments of the same shapes, dtypes and structure send one short message, whatever the number
-    of operations, and run no Python code of the function.
+    Use it as a decorator, or as ``compile(f)``; it has no options. The first call runs as usual.
+    Later calls with arguments of the same shapes, dtypes and structure send one short message,
+    whatever the number of operations, and run no Python code of the function::
+
+        @burn_remote.compile
+        def step(weights, x, gradient_scale):
+            return {name: w - gradient(w, x) * gradient_scale for name, w in weights.items()}
 
     Arguments and results are tensors, numbers, and tuples, lists and dictionaries of them; any
-    other argument is compared by equality, or by identity if its class defines none. Numbers may
-    change from call to call; a number that decides something (a branch, a shape) makes another
-    graph for each outcome. Test their types with ``isinstance``: ``type(n)`` is another class while
-    the function is recorded.
+    other argument is compared by equality, or by identity if its class defines none. The tensors of
+    an object, such as ``self.weight``, must be arguments of their own. Numbers may change from call
+    to call; a number that decides something (a branch, a shape, an index, the result of
+    ``math.sqrt``) makes another graph for each outcome. Test their types with ``isinstance``:
+    ``type(n)`` is another class while the function is recorded. Random numbers are drawn anew in
+    each call. Without a tensor among its arguments, a function runs on the device among them, or on
+    the default device.
 
-    Numbers, strings, ``None`` and small containers of them that the function takes from closures,
-    global variables, default arguments or attributes are compared in each call; a change makes
-    another graph. A function that changes such a value itself is recorded in each call, and warns.
-    *Not* compared is what the function gets by calling something else (``random``,
+    Functions, numbers, strings, ``None`` and small containers of them that the function takes from
+    closures, global variables, default arguments or attributes are compared in each call; a change
+    makes another graph. A function that changes such a value itself is recorded in each call, and
+    warns. *Not* compared is what the function gets by calling something else (``random``,
     ``time``, files), by ``getattr`` or from objects that its code does not name, from containers of
-    more than 64 members or arrays above 4 KiB, and a function that is replaced by another one:
-    these keep the effect of the first call.
+    more than 64 members or arrays above 4 KiB, and methods replaced in a class: these keep the
+    effect of the first call.
 
     Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
     tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.
     Other side effects (``print``, counters) happen only when a call is recorded.
     """
+    if function is None:
+        return compile
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function).__name__
+        raise ArgumentMismatch(f"compile takes a function; write @{kind} above @compile")
+    if isinstance(function, type):
+        raise ArgumentMismatch(
+            f"compile takes a function, not the class {function.__qualname__}; compile a method "
+            "that takes the tensors as arguments"
+        )
     if not callable(function):
         raise ArgumentMismatch(f"compile takes a function, not {function!r}")
     if isinstance(function, CompiledFunction):

@@ -181,7 +181,12 @@ class Recorder(ForwardingRunner):
 
     def check_result(self, handle: TensorHandle) -> None:
         """Raise ``UsageError`` unless an operation of the function made this tensor."""
-        if handle.client.session is not self.session or handle.id not in self._made:
+        if handle.client.session is not self.session:
+            raise UsageError(
+                f"the compiled function returns {self._name_of(handle)} on {handle.client.device}, "
+                f"but it runs on {self.device}; pass it a tensor or the device as an argument"
+            )
+        if handle.id not in self._made:
             raise UsageError(
                 f"the compiled function returns {self._name_of(handle)}, which is neither an "
                 "argument nor the result of an operation; return it outside the function"

@@ -7,6 +7,7 @@ or by identity if their class does not define equality.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import weakref
 from collections import OrderedDict
@@ -124,9 +125,10 @@ def exact(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
+        dictionary = ", such as vars(argument)" * dataclasses.is_dataclass(value)
         raise ArgumentMismatch(
             f"an argument of a compiled function is an unhashable {kind.__name__}; pass tensors, "
-            "numbers, and tuples, lists and dictionaries of them"
+            f"numbers, and tuples, lists and dictionaries of them{dictionary}"
         ) from None
     return kind, value
 

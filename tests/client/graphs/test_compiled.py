@@ -290,3 +290,37 @@ def test_too_many_graphs_are_warned_about_once_and_bounded(device: br.Device) ->
             fast(values(device, size))
     assert len(warned) == 1
     np.testing.assert_array_equal(fast(values(device, 1)).numpy(), values(device, 1).numpy() + 1)
+
+
+def test_the_decorator_may_have_parentheses(device: br.Device) -> None:
+    @br.compile()
+    def doubled(x: br.Tensor) -> br.Tensor:
+        return x * 2
+
+    x = values(device, 4)
+    np.testing.assert_array_equal(doubled(x).numpy(), x.numpy() * 2)
+    assert repr(doubled).endswith("doubled: 1 graph>")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: br.compile(Calls), "not the class Calls; compile a method"),
+        (lambda: br.compile(staticmethod(abs)), "write @staticmethod above @compile"),
+        (lambda: br.compile(abs, **{"static_argnums": 0}), "no argument static_argnums="),
+        (lambda: br.compile(*[1]), "takes a function, not 1"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_with_advice(call: Any, text: str) -> None:
+    with pytest.raises(br.ArgumentMismatch, match=text):
+        call()
+
+
+def test_a_function_without_tensors_runs_on_the_device_among_its_arguments(
+    device: br.Device,
+) -> None:
+    fast = br.compile(lambda place, n: br.full((2,), 3.0, device=place) * n)
+    for number in (2.0, 5.0):
+        assert fast(device, number).tolist() == [number * 3] * 2
+    with br.LocalDevice() as other, pytest.raises(br.UsageError, match=r"but it runs on local"):
+        br.compile(lambda _: br.ones((2,), device=other))(device)
