@@ -4,7 +4,8 @@ A recorded graph contains their effect, so it is valid only while they are the s
 numbers, strings, bytes, bools, ``None``, small arrays, and small tuples, lists, sets and
 dictionaries of them. A function takes them from closures, global variables, default arguments, and
 attributes of objects that it reaches from there or from its arguments. The functions and methods
-that it calls are searched too, as far as names in its code tell which they are.
+that it calls are searched too, as far as names in its code tell which they are. A function in a
+variable or an attribute of an object is compared by identity, because a notebook redefines it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -134,7 +136,9 @@ class _Search:
             found = stored(value, name)
             if isinstance(found, property):
                 self._enter_function(found.fget)
-            elif isinstance(found, types.FunctionType | staticmethod | classmethod):
+            elif isinstance(found, staticmethod | classmethod) or (
+                isinstance(found, types.FunctionType) and _is_of_class(value, name)
+            ):
                 self._enter_function(getattr(found, "__func__", found))
             else:
                 self._look(found, root, (*path, name), f"{prefix}.{name}")
@@ -148,6 +152,8 @@ class _Search:
                 place = (path, root if type(root) is int else _identity(root))
                 seen = value if type(value) in _ATOMS else _NOT_PLAIN
                 self.found.setdefault(place, Guard(name, root, path, seen, key))
+            if isinstance(key, weakref.ref):
+                self.enter(value, root, path, name)
         elif type(value) not in (tuple, list, dict):
             self.enter(value, root, path, name)
         elif len(value) <= MAX_MEMBERS and len(path) <= MAX_DEPTH:
@@ -194,6 +200,10 @@ def _has_attributes(value: Any) -> bool:
     return kind is types.SimpleNamespace or not _is_constant(kind.__module__)
 
 
+def _is_of_class(owner: Any, name: str) -> bool:
+    return isinstance(owner, type) or name not in getattr(owner, "__dict__", _NO_ATTRIBUTES)
+
+
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:
@@ -202,7 +212,10 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _plain(value: Any, depth: int = 0) -> Hashable:
-    """Return a key that is equal for the same plain value, or ``_NOT_PLAIN``."""
+    """Return a key that is equal for the same plain value or function, or ``_NOT_PLAIN``.
+
+    Functions in containers are not plain: the search examines each of them.
+    """
     kind = type(value)
     if kind is float or kind is complex or isinstance(value, np.generic):
         return kind, repr(value)
@@ -212,7 +225,9 @@ def _plain(value: Any, depth: int = 0) -> Hashable:
         if value.nbytes > MAX_ARRAY_BYTES or value.dtype.hasobject:
             return _NOT_PLAIN
         return value.dtype.str, value.shape, value.tobytes()
-    if kind not in (tuple, list, set, frozenset, dict) or len(value) > MAX_MEMBERS:
+    if kind not in (tuple, list, set, frozenset, dict):
+        return _NOT_PLAIN if depth else _function_key(value)
+    if len(value) > MAX_MEMBERS:
         return _NOT_PLAIN
     if depth >= MAX_DEPTH:
         return _NOT_PLAIN
@@ -221,3 +236,14 @@ def _plain(value: Any, depth: int = 0) -> Hashable:
     if any(key is _NOT_PLAIN for key in keys):
         return _NOT_PLAIN
     return kind, frozenset(keys) if kind in (set, frozenset) else tuple(keys)
+
+
+def _function_key(value: Any) -> Hashable:
+    """Return a weak reference to a function, equal to others of the same; else ``_NOT_PLAIN``."""
+    wrapped = getattr(value, "__dict__", _NO_ATTRIBUTES).get("__wrapped__")
+    if type(value) is not types.FunctionType and type(wrapped) is not types.FunctionType:
+        return _NOT_PLAIN
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _NOT_PLAIN

@@ -271,6 +271,27 @@ def test_a_function_that_changes_what_it_uses_is_recorded_each_time_and_warns(
     assert counter.count == 4
 
 
+def test_a_helper_that_a_notebook_redefines_is_recorded_again(x: br.Tensor) -> None:
+    cells: dict[str, Any] = {"br": br, "x": x}
+    exec("def helper(x): return x * 2\n@br.compile\ndef f(x): return helper(x)", cells)
+    exec("y = f(x).tolist()", cells)
+    assert cells["y"] == [2.0, -4.0, 6.0]
+    exec("def helper(x): return x * 3\ny = f(x).tolist()", cells)
+    assert cells["y"] == [3.0, -6.0, 9.0]
+    exec("@br.compile\ndef helper(x): return x * 4\ny = f(x).tolist()", cells)
+    assert cells["y"] == [4.0, -8.0, 12.0]
+    exec("@br.compile\ndef helper(x): return x * 5\ny = f(x).tolist()", cells)
+    assert cells["y"] == [5.0, -10.0, 15.0]
+
+
+def test_an_activation_that_an_object_exchanges_is_recorded_again(x: br.Tensor) -> None:
+    model = Settings(br.abs)
+    fast = br.compile(lambda x: model.rate(x))
+    assert fast(x).tolist() == [1.0, 2.0, 3.0]
+    model.rate = br.negative
+    assert fast(x).tolist() == [-1.0, 2.0, -3.0]
+
+
 # -- tensors ----------------------------------------------------------------------------------
 
 WEIGHT: Any = None
@@ -376,6 +397,12 @@ class Appends(Stateful):
         return y.sum()
 
 
+class StoresItsResult(Stateful):
+    def __call__(self, x: br.Tensor) -> Any:
+        self.state = x * 2
+        return self.state
+
+
 class KeepsArgument(Stateful):
     def __call__(self, x: br.Tensor) -> Any:
         self.state = x
@@ -387,6 +414,7 @@ class KeepsArgument(Stateful):
     [
         (SetsAttribute, r"stores the tensor made at .*test_surroundings.py:\d+ outside"),
         (Appends, r"stores the tensor made at .*test_surroundings.py:\d+ outside"),
+        (StoresItsResult, "stores one of its results outside .*; store what the call returns"),
         (KeepsArgument, "stores an argument outside"),
     ],
 )
