@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import msgpack
 import pytest
@@ -53,6 +54,26 @@ def test_anything_but_one_bounded_value_is_a_violation(unpack: object, body: byt
 
 def test_an_array_of_the_greatest_length_is_unpacked() -> None:
     assert len(unpack_lists(msgpack.packb([0] * MAX_LIST_LENGTH))) == MAX_LIST_LENGTH
+
+
+@pytest.mark.parametrize("unpack", [unpack_frozen, unpack_lists])
+@pytest.mark.parametrize("size", [1000, 3000, 60_000])
+@pytest.mark.parametrize("header", [b"\xdc\x0f\xa0", b"\xdd\0\0\x0f\xa0", b"\xde\x0f\xa0"])
+def test_nested_announcements_of_long_lists_allocate_little(
+    header: bytes, size: int, unpack: object
+) -> None:
+    assert callable(unpack)
+    depth = min(1000, size // (len(header) + 1))  # a map's values are nested behind its keys
+    body = (header + (b"\x01" if header[0] == 0xDE else b"")) * depth
+    body += b"\x01" * (size - len(body))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolViolation, match="not MessagePack"):
+            unpack(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(body) + 60_000  # the unpacker itself takes 45 KB
 
 
 BEFORE = re.compile(rb"\x93\x01")
