@@ -107,6 +107,10 @@ def _graph_number(value: Any) -> int:
 def _graph_from_wire(
     number: Any, input_count: Any, steps: Any, outputs: Any, numbers: Any
 ) -> DefineGraph:
+    if not 0 < len(steps) <= MAX_GRAPH_STEPS:
+        raise ProtocolViolation(
+            f"a graph of {len(steps):,} steps; it has at least 1 and at most {MAX_GRAPH_STEPS:,}"
+        )
     return DefineGraph(
         _graph_number(number),
         count(input_count, MAX_LIST_LENGTH),

@@ -47,6 +47,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DROPPED_COST, batch_cost
 from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers, transfer_key
+from burn_remote_server.execution.graph_runner import Stopped
 from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.plans import memory_bytes
@@ -149,14 +150,17 @@ class Engine:
             elif isinstance(plan, GraphPlan):
                 # Programs drop the weights that a training step replaces a few steps later.
                 dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
-                self._interpreter.invoke_graph(plan, task[1:], dropped)
+                try:
+                    self._interpreter.invoke_graph(plan, task[1:], dropped)
+                except Stopped:
+                    return
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
 
     def stop(self) -> None:
-        """Skip the rest of a running batch. Called by another thread."""
-        self.is_stopped = True
+        """Skip the rest of a running batch, and of a running graph. Called by another thread."""
+        self.is_stopped = self._interpreter.is_stopped = True
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.

@@ -17,13 +17,17 @@ from burn_remote_server.execution.ownership import HELD_IN_LIST
 from burn_remote_server.execution.plans import as_failure, memory_bytes
 from burn_remote_server.execution.tensors import TensorTable
 
-__all__ = ["GraphRunner"]
+__all__ = ["GraphRunner", "Stopped"]
 
 # Failures that one call of a graph reports. The values of its outputs tell all; a report only tells
 # a client that reads none of them.
 MAX_REPORTED: Final = 8
 
 Report = Callable[[tuple[int, ...], OperationFailed], None]
+
+
+class Stopped(BaseException):
+    """The session has ended while a graph was running. No kernel's failure."""
 
 
 class GraphRunner:
@@ -36,13 +40,20 @@ class GraphRunner:
     """
 
     def __init__(
-        self, backend: Backend, quota: Quota, tensors: TensorTable, report: Report
+        self,
+        backend: Backend,
+        quota: Quota,
+        tensors: TensorTable,
+        report: Report,
+        check: Callable[[], None],
     ) -> None:
+        """``check`` is called before each step of those that run one by one."""
         self._backend: Final = backend
         self._quota: Final = quota
         self._tensors: Final = tensors
         self._arrays: Final = tensors.arrays
         self._report: Final = report
+        self._check: Final = check
 
     def run(self, plan: GraphPlan, arguments: tuple[Any, ...], dying: Collection[int] = ()) -> None:
         """Run a graph; ``arguments`` are the elements of its task after the number.
@@ -55,6 +66,9 @@ class GraphRunner:
         try:
             values = [arrays[tensor] for tensor in inputs]
         except KeyError:
+            if plan.error is not None:
+                self._fail(outputs, plan.error)
+                return
             self._run_steps(_Call(plan, outputs, numbers), self._awaited(inputs))
             return
         if plan.error is not None:
@@ -65,27 +79,25 @@ class GraphRunner:
                 self._fail(outputs, _mismatch(plan, values))
                 return
         array = None  # a reference less, for the check of a reusable input
+        quota = self._quota
+        counted, count = quota.bytes, quota.tensors
         try:
-            self._quota.take(plan.peak_bytes, plan.output_count)
+            quota.take(plan.peak_bytes, plan.output_count)
+            reusable = _dying(plan, inputs, dying) if dying else ()
+            results = plan.run(values, numbers, reusable)
         except QuotaExceeded:
             # Some steps may fit; the first that does not is the one to blame.
             self._run_steps(_Call(plan, outputs, numbers), values)
             return
-        try:
-            if dying:
-                reusable = [place for place in plan.reusable_inputs if inputs[place] in dying]
-                results = plan.run(values, numbers, reusable)
-            else:
-                results = plan.run(values, numbers)
         except StepFailed as failed:
-            self._quota.give_back(plan.peak_bytes, plan.output_count)
+            quota.give_back(plan.peak_bytes, plan.output_count)
             self._run_steps(_Call(plan, outputs, numbers), values, failed)
             return
-        except BaseException:
-            self._quota.give_back(plan.peak_bytes, plan.output_count)
+        except BaseException:  # an interrupt of a local device, or the end of the session
+            quota.give_back(quota.bytes - counted, quota.tensors - count)
             raise
         if plan.peak_bytes > plan.output_bytes:
-            self._quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
+            quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
         self._store(outputs, results, values)
 
     def fail_interrupted(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
@@ -132,25 +144,41 @@ class GraphRunner:
         start = 0 if failed is None else failed.place
         registers = plan.registers(inputs) if failed is None else failed.registers
         live = _live(plan.steps[:start])
-        kept = sum(step.kept for step in plan.steps[:start])
-        self._quota.take(sum(live.values()), kept)
-        for place in range(start, len(plan.steps)):
-            step = plan.steps[place]
-            values = [registers[register] for register in step.inputs]
-            cause = failed.cause if failed is not None and place == start else None
-            results = self._step(call, place, values, cause)
-            del values
-            for register in step.released:
-                registers[register] = None
-                self._quota.give_back(live.pop(register, 0), 0)
-            specs = step.plan.signature.outputs
-            for register, result, spec in zip(step.outputs, results, specs, strict=True):
-                registers[register] = result
-                live[register] = 0 if isinstance(result, OperationFailed) else memory_bytes(spec)
-            for register in step.unused:
-                registers[register] = None
-                self._quota.give_back(live.pop(register), 0)
+        quota = self._quota
+        before = quota.bytes, quota.tensors
+        try:
+            quota.take(sum(live.values()), sum(step.kept for step in plan.steps[:start]))
+            for place in range(start, len(plan.steps)):
+                self._check()
+                cause = failed.cause if failed is not None and place == start else None
+                self._run_step(call, place, registers, live, cause)
+        except BaseException:  # an interrupt of a local device, or the end of the session
+            # No other thread counts tensors of this session.
+            quota.give_back(quota.bytes - before[0], quota.tensors - before[1])
+            raise
         self._store_mixed(call.outputs, plan.outputs(registers), inputs)
+
+    def _run_step(
+        self,
+        call: _Call,
+        place: int,
+        registers: list[Any],
+        live: dict[int, int],
+        cause: Exception | None,
+    ) -> None:
+        """Run one step on the registers; ``live`` has the bytes that each of them counts."""
+        step = call.plan.steps[place]
+        results = self._step(call, place, [registers[register] for register in step.inputs], cause)
+        for register in step.released:
+            registers[register] = None
+            self._quota.give_back(live.pop(register, 0), 0)
+        specs = step.plan.signature.outputs
+        for register, result, spec in zip(step.outputs, results, specs, strict=True):
+            registers[register] = result
+            live[register] = 0 if isinstance(result, OperationFailed) else memory_bytes(spec)
+        for register in step.unused:
+            registers[register] = None
+            self._quota.give_back(live.pop(register), 0)
 
     def _step(
         self, call: _Call, place: int, values: list[Any], cause: Exception | None
@@ -233,6 +261,11 @@ class _Call:
         self.outputs = outputs
         self.numbers = numbers
         self.reported = 0
+
+
+def _dying(plan: GraphPlan, inputs: tuple[int, ...], dying: Collection[int]) -> list[int]:
+    """Return the places of the inputs whose memory results may take."""
+    return [place for place in plan.reusable_inputs if inputs[place] in dying]
 
 
 def _live(steps: Sequence[Step]) -> dict[int, int]:

@@ -37,6 +37,12 @@ __all__ = ["GRAPH_STEP_BYTES", "GRAPH_STEP_COST", "GraphPlan", "Step", "StepFail
 GRAPH_STEP_BYTES: Final = 600
 GRAPH_STEP_COST: Final = 6_000
 
+# Estimated time, in nanoseconds, between two checks of whether the session has ended.
+STOP_COST: Final = 10_000_000
+
+# Memory of a step whose numbers change, in addition: it keeps a plan of its own (measured).
+NUMBERED_STEP_BYTES: Final = 2_500
+
 # Calling a kernel from the loop, in nanoseconds, and preparing a step again for new numbers.
 CALL_COST: Final = 300
 PREPARE_COST: Final = 30_000
@@ -49,8 +55,8 @@ _INTEGER: Final = frozenset({int})
 # How the loop runs an instruction: by the number of its inputs, or one of the other forms.
 (
     _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _INTO_ONLY, _INTO_FIRST, _INTO_SECOND, _MANY_INPUTS,
-    _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE,
-) = range(11)  # fmt: skip
+    _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE, _CHECK,
+) = range(12)  # fmt: skip
 
 
 class Step(NamedTuple):
@@ -98,11 +104,13 @@ class GraphPlan:
         session: BackendSession,
         prepare: Callable[[Signature], Plan],
         limited: Callable[[Run, Sequence[Plan]], Run],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Check and compile a definition.
 
         ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
         have changed. ``limited`` adds to the execution of several plans as one the checks of each.
+        A long program calls ``check`` from time to time; it may raise a ``BaseException``.
         Raises ``ProtocolViolation`` for an invalid definition.
         """
         plans = [_plan_of(step, numbered) for step in task.steps]
@@ -117,13 +125,17 @@ class GraphPlan:
         ids = self.input_count + self.output_count
         self._call_types = [int] * ids if not self.variants else None
         self.error: BurnRemoteError | None = None
-        self.cost = sum(plan.cost + CALL_COST for plan in plans) + PREPARE_COST * len(task.numbers)
         self._owns_memory = backend.owns_memory
         self._session = session
         self._prepare = prepare
         self._limited = limited
+        self._check = check
+        self.nbytes = GRAPH_STEP_BYTES * len(plans) + NUMBERED_STEP_BYTES * len(
+            {step for step, _, _ in task.numbers}
+        )
         self.steps, self._outputs, self._registers = _allocated(task, plans, len(specs))
         self.peak_bytes = _peak_bytes(self.steps)
+        self.cost = sum(map(_cost, self.steps))
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
         self._last_numbers: tuple[Any, ...] = ()
@@ -151,8 +163,11 @@ class GraphPlan:
         their memory if only ``inputs`` and the session's table reference them.
         """
         r = [*inputs, *self._registers]
-        if self._number_registers and self._differ(numbers):
-            self._set_numbers(numbers)
+        if self._number_registers:
+            try:
+                self._set_numbers(numbers)
+            except Exception as error:  # the steps that cannot take their numbers fail, one by one
+                raise StepFailed(0, r, None) from error
             r = [*inputs, *self._registers]
         program = iter(self._program)
         try:
@@ -179,6 +194,8 @@ class GraphPlan:
                     r[target] = run(*[r[register] for register in i])
                 elif form == _NO_INPUT:
                     r[target] = run()
+                elif form == _CHECK:
+                    run()
                 elif form == _NUMBERED:
                     self._store(r, target, self.prepared(run, numbers), i)
                 else:
@@ -189,21 +206,23 @@ class GraphPlan:
             raise StepFailed(place, r, cause) from error
         return self.outputs(r)
 
-    def _differ(self, numbers: tuple[Any, ...]) -> bool:
+    def _set_numbers(self, numbers: tuple[Any, ...]) -> None:
+        """Write the numbers of a call into their registers, unless they are there."""
         key = _number_key(numbers)
         if key == self._last_numbers:
-            return False
-        self._last_numbers = key
-        return True
-
-    def _set_numbers(self, numbers: tuple[Any, ...]) -> None:
-        """Write the numbers of a call into their registers."""
+            return
+        found = []
         for register, place in self._number_registers:
             step = self.steps[place]
             fields = step.plan.signature.row.fields
             values = {fields[field].name: numbers[position] for field, position in step.numbers}
             (call,) = self._session.bind_elementwise(step.plan.signature, values)
-            (self._registers[register - self.input_count],) = call.constants
+            (constant,) = call.constants
+            found.append((register - self.input_count, constant))
+        self._last_numbers = ()  # an interrupt may leave a part of them
+        for register, constant in found:
+            self._registers[register] = constant
+        self._last_numbers = key
 
     def registers(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the registers at the start of a program."""
@@ -311,7 +330,7 @@ class GraphPlan:
         # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
         # reference. Any other kernel may return a view of an input.
         private: set[int] = set()
-        place = 0
+        place = cost = 0
         while place < len(self.steps):
             block = self.blocks.get(place)
             end = place + 1 if block is None else block.end
@@ -323,6 +342,11 @@ class GraphPlan:
                     private.difference_update(step.inputs, step.outputs)
             if instruction[0] == _REUSING:
                 self.reusable_inputs.update(unread.intersection(instruction[3]))
+            cost += sum(_cost(step) for step in steps)
+            if cost > STOP_COST and place:
+                program.append((_CHECK, self._check, 0, 0, 0))
+                places.append(place)
+                cost = 0
             program.append(instruction)
             for step in steps:
                 unread.difference_update(step.outputs)
@@ -438,6 +462,10 @@ def _instruction(place: int, step: Step) -> tuple[Any, ...]:
     if len(inputs) == 1:
         return (_ONE_INPUT, run, inputs[0], 0, target)
     return (_MANY_INPUTS if inputs else _NO_INPUT, run, inputs, 0, target)
+
+
+def _cost(step: Step) -> int:
+    return step.plan.cost + CALL_COST + PREPARE_COST * len(step.numbers)
 
 
 def _reusable_inputs(step: Step) -> tuple[int, ...]:

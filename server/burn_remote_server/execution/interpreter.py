@@ -25,8 +25,8 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.execution.graph_runner import GraphRunner
-from burn_remote_server.execution.graphs import GRAPH_STEP_BYTES, GraphPlan
+from burn_remote_server.execution.graph_runner import GraphRunner, Stopped
+from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.ownership import HELD_HERE, held_once
 from burn_remote_server.execution.plans import (
     Plan,
@@ -94,7 +94,9 @@ class Interpreter:
         self._record: Final = self.tensors.record
         self._report = report
         self.numbered: dict[int, Any] = {}  # ``Plan`` or ``GraphPlan``
-        self._graphs: Final = GraphRunner(backend, quota, self.tensors, report)
+        self._graphs: Final = GraphRunner(backend, quota, self.tensors, report, self.check_stopped)
+        # Set when the session ends, by another thread: the rest of a running graph is skipped.
+        self.is_stopped = False
         self._is_cleared = False
         # Keyed by ``id``: the decoder returns the same object for the same signature, and the plan
         # keeps that object alive.
@@ -111,9 +113,15 @@ class Interpreter:
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
         plan = GraphPlan(
-            task, self.numbered, self.backend, self.session, self._prepare, self._limited
+            task,
+            self.numbered,
+            self.backend,
+            self.session,
+            self._prepare,
+            self._limited,
+            self.check_stopped,
         )
-        self._count_plan(plan, GRAPH_STEP_BYTES * len(plan.steps))
+        self._count_plan(plan, plan.nbytes)
         self.numbered[task.number] = plan
 
     def _prepare(self, signature: Signature) -> Plan:
@@ -181,6 +189,11 @@ class Interpreter:
         """
         self.executed += len(plan.steps)
         self._graphs.run(plan, arguments, dying)
+
+    def check_stopped(self) -> None:
+        """Raise ``Stopped`` if the session has ended."""
+        if self.is_stopped:
+            raise Stopped
 
     def known_plan(self, signature: Signature) -> Plan | None:
         """Return the plan of a signature that was executed before, or ``None``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import types
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis.strategies import DataObject, data, integers, lists, sampled_fro
 
 from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.errors import (
+    DeviceLost,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
@@ -19,7 +22,10 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Define, DefineGraph, Drop, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import ElementwiseCall
+from burn_remote_server.execution.graph_runner import GraphRunner
+from burn_remote_server.execution.graphs import STOP_COST, GraphPlan
 from support.engines import EngineSession, floats, vector
+from support.interrupts import InterruptAt
 from support.kernels import signature
 
 ADD, NEGATE, TIMES, TAKE, SPLIT, VIEW, SUBTRACT, GREATER, TOTAL, ADD_ONE = range(10)
@@ -38,6 +44,15 @@ SIGNATURES = {
     TOTAL: signature("Numeric.SumDim", vector(2), axis=0, accumulator_len=1),
     ADD_ONE: signature("Numeric.Add", vector(2), vector(1)),
 }
+
+
+def codes_of(*kinds: type) -> frozenset[types.CodeType]:
+    return frozenset(
+        function.__code__
+        for kind in kinds
+        for function in vars(kind).values()
+        if isinstance(function, types.FunctionType)
+    )
 
 
 @pytest.fixture
@@ -257,3 +272,116 @@ def test_a_graph_gives_the_results_of_its_operations(draw: DataObject) -> None:
     for slot in outputs:
         assert session.values(500 + slot, size=2) == session.values(slot, size=2)
     assert session.values(0, size=2) == [1.5, -2]
+
+
+def test_a_number_that_its_step_cannot_take_fails_only_that_step(session: EngineSession) -> None:
+    spec = TensorSpec((2,), I64)
+    session.run(
+        Define(5, signature("Numeric.RemScalar", spec, rhs=1)),
+        Upload(7, places(10, 11)),
+        DefineGraph(GRAPH, 2, ((5, 0), (TIMES, 1)), (2, 3), ((0, 1, 0), (1, 1, 1))),
+    )
+    tensors = session.interpreter.tensors
+    for number in (3, 0, 0, 4, 0):
+        session.run((GRAPH, 7, 1, 11, 12, (number, 2.0)))
+        assert tensors.arrays[12].tolist() == [2, 4]
+        if number:
+            assert tensors.arrays[11].tolist() == [10 % number, 11 % number]
+        else:
+            assert isinstance(tensors.slots[11], OperationFailed)
+
+
+def test_a_graph_of_a_lost_device_runs_no_kernel(session: EngineSession) -> None:
+    session.run(
+        Upload(7, places(0, 9)),
+        (TAKE, 1, 7, 8),  # fails
+        DefineGraph(GRAPH, 2, ((ADD, 0, 1), (NEGATE, 1)), (2, 3)),
+        Define(ADD, SIGNATURES[TIMES]),  # the graph keeps the replaced plans
+        Define(NEGATE, SIGNATURES[TIMES]),
+    )
+    session.interpreter.lose("the GPU is lost")
+    session.run((GRAPH, 8, 1, 3, 4))
+    assert {3, 4} <= session.interpreter.tensors.slots.keys()
+    for tensor in (3, 4):
+        with pytest.raises(DeviceLost):
+            session.values(tensor, size=2)
+
+
+@pytest.mark.parametrize("is_step_by_step", [False, True])
+def test_the_end_of_a_session_stops_a_long_graph(is_step_by_step: bool) -> None:
+    session = EngineSession()
+    side = TensorSpec((150, 150), F32)
+    count, ran = 200, []
+    session.run(Define(0, signature("Float.Matmul", side, side)), Define(1, SIGNATURES[NEGATE]))
+    plan = session.interpreter.numbered[0]
+    assert plan.cost * count > 5 * STOP_COST
+    run = plan.run
+
+    def counted(*arrays: Any) -> Any:
+        ran.append(1)
+        if len(ran) == 20:
+            session.engine.stop()
+        return run(*arrays)
+
+    plan.run = counted
+    steps = tuple((0, max(slot - 1, 0), slot) for slot in range(count))
+    session.run(
+        Upload(1, TensorData(np.eye(150, dtype=np.float32).tobytes(), side.shape, F32)),
+        DefineGraph(GRAPH, 1, steps, (count,)),
+    )
+    before = session.quota.bytes, session.quota.tensors
+    if is_step_by_step:
+        session.quota.take(session.quota.max_bytes - before[0] - 6 * side.nbytes, 0)
+        before = session.quota.bytes, session.quota.tensors
+    session.run((GRAPH, 1, 2), (GRAPH, 1, 3))
+    assert 20 <= len(ran) < 20 + count // 4
+    assert (session.quota.bytes, session.quota.tensors) == before
+    assert 3 not in session.interpreter.tensors.arrays
+
+
+def test_an_interrupt_anywhere_in_a_graph_leaks_no_memory() -> None:
+    codes = codes_of(GraphPlan, GraphRunner)
+    leaks = 0
+    for line in itertools.count():
+        session = EngineSession()
+        session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
+        session.upload(1, 1, 2)
+        session.run(Upload(7, places(0, 9)))
+        steps = ((ADD, 0, 0), (TIMES, 2), (TAKE, 2, 1), (NEGATE, 4), (NEGATE, 3))
+        graph = DefineGraph(GRAPH, 2, steps, (5, 6), ((1, 1, 0),))
+        session.run(graph)
+        before = session.quota.bytes, session.quota.tensors
+        task = (GRAPH, 1, 7, 3, 4, (2.0,))
+        interrupt = InterruptAt(line, codes)
+        with interrupt.watching():
+            session.run(task)
+        if interrupt.has_come:
+            session.engine.fail_interrupted(task)
+        assert {3, 4} == {3, 4} & (
+            session.interpreter.tensors.arrays.keys() | session.interpreter.tensors.slots.keys()
+        )
+        session.run(Drop((3, 4)))
+        # As with single operations, bytes stay counted between the kernel and its stored result.
+        leaked = session.quota.bytes - before[0], session.quota.tensors - before[1]
+        assert leaked in {(0, 0), (8, 1), (16, 2), (24, 2)}, interrupt.place
+        leaks += leaked != (0, 0)
+        session.run((GRAPH, 1, 7, 3, 4, (3.0,)))  # with other numbers
+        assert session.values(4, size=2) == [-6, -12]
+        if not interrupt.has_come:
+            break
+    assert leaks < line / 4
+    assert line > 40
+
+
+def test_memory_of_definitions_counts_until_they_are_replaced(session: EngineSession) -> None:
+    session.run(Define(9, SIGNATURES[TIMES]))
+    counted = session.interpreter._plan_account
+    sizes = []
+    for round_ in range(3):
+        for number in range(GRAPH, GRAPH + 256):
+            steps = tuple((TIMES, slot) for slot in range(20 + round_))
+            numbers = tuple((place, 1, place) for place in range(len(steps)))
+            session.run(DefineGraph(number, 1, steps, (len(steps),), numbers))
+        sizes.append(counted.bytes)
+    assert sizes[0] > 256 * 20 * 3000
+    assert sizes[2] < 1.2 * sizes[0]
