@@ -68,16 +68,20 @@ def take_apart(
     if kind is Tensor:
         tensors.append(value)
         return TENSOR
-    if kind is float or kind is int or isinstance(value, np.number):
+    if kind is float or kind is int:
         numbers.append(value)
         return NUMBER, kind
+    if kind not in _CONTAINERS:
+        if isinstance(value, np.number):
+            numbers.append(value)
+            return NUMBER, kind
+        if not is_container(value):
+            return _static(value, statics)
     if depth > MAX_DEPTH:
         raise ArgumentMismatch(f"arguments are nested deeper than {MAX_DEPTH} levels")
-    if not is_container(value):
-        return _static(value, statics)
     parts: list[Any] = [kind]
-    if isinstance(value, dict):
-        parts.append(tuple([exact(key) for key in value]))
+    if kind is dict or kind is OrderedDict:
+        parts.append(tuple([key if type(key) is str else exact(key) for key in value]))
     for one in _members(value):
         # Tensors without a call each: a call takes as long as the rest.
         if type(one) is Tensor:
@@ -146,9 +150,10 @@ def rebuilt(value: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def _members(value: Any) -> Any:
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is dict or kind is OrderedDict:
         return value.values()
-    return (value.start, value.stop, value.step) if type(value) is slice else value
+    return (value.start, value.stop, value.step) if kind is slice else value
 
 
 @final

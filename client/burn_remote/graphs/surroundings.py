@@ -55,6 +55,11 @@ class Guard(NamedTuple):
     seen: object  # the value if its identity suffices, else an object that is no value
     key: Hashable
 
+    @property
+    def read(self) -> Callable[[], Any] | None:
+        """A function that returns the value now, if the path has no steps."""
+        return None if self.path or type(self.root) is int else self.root  # type: ignore[return-value]
+
     def holds(self, statics: Sequence[Any]) -> bool:
         """Return whether the value is the same as when the graph was recorded."""
         root = self.root
@@ -150,7 +155,7 @@ class _Search:
         if key is not _NOT_PLAIN:
             if len(self.found) < MAX_GUARDS:
                 place = (path, root if type(root) is int else _identity(root))
-                seen = value if type(value) in _ATOMS else _NOT_PLAIN
+                seen = value if _is_immutable(value) else _NOT_PLAIN
                 self.found.setdefault(place, Guard(name, root, path, seen, key))
             if isinstance(key, weakref.ref):
                 self.enter(value, root, path, name)
@@ -209,6 +214,13 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes(constant)
+
+
+def _is_immutable(value: Any) -> bool:
+    """Whether a plain value that is the same object is the same value."""
+    if type(value) is tuple:
+        return all(map(_is_immutable, value))
+    return type(value) in _ATOMS
 
 
 def _plain(value: Any, depth: int = 0) -> Hashable:
