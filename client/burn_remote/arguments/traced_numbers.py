@@ -286,7 +286,10 @@ def scalar_of(number: Any) -> Scalar:
     """Return a number as a parameter of an operation."""
     if type(number) is not TracedNumber:
         return Scalar.of(number)
-    number.program.guarded(_variant, number)
+    # A graph is found by the types of its arguments, so a float needs no guard.
+    is_argument = number.place < len(number.program.inputs)
+    if not (is_argument and type(number.value) is float):
+        number.program.guarded(_variant, number)
     if type(number.value) not in (float, int):  # a NumPy scalar, which has no form on the wire
         number = number.program.calculated(_sent, number)
     return TracedScalar(number)
