@@ -20,7 +20,7 @@ import burn_remote_server.fusion.array.block_program as block_program
 import burn_remote_server.fusion.array.elementwise as elementwise
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
-from burn_remote_protocol.messages import Define, DefineGraph
+from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
@@ -29,6 +29,7 @@ from burn_remote_server.execution import graphs
 from burn_remote_server.fusion.opening import with_fusion
 from support.engines import EngineSession
 from support.kernels import Array, signature
+from support.memory_reuse import forced_reuse
 
 __all__ = ["Outcome", "RandomProgram", "difference", "forced_fusion", "run_eagerly", "run_graph"]
 
@@ -304,10 +305,47 @@ def run_graph(program: RandomProgram, *, fused: bool) -> tuple[list[Outcome], gr
     return _outcomes(session, outputs), session.interpreter.numbered[GRAPH]
 
 
+def run_stream(
+    program: RandomProgram, *, fused: bool, repeats: int = 3
+) -> tuple[list[Outcome], EngineSession]:
+    """Return the outputs of the program as one batch, sent several times, and the session.
+
+    All other results are dropped after their last use.
+    """
+    backend = NumpyBackend()
+    session = _session(program, with_fusion(backend) if fused else backend)
+    count = program.input_count
+    last_use = {slot: place for place, step in enumerate(program.steps) for slot in step[1:]}
+    for repeat in range(repeats):
+        first = (repeat + 1) * 1000
+        ids = [*range(1, count + 1), *range(first, first + len(program.specs))]
+        tasks: list[Any] = []
+        made = count
+        for place, (step, signed) in enumerate(zip(program.steps, program.signatures, strict=True)):
+            outputs = range(made, made + signed.output_count)
+            made += signed.output_count
+            tasks.append((step[0], *[ids[slot] for slot in (*step[1:], *outputs)]))
+            dying = {
+                slot
+                for slot in (*step[1:], *outputs)
+                if slot >= count
+                and slot not in program.outputs
+                and last_use.get(slot, place) == place
+            }
+            if dying:
+                tasks.append(Drop(tuple(ids[slot] for slot in sorted(dying))))
+        session.run(*tasks)
+        kept = [ids[slot] for slot in program.outputs]
+        if repeat < repeats - 1:
+            session.run(Drop(tuple(kept)))
+    return _outcomes(session, kept), session
+
+
 @contextlib.contextmanager
 def forced_fusion(block_elements: int = 64) -> Iterator[None]:
     """Let arrays of every size be fused, in small blocks."""
     with (
+        forced_reuse(),
         patch.object(elementwise, "MIN_ELEMENTS", 0),
         patch.object(block_program, "BLOCK_ELEMENTS", block_elements),
     ):
@@ -342,11 +380,17 @@ def check(seed: int) -> int:
     replayed, _ = run_graph(program, fused=False)
     with forced_fusion(random.choice([16, 64, 1000, 65536])):
         fused, plan = run_graph(program, fused=True)
+        streamed, session = run_stream(program, fused=True)
+    plain, reference = run_stream(program, fused=False)
     steps = [str(signed.row) + signed.describe() for signed in program.signatures]
-    for name, found in (("the graph", replayed), ("the fused graph", fused)):
+    assert session.quota.bytes == reference.quota.bytes
+    assert session.quota.tensors == reference.quota.tensors
+    assert session.tensors.arrays.keys() == reference.tensors.arrays.keys()
+    ways = {"graph": replayed, "fused graph": fused, "batch": plain, "fused batch": streamed}
+    for name, found in ways.items():
         problem = difference(found, expected)
         assert problem is None, f"seed {seed}, {name}: {problem}; {steps} {program.steps}"
-    return sum(block.end - block.start for block in plan.blocks.values())
+    return plan.fused_count + session.interpreter.counts.operations_fused
 
 
 def main(count: int, first: int = 0) -> None:

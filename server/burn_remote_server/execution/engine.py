@@ -7,11 +7,13 @@ for a socket: it passes replies, fetches and failures to its ``Outbox``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from burn_remote_protocol.dialects.native import (
+    DROP_TASK,
     INLINE_BYTES,
     Batch,
     decode_task,
@@ -50,14 +52,17 @@ from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfer
 from burn_remote_server.execution.graph_runner import Stopped
 from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.plans import memory_bytes
+from burn_remote_server.execution.plans import Plan, memory_bytes
 from burn_remote_server.execution.slots import InFlight, Uploading
+from burn_remote_server.execution.stream_fusion import MAX_WINDOW_TASKS, Entry
 
 __all__ = ["Engine", "Outbox"]
 
 
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
 COUNTED_REPLY_BYTES: Final = INLINE_BYTES
+
+_INTEGER: Final = frozenset({int})
 
 
 class Outbox(Protocol):
@@ -133,7 +138,10 @@ class Engine:
         invoke = self._interpreter.invoke
         numbered = self._interpreter.numbered
         tasks = batch.tasks
-        for place, task in enumerate(tasks):
+        if self._interpreter.fusion is not None:
+            self._interpreter.fusion.known_until = 0
+        waiting = enumerate(tasks)
+        for place, task in waiting:
             if self.is_stopped:
                 return
             self.place = place
@@ -144,9 +152,10 @@ class Engine:
             if plan is None:
                 self.handle(decode_task(task))
             elif len(task) == plan.task_length and type(task[-1]) is int:
-                # The task after the last use of a temporary tensor drops it.
-                dying = dropped_next(tasks, place) if plan.reusable else ()
-                invoke(plan, task[1:], dying)
+                if plan.is_large:
+                    self._invoke_large(plan, tasks, place, waiting)
+                else:
+                    invoke(plan, task[1:])
             elif isinstance(plan, GraphPlan):
                 # Programs drop the weights that a training step replaces a few steps later.
                 dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
@@ -157,6 +166,22 @@ class Engine:
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
+
+    def _invoke_large(
+        self, plan: Plan, tasks: Sequence[Any], place: int, waiting: Iterator[Any]
+    ) -> None:
+        """Run a task; if those after it were fused with it, take them from ``waiting``."""
+        interpreter = self._interpreter
+        if plan.is_fusible:
+            done = interpreter.invoke_fused(
+                partial(_fusible, tasks, place, interpreter.numbered), self
+            )
+            if done:
+                next(islice(waiting, done - 1, done - 1), None)
+                return
+        # The task after the last use of a temporary tensor drops it.
+        dying = dropped_next(tasks, place) if plan.reusable else ()
+        interpreter.invoke(plan, tasks[place][1:], dying)
 
     def stop(self) -> None:
         """Skip the rest of a running batch, and of a running graph. Called by another thread."""
@@ -350,3 +375,26 @@ class Engine:
         """Free the session's tensors and withdraw those it exposed."""
         self._transfers.withdraw(self)
         self._interpreter.clear()
+
+
+def _fusible(tasks: Sequence[Any], place: int, numbered: Mapping[int, Any]) -> Iterator[Entry]:
+    """Yield the tasks from a place on that fusers may take, up to the first other one."""
+    for task in tasks[place : place + MAX_WINDOW_TASKS]:
+        if type(task) is not tuple or not task or type(task[0]) is not int:
+            return
+        plan = numbered.get(task[0])
+        if plan is None:
+            is_drop = task[0] == DROP_TASK and len(task) == 2 and type(task[1]) is tuple
+            if not is_drop or not _INTEGER.issuperset(map(type, task[1])):
+                return
+            yield Entry(None, task[1])
+        elif (
+            isinstance(plan, Plan)
+            and plan.is_fusible
+            and plan.error is None
+            and len(task) == plan.task_length
+            and _INTEGER.issuperset(map(type, task))
+        ):
+            yield Entry(plan, task[1:])
+        else:
+            return

@@ -16,6 +16,7 @@ from burn_remote_server.execution.graphs import GraphPlan, Step, StepFailed
 from burn_remote_server.execution.ownership import HELD_IN_LIST
 from burn_remote_server.execution.plans import as_failure, memory_bytes
 from burn_remote_server.execution.tensors import TensorTable
+from burn_remote_server.fusion.counts import FusionCounts
 
 __all__ = ["GraphRunner", "Stopped"]
 
@@ -46,6 +47,7 @@ class GraphRunner:
         tensors: TensorTable,
         report: Report,
         check: Callable[[], None],
+        counts: FusionCounts,
     ) -> None:
         """``check`` is called before each step of those that run one by one."""
         self._backend: Final = backend
@@ -54,6 +56,7 @@ class GraphRunner:
         self._arrays: Final = tensors.arrays
         self._report: Final = report
         self._check: Final = check
+        self._counts: Final = counts
 
     def run(self, plan: GraphPlan, arguments: tuple[Any, ...], dying: Collection[int] = ()) -> None:
         """Run a graph; ``arguments`` are the elements of its task after the number.
@@ -62,6 +65,7 @@ class GraphRunner:
         Raises ``ProtocolViolation`` if they do not fit the graph.
         """
         inputs, outputs, numbers = plan.checked_call(arguments)
+        self._counts.graph_calls += 1
         arrays = self._arrays
         try:
             values = [arrays[tensor] for tensor in inputs]
@@ -96,6 +100,7 @@ class GraphRunner:
         except BaseException:  # an interrupt of a local device, or the end of the session
             quota.give_back(quota.bytes - counted, quota.tensors - count)
             raise
+        self._counts.operations_fused += plan.fused_count
         if plan.peak_bytes > plan.output_bytes:
             quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
         self._store(outputs, results, values)
@@ -140,6 +145,7 @@ class GraphRunner:
     def _run_steps(
         self, call: _Call, inputs: Sequence[Any], failed: StepFailed | None = None
     ) -> None:
+        self._counts.graph_fallbacks += 1
         plan = call.plan
         start = 0 if failed is None else failed.place
         registers = plan.registers(inputs) if failed is None else failed.registers

@@ -147,6 +147,7 @@ class GraphPlan:
         self.blocks: dict[int, Block] = {
             block.start: block for block in fused_steps(task, plans, backend, session)
         }
+        self.fused_count = sum(block.end - block.start for block in self.blocks.values())
         self._program, self._places = self._compiled()
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}

@@ -7,8 +7,9 @@ the first one. Reads report failures.
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, Final
@@ -36,7 +37,10 @@ from burn_remote_server.execution.plans import (
     too_costly,
     within,
 )
+from burn_remote_server.execution.stream_fusion import Entry, Progress, StreamFusion
 from burn_remote_server.execution.tensors import TensorTable
+from burn_remote_server.fusion.backend import FusionBackend
+from burn_remote_server.fusion.counts import FusionCounts
 
 __all__ = ["Interpreter"]
 
@@ -94,7 +98,11 @@ class Interpreter:
         self._record: Final = self.tensors.record
         self._report = report
         self.numbered: dict[int, Any] = {}  # ``Plan`` or ``GraphPlan``
-        self._graphs: Final = GraphRunner(backend, quota, self.tensors, report, self.check_stopped)
+        self.counts: Final = FusionCounts()
+        self.fusion: Final = self._stream_fusion()
+        self._graphs: Final = GraphRunner(
+            backend, quota, self.tensors, report, self.check_stopped, self.counts
+        )
         # Set when the session ends, by another thread: the rest of a running graph is skipped.
         self.is_stopped = False
         self._is_cleared = False
@@ -112,6 +120,7 @@ class Interpreter:
 
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
+        started = time.perf_counter()
         plan = GraphPlan(
             task,
             self.numbered,
@@ -121,6 +130,8 @@ class Interpreter:
             self._limited,
             self.check_stopped,
         )
+        self.counts.graphs += 1
+        self.counts.compile_seconds += time.perf_counter() - started
         self._count_plan(plan, plan.nbytes)
         self.numbered[task.number] = plan
 
@@ -137,7 +148,16 @@ class Interpreter:
             or too_costly(plan.cost, self._max_operation_cost)
         )
         plan.wrap(lambda run: self._limited(run, (plan,)))
+        if self.fusion is not None:
+            plan.let_fuse(self.session)
         return plan
+
+    def _stream_fusion(self) -> StreamFusion | None:
+        if not isinstance(self.backend, FusionBackend):
+            return None
+        return StreamFusion(
+            self.backend, self.session, self.tensors, self.quota, self._limited, self.counts
+        )
 
     def _limited(self, run: Run, plans: Sequence[Plan]) -> Run:
         """Add the checks of the quota and of time to the execution of one or several plans."""
@@ -194,6 +214,14 @@ class Interpreter:
         """Raise ``Stopped`` if the session has ended."""
         if self.is_stopped:
             raise Stopped
+
+    def invoke_fused(self, entries: Callable[[], Iterable[Entry]], progress: Progress) -> int:
+        """Run tasks from the current one on as one, if possible; return their number or 0."""
+        assert self.fusion is not None  # only then is a plan fusible
+        before = self.counts.operations_fused
+        done = self.fusion.run(entries, progress)
+        self.executed += self.counts.operations_fused - before
+        return done
 
     def known_plan(self, signature: Signature) -> Plan | None:
         """Return the plan of a signature that was executed before, or ``None``."""
@@ -358,5 +386,7 @@ class Interpreter:
         self.tensors.clear()
         self.numbered.clear()
         self._plans.clear()
+        if self.fusion is not None:
+            self.fusion.clear()
         self.quota.end()
         self.session.close()

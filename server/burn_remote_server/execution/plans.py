@@ -48,7 +48,8 @@ class Plan:
     input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
     dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
     the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check
-    to ``run`` and ``run_into``; ``is_bare`` is false then.
+    to ``run`` and ``run_into``; ``is_bare`` is false then. ``is_fusible``: fusers may take it.
+    ``is_large``: it is fusible, or has reusable inputs.
     """
 
     __slots__ = (
@@ -59,6 +60,8 @@ class Plan:
         "gives_one",
         "input_count",
         "is_bare",
+        "is_fusible",
+        "is_large",
         "last_uses",
         "output_bytes",
         "output_count",
@@ -87,6 +90,7 @@ class Plan:
         self.error: BurnRemoteError | None = None
         self.cost = 0
         self.is_bare = True  # ``run`` is the kernel itself
+        self.is_fusible = self.is_large = False
         self.run: Callable[..., Any] = _no_run
         self.run_into: Callable[..., Any] = _no_run
         self.reusable: tuple[int, ...] = ()
@@ -119,12 +123,19 @@ class Plan:
         run_into = session.bind_into(signature)
         if run_into is not None:
             self.run_into, self.reusable = run_into, fitting
+            self.is_large = bool(fitting)
 
     def wrap(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the kernels by those that ``wrapper`` returns for them."""
         run = wrapper(self.run)
         self.is_bare = run is self.run
         self.run, self.run_into = run, wrapper(self.run_into)
+
+    def let_fuse(self, session: BackendSession) -> None:
+        """Offer the operation to fusers if it is element-wise and its result is large."""
+        if self.error is None and self.gives_one and self.output_bytes >= REUSED_BYTES:
+            self.is_fusible = bool(session.bind_elementwise(self.signature))
+            self.is_large = self.is_large or self.is_fusible
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Return the error for a wrong number of tensors."""

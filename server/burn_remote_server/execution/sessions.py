@@ -43,6 +43,21 @@ DECODED_SIZE: Final = 16
 CHUNK_BYTES_PER_COST: Final = 8
 
 
+# The counter of a session for each count of its interpreter.
+_FUSION_COUNTS: Final = (
+    ("fusion_windows", "windows"),
+    ("fusion_plans_explored", "plans_explored"),
+    ("fusion_plans_found", "plans_found"),
+    ("fusion_plans_evicted", "plans_evicted"),
+    ("fusion_operations", "operations_fused"),
+    ("fusion_fallbacks", "fallbacks"),
+    ("graphs", "graphs"),
+    ("graph_calls", "graph_calls"),
+    ("graph_fallbacks", "graph_fallbacks"),
+    ("compile_seconds", "compile_seconds"),
+)
+
+
 class Session:
     """One client's session: its engine, its worker thread and the order of its work.
 
@@ -167,6 +182,9 @@ class Session:
         self.counters.operations = self.interpreter.executed
         self.counters.tensors = quota.tensors
         self.counters.tensor_bytes = quota.total_bytes
+        counts = self.interpreter.counts
+        for counter, count in _FUSION_COUNTS:
+            setattr(self.counters, counter, getattr(counts, count))
 
     def end(self) -> None:
         """End the session: finish the running operation, skip the rest, and free everything."""

@@ -36,6 +36,16 @@ class Counters:
     transfers_expired: int = 0
     transfers_lent: int = 0
     transfers_borrowed: int = 0
+    fusion_windows: int = 0
+    fusion_plans_explored: int = 0
+    fusion_plans_found: int = 0
+    fusion_plans_evicted: int = 0
+    fusion_operations: int = 0
+    fusion_fallbacks: int = 0
+    graphs: int = 0
+    graph_calls: int = 0
+    graph_fallbacks: int = 0
+    compile_seconds: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)  # by the wire code of the error
 
     def add(self, other: Counters) -> None:

@@ -72,6 +72,46 @@ ROWS: Final = (
         _BYTES_METRIC, _BYTES_HELP, "peer_received_bytes", {"kind": "peer", "direction": "received"}
     ),
     _Row(_BYTES_METRIC, _BYTES_HELP, "peer_sent_bytes", {"kind": "peer", "direction": "sent"}),
+    _Row(
+        "burn_remote_fusion_windows",
+        "Runs of arrived operations that were looked up as execution plans.",
+        "fusion_windows",
+    ),
+    _Row(
+        "burn_remote_fusion_plans_explored",
+        "Execution plans made for windows that repeated.",
+        "fusion_plans_explored",
+    ),
+    _Row(
+        "burn_remote_fusion_plans_found",
+        "Windows with a known execution plan.",
+        "fusion_plans_found",
+    ),
+    _Row(
+        "burn_remote_fusion_plans_evicted",
+        "Windows forgotten because a session had too many.",
+        "fusion_plans_evicted",
+    ),
+    _Row(
+        "burn_remote_fusion_operations",
+        "Tensor operations executed as part of an optimization.",
+        "fusion_operations",
+    ),
+    _Row(
+        "burn_remote_fusion_fallbacks",
+        "Optimizations in whose place the operations ran one by one.",
+        "fusion_fallbacks",
+    ),
+    _Row("burn_remote_graphs", "Graphs defined.", "graphs"),
+    _Row("burn_remote_graph_calls", "Calls of graphs.", "graph_calls"),
+    _Row(
+        "burn_remote_graph_fallbacks", "Calls of graphs that ran step by step.", "graph_fallbacks"
+    ),
+    _Row(
+        "burn_remote_compile_seconds",
+        "Time spent on compiling graphs and execution plans.",
+        "compile_seconds",
+    ),
     _Row("burn_remote_tensors", "Tensors held now.", "tensors", is_gauge=True),
     _Row("burn_remote_tensor_bytes", "Bytes of tensors held now.", "tensor_bytes", is_gauge=True),
     _Row(

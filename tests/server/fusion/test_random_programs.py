@@ -34,4 +34,5 @@ def test_fused_programs_give_the_same_bits_without_wide_vectors() -> None:
         timeout=100,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("100 programs, 1")
+    fused = int(result.stdout.removeprefix("100 programs, ").split()[0])
+    assert fused > 1000

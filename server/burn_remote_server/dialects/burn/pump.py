@@ -83,7 +83,12 @@ async def serve_request(
         log.info("connection ended", reason=str(group.exceptions[0]))
     finally:
         sessions.leave(device, identifier, session)
-        log.info("session closed", operations=session.session.interpreter.executed)
+        interpreter = session.session.interpreter
+        log.info(
+            "session closed",
+            operations=interpreter.executed,
+            fused=interpreter.counts.operations_fused,
+        )
 
 
 async def serve_response(

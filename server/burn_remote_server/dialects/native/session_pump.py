@@ -154,6 +154,8 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
             "session closed",
             session=session_name(session.identifier),
             operations=session.interpreter.executed,
+            fused=session.interpreter.counts.operations_fused,
+            graph_calls=session.interpreter.counts.graph_calls,
         )
         attachments.forget(attachment)
         host.end_session(session)

@@ -1,0 +1,28 @@
+"""Counts of what a session compiled and fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FusionCounts"]
+
+
+@dataclass(slots=True, eq=False)
+class FusionCounts:
+    """Counts of one session; only the thread that runs the session writes them.
+
+    A *window* is a run of operations of a stream that fusers were asked about. ``plans_found`` are
+    windows whose execution plan was known, ``fallbacks`` optimizations in whose place the
+    operations ran one by one, ``graph_fallbacks`` calls of graphs that ran step by step.
+    """
+
+    windows: int = 0
+    plans_explored: int = 0
+    plans_found: int = 0
+    plans_evicted: int = 0
+    operations_fused: int = 0
+    fallbacks: int = 0
+    graphs: int = 0
+    graph_calls: int = 0
+    graph_fallbacks: int = 0
+    compile_seconds: float = 0.0
