@@ -99,18 +99,37 @@ class Operator:
 
     def scalar(self, x: Tensor, number: Number) -> Tensor:
         """Apply the row to a tensor and a number that is converted to the tensor's dtype."""
-        return self.exact_scalar(x, number_for(x.handle.spec.dtype, number))
+        kind = type(number)  # a traced number has the ``__class__`` of its value
+        if kind is not float and kind is not int:
+            return self.exact_scalar(x, number_for(x.handle.spec.dtype, number))
+        handle = x.handle
+        found = self._signatures.recent.get((id(handle.spec), kind, number))
+        if found is None:
+            return self._scalar_anew(x, number)
+        (out,) = handle.client.register_op(found[0], (handle,))
+        return x.__class__(out)
+
+    def _scalar_anew(self, x: Tensor, number: Number) -> Tensor:
+        spec = x.handle.spec
+        signature = self._scalar_signature(spec, number_for(spec.dtype, number))
+        kind = type(number)
+        # As keys, 0.0 and -0.0 are equal, and NaN is not equal to itself.
+        if kind is int or (number and number == number):
+            self._signatures.remember((id(spec), kind, number), signature, (spec,))
+        (out,) = x.handle.client.register_op(signature, (x.handle,))
+        return x.__class__(out)
 
     def exact_scalar(self, x: Tensor, number: float) -> Tensor:
         """Apply the row to a tensor and a number that is sent unconverted."""
         handle = x.handle
-        spec = handle.spec
-        key = (spec, number_key(number))
-        signature = self._signatures.known.get(key)
-        if signature is None:
-            signature = self._signatures.add(key, (spec,), (scalar_of(number),))
+        signature = self._scalar_signature(handle.spec, number)
         (out,) = handle.client.register_op(signature, (handle,))
         return x.__class__(out)
+
+    def _scalar_signature(self, spec: TensorSpec, number: float) -> Signature:
+        key = (spec, number_key(number))
+        signatures = self._signatures
+        return signatures.known.get(key) or signatures.add(key, (spec,), (scalar_of(number),))
 
     def numbers(self, inputs: tuple[Tensor, ...], numbers: tuple[Number, ...]) -> Tensor:
         """Apply the row to tensors and to numbers converted to the first tensor's dtype."""

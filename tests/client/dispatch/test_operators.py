@@ -129,3 +129,41 @@ def test_only_a_short_range_is_uploaded(device: RecordingDevice) -> None:
     assert len(device.runner.uploads) == 1
     counted(br.Tensor, device.client, MAX_UPLOADED_RANGE + 1)
     assert len(device.runner.uploads) == 1
+
+
+MUL_SCALAR = Operator(numeric.MUL_SCALAR)
+
+
+@pytest.mark.parametrize(
+    ("number", "alike"),
+    [(0.0, -0.0), (-0.0, 0.0), (1, True), (2, 2.0), (1.0, np.float32(1)), (2**53 + 1, 2.0**53)],
+    ids=repr,
+)
+def test_numbers_that_compare_equal_are_not_confused(
+    number: Any, alike: Any, device: RecordingDevice
+) -> None:
+    kind = br.int64 if isinstance(number, int) else br.float64
+    x = Held(br.ones((2,), dtype=kind, device=device).handle)
+    for _ in range(2):
+        MUL_SCALAR.scalar(x, number)
+    try:
+        Operator(numeric.MUL_SCALAR).scalar(x, alike)
+    except br.DTypeMismatch:
+        with pytest.raises(br.DTypeMismatch):
+            MUL_SCALAR.scalar(x, alike)
+        return
+    MUL_SCALAR.scalar(x, alike)
+    alone, seen = device.runner.operations[-2:]
+    assert repr(seen.signature) == repr(alone.signature)
+
+
+def test_a_number_that_is_repeated_is_looked_up_by_the_identity_of_the_spec(
+    device: RecordingDevice,
+) -> None:
+    x = Held(br.ones((2,), device=device).handle)
+    operator = Operator(numeric.MUL_SCALAR)
+    for number in (3, 0.5, 0.0, float("nan")):
+        for _ in range(3):
+            operator.scalar(x, number)
+    assert len(operator._signatures.recent) == 2  # not 0.0 and NaN
+    assert len(operator._signatures.known) == 4
