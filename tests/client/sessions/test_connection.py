@@ -6,6 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,47 @@ def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
     assert bounds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert isinstance(lost[0], SessionLost)
     assert "enough" in str(lost[0])
+
+
+@pytest.mark.parametrize("lease_seconds", [2.0, 7.0, 11.0, 60.0, 61.0])
+@pytest.mark.parametrize("swallows_packets", [False, True], ids=["failing", "silent"])
+def test_a_server_that_is_back_a_second_before_the_lease_ends_is_found(
+    lease_seconds: float, swallows_packets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def wait(_: object, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(f"{module.__name__}.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(Connection, "_pause", wait)
+    first, second = memory_pair(), memory_pair()
+    for _, far in (first, second):
+        far.send(encode_frame(welcome(lease_seconds=lease_seconds)))
+    resumed_at: list[float] = []
+
+    def dial(timeout_seconds: float) -> BlockingLink:
+        if not resumed_at:
+            resumed_at.append(now)
+            return first[0]
+        if now < lease_seconds - 1:
+            if swallows_packets:
+                wait(None, timeout_seconds)
+            raise ConnectionFailed("not yet")
+        if now >= lease_seconds:
+            raise SessionLost("the lease is over")
+        resumed_at.append(now)
+        return second[0]
+
+    lost: queue.SimpleQueue[BurnRemoteError] = queue.SimpleQueue()
+    connection = Connection(dial, None, 5, lambda frame, link: None, lost.put)
+    connection._break(first[0], ConnectionLost("cut"))
+    resume = decode_frame(second[1].receive(PATIENCE_SECONDS) or b"")
+    assert resume.resume == Resume(1, b"secret", 0)
+    assert lost.empty()
+    connection.close()
 
 
 # -- one link ---------------------------------------------------------------------------------

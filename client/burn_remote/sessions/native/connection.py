@@ -58,6 +58,9 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 # process, so the session is lost.
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
+# The last attempt begins this long before the end of the lease, enough for a handshake over a slow
+# network. Without it, the last of the pauses could be the one in which the server comes back.
+LAST_ATTEMPT_SECONDS: Final = 0.5
 # How long closing tries to tell a busy server to skip its work. A server that it does not reach
 # skips the work when the lease expires.
 DISCARD_SECONDS: Final = 2.0
@@ -267,10 +270,12 @@ class Connection:
         if idle := self._end.idle_resumes:
             # The link broke again before any frame arrived.
             pause = min(pause * 2 ** min(idle // IDLE_RESUMES, 10), LONGEST_PAUSE_SECONDS)
-            self._pause(pause)
+            self._pause(random.uniform(0, pause))
         while self.error is None:
+            began = time.monotonic()
             try:
-                self._resume(deadline)
+                # An attempt into a network that swallows packets ends in time for the last one.
+                self._resume(_end_of_attempt(began, deadline) - began)
                 return
             except BurnRemoteError as error:
                 if isinstance(error.__cause__, ConnectionRefusedError):
@@ -281,7 +286,8 @@ class Connection:
             if final is not None:
                 self.end(final)
                 return
-            self._pause(pause)
+            left = max(0.0, _end_of_attempt(began, deadline) - time.monotonic())
+            self._pause(min(random.uniform(0, pause), left))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _final(
@@ -306,13 +312,12 @@ class Connection:
             )
         return None
 
-    def _pause(self, longest_seconds: float) -> None:
-        seconds = random.uniform(0, longest_seconds)
+    def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self.error is not None, seconds)
 
-    def _resume(self, deadline: float) -> None:
-        timeout = max(0.1, min(ATTEMPT_SECONDS, deadline - time.monotonic()))
+    def _resume(self, timeout_seconds: float) -> None:
+        timeout = max(0.1, min(ATTEMPT_SECONDS, timeout_seconds))
         with self._changed:
             self._end.begin_link()
             resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
@@ -341,12 +346,13 @@ class Connection:
                     return
 
     def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
+        deadline = time.monotonic() + timeout_seconds
         plain = self._dial(timeout_seconds)
         link = plain if plain.detects_corruption else CheckedLink(plain)
         try:
             hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
             link.send(encode_frame(hello))
-            reply = link.receive(timeout_seconds)
+            reply = link.receive(max(0.0, deadline - time.monotonic()))
             if reply is None:
                 raise ConnectionLost(
                     f"{link.address} did not answer the handshake within "
@@ -404,6 +410,12 @@ class Connection:
         self._sending = threading.Lock()
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
+
+
+def _end_of_attempt(began: float, deadline: float) -> float:
+    """Return when an attempt must end and the next one begin: at the last one, else the end."""
+    last = deadline - LAST_ATTEMPT_SECONDS
+    return last if began < last else deadline
 
 
 def _say_closing(link: BlockingLink) -> None:
