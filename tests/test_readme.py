@@ -32,6 +32,7 @@ def printed_by_the_program_in(text: str) -> str:
 def test_the_readmes_program_runs_against_a_server() -> None:
     printed = printed_by_the_program_in(README)
     assert printed.startswith("Tensor(shape=(64, 10), dtype=float32")
+    assert printed.endswith("(64, 10)\n")
 
 
 def test_the_program_in_quantization_md_prints_what_its_comments_say() -> None:
@@ -40,6 +41,12 @@ def test_the_program_in_quantization_md_prints_what_its_comments_say() -> None:
     assert sizes == "65536 10240"
     assert 0 < float(error) < 0.5
     assert is_same == "True"
+
+
+def test_the_program_in_graphs_and_fusion_md_prints_what_its_comments_say() -> None:
+    text = (ROOT / "docs" / "graphs-and-fusion.md").read_text("utf-8")
+    printed = printed_by_the_program_in(text)
+    assert printed.splitlines() == re.findall(r"# (<compiled .*>|0\.000 .*)", text)
 
 
 def test_every_document_named_in_the_readme_exists() -> None:
