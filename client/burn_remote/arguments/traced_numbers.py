@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -41,6 +42,8 @@ class NumberProgram:
         self._constants: dict[int, Any] = {}
         self._instructions: list[_Instruction] = []
         self._is_finished = False
+        # Results of traced numbers only: an expression that is repeated takes one register.
+        self._known: dict[Any, TracedNumber] = {}
         self.inputs: Final = tuple(
             [TracedNumber(self, place, value) for place, value in enumerate(values)]
         )
@@ -48,6 +51,7 @@ class NumberProgram:
     def finish(self) -> None:
         """End the recording: numbers that the function left somewhere are plain from now on."""
         self._is_finished = True
+        self._known.clear()
 
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record a function of numbers, traced or not; return its result, traced."""
@@ -55,9 +59,19 @@ class NumberProgram:
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
+        known: Any = None
+        if all(type(operand) is TracedNumber for operand in operands):
+            # The conversion of a number to a dtype is a new ``partial`` for each operation.
+            known = (function.func, function.args) if isinstance(function, partial) else function
+            known = (known, places)
+            if known in self._known:
+                return self._known[known]
         self._instructions.append(_Instruction(function, places, False, None))
         self._registers.append(result)
-        return TracedNumber(self, len(self._registers) - 1, result)
+        number = TracedNumber(self, len(self._registers) - 1, result)
+        if known is not None:
+            self._known[known] = number
+        return number
 
     def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record that the graph needs this value of a function of numbers; return the value."""

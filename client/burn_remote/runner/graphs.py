@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["CodePosition", "Graph", "GraphStep", "recording"]
 
 
+# Bytes of a definition, estimated as its bytes on the wire: at most 64 KiB go into one batch.
+MAX_GRAPH_BYTES: Final = 96 * 1024
+STEP_BYTES: Final = 6
+SLOT_BYTES: Final = 4
+
+
 class _Recording(threading.local):
     """The runner that records what this thread does, if any."""
 
@@ -51,7 +57,9 @@ class Graph:
     ``output_slots`` are the slots of the outputs, all results of steps; ``outputs`` their specs.
     """
 
-    __slots__ = ("__weakref__", "input_count", "nbytes", "output_slots", "outputs", "steps")
+    __slots__ = (
+        "__weakref__", "_parts", "input_count", "nbytes", "output_slots", "outputs", "steps"
+    )  # fmt: skip
 
     def __init__(
         self, input_count: int, steps: Sequence[GraphStep], output_slots: Sequence[int]
@@ -64,6 +72,40 @@ class Graph:
             [made[slot - input_count] for slot in self.output_slots]
         )
         self.nbytes: Final = sum(spec.nbytes for spec in self.outputs)
+        self._parts: tuple[int, tuple[_Part, ...]] = (0, ())  # with the number of steps allowed
+
+    def fits(self, most_steps: int) -> bool:
+        """Return whether a server that allows so many steps runs this graph as one task."""
+        return len(self.parts(most_steps)) == 1
+
+    def parts(self, most_steps: int) -> tuple[_Part, ...]:
+        """Split the graph into consecutive parts, each short enough for a server.
+
+        A graph that is short enough is the only part.
+        """
+        if self._parts[0] != most_steps:
+            self._parts = (most_steps, _split(self, most_steps))
+        return self._parts[1]
+
+    def issue_parts(
+        self,
+        runner: RunnerClient,
+        inputs: Sequence[TensorHandle],
+        numbers: Sequence[Any],
+        most_steps: int,
+    ) -> tuple[TensorHandle, ...]:
+        """Issue the parts of the graph one after the other."""
+        handles: dict[int, TensorHandle] = dict(enumerate(inputs))
+        for part in self.parts(most_steps):
+            chosen = [handles[slot] for slot in part.inputs]
+            values = [numbers[place] for place in part.numbers]
+            made = runner.register_graph(part.graph, chosen, values)
+            chosen.clear()
+            handles.update(zip(part.outputs, made, strict=True))
+            del made
+            for slot in part.released:
+                del handles[slot]  # drops the tensor
+        return tuple([handles[slot] for slot in self.output_slots])
 
     def issue_each(
         self, runner: RunnerClient, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
@@ -81,7 +123,68 @@ class Graph:
             for slot in step.inputs:
                 if last_use[slot] == place and slot not in kept:
                     handles[slot] = None  # drops the tensor
+            first = len(handles) - len(step.signature.outputs)
+            for slot in range(first, len(handles)):
+                if slot not in last_use and slot not in kept:
+                    handles[slot] = None
         return tuple([handles[slot] for slot in self.output_slots])  # type: ignore[misc]
+
+
+class _Part(NamedTuple):
+    """A part of a graph: what it takes and gives, as slots and numbers of the whole graph.
+
+    ``released`` are slots that no later part uses, and that are not outputs of the graph.
+    """
+
+    graph: Graph
+    inputs: tuple[int, ...]
+    numbers: tuple[int, ...]
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]
+
+
+def _split(graph: Graph, most_steps: int) -> tuple[_Part, ...]:
+    runs: list[list[GraphStep]] = []
+    size = 0
+    for step in graph.steps:
+        length = STEP_BYTES + SLOT_BYTES * (
+            len(step.inputs) + len(step.signature.outputs) + 2 * len(step.numbers)
+        )
+        if not runs or len(runs[-1]) >= most_steps or size + length > MAX_GRAPH_BYTES:
+            runs.append([])
+            size = 0
+        runs[-1].append(step)
+        size += length
+    if len(runs) == 1:
+        return (_Part(graph, (), (), graph.output_slots, ()),)
+    # The last run that uses each slot; outputs of the graph are used after the last one.
+    last_use = {
+        slot: number for number, run in enumerate(runs) for step in run for slot in step.inputs
+    } | dict.fromkeys(graph.output_slots, len(runs))
+    parts: list[_Part] = []
+    first_made = graph.input_count
+    for number, run in enumerate(runs):
+        made = range(first_made, first_made + sum(len(step.signature.outputs) for step in run))
+        used = {slot for step in run for slot in step.inputs}
+        inputs = tuple(sorted(used.difference(made)))
+        outputs = tuple([slot for slot in made if last_use.get(slot, -1) > number])
+        slots = {slot: place for place, slot in enumerate([*inputs, *made])}
+        numbers = tuple(sorted({place for step in run for _, place in step.numbers}))
+        places = {place: own for own, place in enumerate(numbers)}
+        steps = [
+            step._replace(
+                inputs=tuple([slots[slot] for slot in step.inputs]),
+                numbers=tuple([(field, places[place]) for field, place in step.numbers]),
+            )
+            for step in run
+        ]
+        part = Graph(len(inputs), steps, [slots[slot] for slot in outputs])
+        released = tuple(
+            [slot for slot in inputs if slot >= graph.input_count and last_use[slot] == number]
+        )
+        parts.append(_Part(part, inputs, numbers, outputs, released))
+        first_made = made.stop
+    return tuple(parts)
 
 
 def _with_numbers(step: GraphStep, numbers: Sequence[Any]) -> Signature:

@@ -101,8 +101,10 @@ class SessionRunner:
         session = self.session
         if not graph.steps:
             return ()
-        if len(graph.steps) > session.graph_steps:
+        if not session.graph_steps:
             return graph.issue_each(self, inputs, numbers)
+        if not graph.fits(session.graph_steps):
+            return graph.issue_parts(self, inputs, numbers, session.graph_steps)
         tensor = session.execute_graph(graph, [handle.id for handle in inputs], [*numbers])
         owner, outputs = self._owner, graph.outputs
         if len(outputs) == 1:

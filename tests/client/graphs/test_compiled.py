@@ -14,6 +14,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.graphs.compiled import MAX_IDENTITIES
+from support.servers import server
 
 
 @pytest.fixture
@@ -324,3 +325,59 @@ def test_a_function_without_tensors_runs_on_the_device_among_its_arguments(
         assert fast(device, number).tolist() == [number * 3] * 2
     with br.LocalDevice() as other, pytest.raises(br.UsageError, match=r"but it runs on local"):
         br.compile(lambda _: br.ones((2,), device=other))(device)
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_a_function_of_many_operations_becomes_several_graphs(dialect: str) -> None:
+    def long(x: br.Tensor, n: float) -> tuple[br.Tensor, br.Tensor]:
+        early, kept = x * n, x + 1
+        for place in range(9000):
+            x = x + early if place % 3 else -x * n
+            if place == 5000:
+                kept = kept + x * 1e-9
+        return kept, x * 1e-30
+
+    with server() as running, br.RemoteDevice(running.address, dialect=dialect) as remote:
+        calls, fast = compiled(long)
+        for number in (0.5, 0.5, 0.25):
+            x = remote.tensor([1.0, -2.0])
+            for seen, expected in zip(fast(x, number), long(x, number), strict=True):
+                assert seen.numpy().tobytes() == expected.numpy().tobytes()
+        assert calls.count == 1
+        if dialect == "native":
+            remote.sync()
+            before = remote.session.traffic.bytes_sent
+            fast(x, 0.75)
+            remote.sync()
+            assert remote.session.traffic.bytes_sent - before < 1000
+
+
+def test_functions_of_thousands_of_different_operations_are_compiled(device: br.Device) -> None:
+    def different(x: br.Tensor) -> br.Tensor:
+        for number in range(4500):
+            x = x + number
+        return x
+
+    fast, x = br.compile(different), values(device, 2)
+    expected = different(x).numpy().tobytes()
+    for _ in range(3):
+        assert fast(x).numpy().tobytes() == expected
+
+
+def test_a_failure_in_a_later_part_names_its_line(device: br.Device) -> None:
+    def failing(x: br.Tensor, places: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+        for _ in range(5000):
+            x = x + 1
+        taken = x.take(places)  # the line
+        for _ in range(5000):
+            taken, x = taken + 1, x - 1
+        return taken, x
+
+    fast, x = br.compile(failing), values(device, 4)
+    fast(x, device.tensor([0, 1]))
+    wrong, right = fast(x, device.tensor([0, 9]))
+    with pytest.raises(br.OperationFailed, match="Select") as caught:
+        wrong.numpy()
+    assert caught.value.location.endswith(f":{failing.__code__.co_firstlineno + 3}")
+    assert right.shape == (4,)
+    right.numpy()

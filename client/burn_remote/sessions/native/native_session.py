@@ -36,7 +36,6 @@ from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
-    MAX_SIGNATURES,
     chunk_head,
     decode_frame,
     encode_batch,
@@ -47,7 +46,6 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     OperationFailed,
-    UsageError,
     fresh,
 )
 from burn_remote_protocol.messages import (
@@ -72,10 +70,6 @@ from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
-
-# A second round numbers what the first one replaced; a graph that needs a third has too many
-# different operations.
-DEFINING_ROUNDS: Final = 2
 
 
 class NativeSession:
@@ -220,19 +214,12 @@ class NativeSession:
             raise
 
     def _define_graph(self, graph: Graph) -> int:
-        for _ in range(DEFINING_ROUNDS):
-            signatures = {id(step.signature): step.signature for step in graph.steps}
-            for key, signature in signatures.items():
-                if key not in self._numbered:
-                    self._number(signature, even_if_long=True)
-            # New numbers may have replaced some that this graph needs.
-            if all(key in self._numbered for key in signatures):
-                break
-        else:
-            raise UsageError(
-                f"a graph of {len(signatures):,} different operations, of which a server numbers "
-                f"{MAX_SIGNATURES:,}; compile parts of the function instead"
-            )
+        signatures = {id(step.signature): step.signature for step in graph.steps}
+        # New numbers may replace some that this graph needs, which then get new ones too. No new
+        # one is replaced: a graph has at most as many steps as there are numbers.
+        while missing := [key for key in signatures if key not in self._numbered]:
+            for key in missing:
+                self._number(signatures[key], even_if_long=True)
         numbers = [self._numbered[id(step.signature)][0] for step in graph.steps]
         number, encoded = self._graphs.take(graph, numbers)
         self._append(encoded)
