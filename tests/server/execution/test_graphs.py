@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import types
 from typing import Any
 
@@ -28,7 +29,7 @@ from support.engines import EngineSession, floats, vector
 from support.interrupts import InterruptAt
 from support.kernels import signature
 
-ADD, NEGATE, TIMES, TAKE, SPLIT, VIEW, SUBTRACT, GREATER, TOTAL, ADD_ONE = range(10)
+ADD, NEGATE, TIMES, TAKE, SPLIT, VIEW, SUBTRACT, GREATER, TOTAL, ADD_ONE, RELU, LIMIT = range(12)
 GRAPH = 4096
 PLACES = TensorSpec((2,), I64)
 
@@ -42,6 +43,8 @@ SIGNATURES = {
     SUBTRACT: signature("Numeric.Sub", vector(2), vector(2)),
     GREATER: signature("Numeric.GreaterElem", vector(2), rhs=0.0),
     TOTAL: signature("Numeric.SumDim", vector(2), axis=0, accumulator_len=1),
+    RELU: signature("Numeric.Clamp", vector(2), min=0.0, max=math.inf),
+    LIMIT: signature("Numeric.Clamp", vector(2), min=-1.0, max=5.0),
     ADD_ONE: signature("Numeric.Add", vector(2), vector(1)),
 }
 
@@ -117,6 +120,14 @@ def test_numbers_of_a_call_replace_the_scalars_of_their_steps(session: EngineSes
             np.array([1, 2], np.float32) * np.float32(first) + np.array([1, 2], np.float32)
         ) * np.float32(last)
         assert session.values(tensor, size=2) == expected.tolist()
+
+
+def test_a_limit_that_changes_from_call_to_call_may_be_infinite(session: EngineSession) -> None:
+    session.run(DefineGraph(GRAPH, 1, ((RELU, 0),), (1,), ((0, 1, 0), (0, 2, 1))))
+    limits = [(0.0, math.inf), (1.5, 1.75), (-math.inf, 1.5), (-math.inf, math.inf)]
+    for tensor, (low, high) in enumerate(limits, start=3):
+        session.run((GRAPH, 1, tensor, (low, high)))
+        assert session.values(tensor, size=2) == np.clip([1.0, 2.0], low, high).tolist()
 
 
 @pytest.mark.parametrize("numbers", [None, (), (1,), (True,), ("2",), (1.0, 2.0), 3.0])
@@ -222,6 +233,7 @@ def test_results_in_dying_memory_leave_views_and_inputs_as_they_were(size: int) 
         (((TIMES, 0), (ADD, 1, 2)), (2, 3), set()),  # an output of the graph
         (((ADD, 0, 1), (VIEW, 2), (NEGATE, 2), (ADD, 3, 4)), (5,), {3}),  # it has a view
         (((ADD, 0, 1), (VIEW, 2), (NEGATE, 3)), (4,), set()),  # it is a view
+        (((ADD, 0, 1), (NEGATE, 2), (RELU, 3), (LIMIT, 4), (NEGATE, 5)), (6,), {1}),
         (((ADD, 0, 1), (GREATER, 2)), (3,), set()),  # of another dtype
         (((TIMES, 0), (TOTAL, 2), (ADD_ONE, 1, 3)), (4,), set()),  # of another shape
     ],
@@ -253,7 +265,9 @@ def test_a_step_that_overwrites_is_not_repeated_without_memory(
 
 @given(data())
 def test_a_graph_gives_the_results_of_its_operations(draw: DataObject) -> None:
-    kinds = draw.draw(lists(sampled_from((ADD, NEGATE, TIMES, VIEW, SUBTRACT)), min_size=1))
+    kinds = draw.draw(
+        lists(sampled_from((ADD, NEGATE, TIMES, VIEW, SUBTRACT, RELU, LIMIT)), min_size=1)
+    )
     steps: list[tuple[int, ...]] = []
     for place, kind in enumerate(kinds):
         count = 2 if kind in (ADD, SUBTRACT) else 1

@@ -18,6 +18,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Kernel,
     KernelFamily,
     Parameters,
+    Prepared,
     PreparedKernel,
     Run,
 )
@@ -149,6 +150,8 @@ class ArraySession(BackendSession):
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or not specs:
             return ()
+        if numbers and isinstance(kernel, Prepared):
+            return ()  # other numbers may need other calls
         first = ArraySpec(specs[0].shape, self.array_dtype(specs[0].dtype))
         parameters = signature.call.parameters
         if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and (

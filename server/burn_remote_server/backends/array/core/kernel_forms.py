@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "PreparedKernel",
     "Run",
     "WithScalar",
+    "direct_calls",
 ]
 
 # An array of any module: NumPy's types do not describe CuPy's arrays.
@@ -43,6 +45,15 @@ class ArraySpec(NamedTuple):
 def _accepts_out_argument(function: Run) -> bool:
     # Ufuncs have an ``out`` argument; functions of this package that are composed of ufuncs do not.
     return isinstance(function, np.ufunc)
+
+
+def direct_calls(function: Run, *constants: Any) -> tuple[ElementwiseCall, ...]:
+    """Return a ufunc as the only call of an elementwise kernel; nothing for another function."""
+    if not _accepts_out_argument(function):
+        return ()
+    # NumPy deprecates ``out`` by position for these two.
+    by_position = function not in (np.maximum, np.minimum)
+    return (ElementwiseCall(function, constants, function if by_position else partial(function)),)
 
 
 class KernelFamily(ABC):
@@ -111,17 +122,25 @@ class PreparedKernel(ABC):
 class Prepared(PreparedKernel):
     """A kernel made by a function that takes the first input, the outputs and the parameters.
 
-    ``into`` makes the variant with an ``out`` argument. Low-precision inputs arrive as ``float32``
-    unless the family lists the kernel in ``low_precision``.
+    ``into`` makes the variant with an ``out`` argument, ``calls`` the kernel as calls of
+    elementwise functions. Low-precision inputs arrive as ``float32`` unless the family lists the
+    kernel in ``low_precision``.
     """
 
     def __init__(
         self,
         prepare: Callable[[ArraySpec, Any, Parameters], Run],
         into: Callable[[ArraySpec, Any, Parameters], Run | None] | None = None,
+        calls: Callable[[ArraySpec, Parameters], tuple[ElementwiseCall, ...]] | None = None,
     ) -> None:
         self._prepare = prepare
         self._into = into
+        self._calls = calls
+
+    def elementwise_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        return () if self._calls is None else self._calls(first, parameters)
 
     def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return None if self._into is None else self._into(first, out, parameters)
@@ -149,8 +168,7 @@ class Elementwise(PreparedKernel):
     def elementwise_calls(
         self, first: ArraySpec, parameters: Parameters
     ) -> tuple[ElementwiseCall, ...]:
-        accepts = _accepts_out_argument(self._function)
-        return (ElementwiseCall(self._function, (), self._function),) if accepts else ()
+        return direct_calls(self._function)
 
     def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
         return True
@@ -219,7 +237,7 @@ class WithScalar(PreparedKernel):
         if not _accepts_out_argument(self._function):
             return ()
         number = scalar_array(self._xp, parameters["rhs"], first.dtype)
-        return (ElementwiseCall(self._function, (number,), self._function),)
+        return direct_calls(self._function, number)
 
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters

@@ -25,8 +25,10 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Prepared,
     Run,
     WithScalar,
+    direct_calls,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
+from burn_remote_server.backends.interface import ElementwiseCall
 
 __all__ = ["FloatPowers", "NumericArithmetic", "NumericPowers", "truncated_quotient"]
 
@@ -57,7 +59,7 @@ class NumericArithmetic(KernelFamily):
                 WithScalar(xp, self.integer_remainder, rounds_scalar=False),
             ),
             "Abs": Elementwise(xp.absolute),
-            "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp),
+            "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp, self.clamp_calls),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
@@ -76,13 +78,7 @@ class NumericArithmetic(KernelFamily):
 
     def prepare_clamp(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that limits each element; NaN is kept. It also takes ``out``."""
-        minimum, maximum = parameters["min"], parameters["max"]
-        limits = []
-        if minimum != -math.inf or maximum == math.inf:
-            limits.append((self.xp.maximum, self._limit(minimum, first.dtype)))
-        # Skip an infinite upper limit (ReLU has none): it would cost a second pass over memory.
-        if maximum != math.inf:
-            limits.append((self.xp.minimum, self._limit(maximum, first.dtype)))
+        limits = self._limits(first, parameters)
 
         def run(tensor: Array, **options: Array) -> Array:
             for limit_by, limit in limits:
@@ -90,6 +86,21 @@ class NumericArithmetic(KernelFamily):
             return tensor
 
         return run
+
+    def clamp_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
+        """Return the calls of a clamp with one limit, such as ReLU."""
+        limits = self._limits(first, parameters)
+        return direct_calls(*limits[0]) if len(limits) == 1 else ()
+
+    def _limits(self, first: ArraySpec, parameters: Parameters) -> list[tuple[Run, Array]]:
+        minimum, maximum = parameters["min"], parameters["max"]
+        limits = []
+        if minimum != -math.inf or maximum == math.inf:
+            limits.append((self.xp.maximum, self._limit(minimum, first.dtype)))
+        # Skip an infinite upper limit (ReLU has none): it would cost a second pass over memory.
+        if maximum != math.inf:
+            limits.append((self.xp.minimum, self._limit(maximum, first.dtype)))
+        return limits
 
     def _limit(self, limit: float | int | bool, dtype: Any) -> Array:
         if dtype.kind in "iu":
