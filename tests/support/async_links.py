@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
+from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
 from support.link_ends import SENDERS, SIZES, pattern
 from support.link_servers import PATIENCE_SECONDS
@@ -103,6 +103,44 @@ class AsyncLinkConformance:
                     received.append(found)
             assert received == frames
             assert far.receive_nowait() is None
+
+    async def test_frames_are_opened_in_order_also_those_that_have_arrived_before(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        opened: list[bytes] = []
+
+        def open_frame(frame: bytes) -> bytes:
+            opened.append(frame)
+            return b"opened " + frame
+
+        async with open_ends() as (near, far):
+            for frame in (b"0", b"1", b"2"):
+                await near.send(frame)
+            assert await far.receive() == b"0"
+            far.open_frames(open_frame)
+            await near.send(b"3")
+            assert [await far.receive() for _ in range(3)] == [
+                b"opened 1",
+                b"opened 2",
+                b"opened 3",
+            ]
+            assert opened == [b"1", b"2", b"3"]
+
+    async def test_a_frame_that_cannot_be_opened_is_an_error_after_those_before_it(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        def open_frame(frame: bytes) -> bytes:
+            if frame == b"bad":
+                raise GarbledBytes("it is bad")
+            return frame
+
+        async with open_ends() as (near, far):
+            far.open_frames(open_frame)
+            for frame in (b"one", b"two", b"bad"):
+                await near.send(frame)
+            assert [await far.receive() for _ in range(2)] == [b"one", b"two"]
+            with pytest.raises(GarbledBytes, match="it is bad"):
+                await far.receive()
 
     async def test_received_bytes_grow_with_each_frame(self, open_ends: OpenAsyncPair) -> None:
         async with open_ends() as (near, far):

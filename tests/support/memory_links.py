@@ -246,6 +246,7 @@ class AsyncMemoryLink(_End):
     ) -> None:
         super().__init__(outgoing, incoming, max_message_bytes)
         self._changed = changed
+        self._open_frame: Callable[[bytes], bytes] = bytes
 
     @property
     def peer(self) -> str:
@@ -283,14 +284,17 @@ class AsyncMemoryLink(_End):
         async with self._changed:
             await self._changed.wait_for(self._may_receive)
             try:
-                return self._take()
+                return self._open_frame(self._take())
             finally:
                 self._changed.notify_all()
+
+    def open_frames(self, open_frame: Callable[[bytes], bytes]) -> None:
+        self._open_frame = open_frame
 
     def receive_nowait(self) -> bytes | None:
         # No other task runs meanwhile, so the condition's lock is not needed. A sender that waits
         # for room is woken by the next ``receive``.
-        return self._take() if len(self._incoming) else None
+        return self._open_frame(self._take()) if len(self._incoming) else None
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""

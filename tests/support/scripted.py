@@ -27,6 +27,7 @@ class ScriptedLink:
         self.sent: list[bytes] = []
         self._on_send = on_send
         self._ended = False
+        self._open_frame: Callable[[bytes], bytes] = bytes
         self._changed = asyncio.Event()
         self._has_sent = asyncio.Event()
         self._may_send = asyncio.Event()
@@ -113,7 +114,10 @@ class ScriptedLink:
                 raise ConnectionLost("the script is over")
             self._changed.clear()
             await self._changed.wait()
-        return self.frames.popleft()
+        return self._open_frame(self.frames.popleft())
+
+    def open_frames(self, open_frame: Callable[[bytes], bytes]) -> None:
+        self._open_frame = open_frame
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         self.closed_with = (code, reason)

@@ -164,6 +164,7 @@ class CheckedAsyncLink:
     def __init__(self, link: AsyncLink) -> None:
         self._link: Final = link
         self._checks: Final = Checks()
+        self._opens_frames = False
 
     @property
     def peer(self) -> str:
@@ -189,7 +190,11 @@ class CheckedAsyncLink:
     async def receive(self) -> bytes | memoryview:
         """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
         try:
-            return self._checks.open(await self._link.receive())
+            if not self._opens_frames:
+                # Not before ``open`` has checked the frames that were received already.
+                self._opens_frames = True
+                self._link.open_frames(self._checks.open)
+            return await self._link.receive()
         except GarbledBytes:
             raise
         except ProtocolViolation as error:

@@ -226,6 +226,16 @@ class AsyncLink(Protocol):
         """Return the next frame if it has already arrived."""
         ...
 
+    def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
+        """Receive from now on what ``open_frame`` returns for each frame.
+
+        It is called for each frame that was not received yet, in order, and as soon as the frame
+        has arrived: its bytes are then still in the processor's cache. If it raises
+        ``GarbledBytes``, the frame is dropped, and ``receive`` raises the error after the frames
+        before it.
+        """
+        ...
+
     def limit_messages(self, max_message_bytes: int) -> None:
         """Set another size limit for messages that arrive from now on."""
         ...

@@ -34,6 +34,7 @@ from websockets.protocol import Side, State
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
+    GarbledBytes,
     LimitExceeded,
     ProtocolViolation,
 )
@@ -94,6 +95,7 @@ class DirectConnection(Connection):
         self._messages: Final[collections.deque[bytes]] = collections.deque()
         self._message_bytes = 0  # of the queued messages and the one taken last
         self._taken_bytes = 0  # of the message taken last, in use until the next is taken
+        self._open_message: Callable[[bytes], Any] | None = None
         self._message_count = 0  # messages completed so far
         self._budget: ReceiveBudget | None = None
         self._watchdog: ThroughputWatchdog | None = None
@@ -153,6 +155,17 @@ class DirectConnection(Connection):
         if self.reading_paused and len(self._messages) <= RECEIVE_QUEUE_LENGTH // 2:
             self._resume_reading()
         return message
+
+    def open_messages(self, open_message: Callable[[bytes], Any]) -> None:
+        """Queue from now on what ``open_message`` returns for each message.
+
+        If it raises ``GarbledBytes``, ``receive_message`` raises that after the messages before it.
+        """
+        queued = [*self._messages]
+        self._clear_messages()
+        self._open_message = open_message
+        for message in queued:
+            self._open(message)
 
     def limit_messages(self, max_message_bytes: int) -> None:
         """Set another size limit for messages received from now on."""
@@ -291,9 +304,8 @@ class DirectConnection(Connection):
                 message = parser.take(budget)
                 budget -= parser.fragments_taken + 1
                 if message is not None:
-                    self._messages.append(message)
-                    self._message_bytes += len(message)
                     self._message_count += 1
+                    self._open(message)
                 elif parser.control:
                     budget -= self._handle_control(parser.control.popleft())
                 elif budget > 0:
@@ -309,6 +321,17 @@ class DirectConnection(Connection):
             self.reading_paused = True
             self.transport.pause_reading()
         self._wake_receiver()
+
+    def _open(self, message: bytes) -> None:
+        """Queue a message. A checksum is compared here, while the message is in the cache."""
+        if self._open_message is not None:
+            try:
+                message = self._open_message(message)
+            except GarbledBytes as error:
+                self._violation = self._violation or error
+                return
+        self._messages.append(message)
+        self._message_bytes += len(message)
 
     def _parse_later(self) -> None:
         """Continue parsing in the next iteration of the event loop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -158,6 +158,9 @@ class WebSocketLink:
 
     def receive_nowait(self) -> bytes | None:
         return self._connection.take_message()
+
+    def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
+        self._connection.open_messages(open_frame)
 
     def limit_messages(self, max_message_bytes: int) -> None:
         self._connection.limit_messages(max_message_bytes)
