@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.errors import LimitExceeded, SessionLost
 from burn_remote_protocol.messages import Acknowledged, Resume
-from burn_remote_protocol.session_states import Action, Event, Role, SessionEnd
+from burn_remote_protocol.session_states import Action, Event, Role, SessionEnd, State
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.execution.outbox import Frame, NativeOutbox
 from burn_remote_server.execution.sessions import Session
@@ -77,11 +77,17 @@ class Attachment:
         return link == self._end.link
 
     def detach(self, link: int, lease_seconds: float) -> None:
-        """Keep the session without a connection until it is resumed or the lease expires."""
+        """Keep the session without a connection until it is resumed or the lease expires.
+
+        If its client has sent ``Closing``, keep it only until its queued work is done.
+        """
         if Action.START_LEASE not in self._end.broke(link):
             return
         self._close_link()
         self._lease = asyncio.get_running_loop().call_later(lease_seconds, self._expire)
+        if self._end.state is State.LEAVING:
+            self.session.notify = self._finish_if_idle
+            self._finish_if_idle()
 
     def close(self, link: int) -> None:
         """End the session, if the link with this number serves it."""
@@ -91,6 +97,10 @@ class Attachment:
     def leave(self) -> None:
         """Record that the client sent ``Closing``, so the session can no longer be resumed."""
         self._end.fire(Event.CLOSING)
+
+    def _finish_if_idle(self) -> None:
+        if not self.session.queued or self.session.error is not None:
+            self._perform(self._end.fire(Event.FINISHED))
 
     def _expire(self) -> None:
         self._perform(self._end.fire(Event.EXPIRED))

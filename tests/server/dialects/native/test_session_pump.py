@@ -661,6 +661,28 @@ async def test_work_that_was_sent_before_the_end_is_finished_for_others() -> Non
         assert not host.sessions
 
 
+async def test_a_session_whose_link_breaks_after_closing_ends_with_its_work() -> None:
+    async with hosting(inline_cost_limit=0) as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        session = only_session(host)
+        fetching = asyncio.create_task(host.exposed(("native", TRANSFER)))
+        with held(session) as first:
+            await client.submit(Upload(1, DATA), Read(1, 1, SPEC))
+            await until(lambda: session.queued == 2)
+            with held(session):
+                await client.submit(Expose(1, SPEC, 1, TRANSFER, 60))
+                await client.say(Closing(ClosedDevice("bye")))
+                await until(lambda: session.queued == 4)
+                await turns(5)
+                await client.hang_up()
+                first.leave.set()  # the reply to the read finds the link broken
+                await client.ended()
+                assert only_session(host) is session
+        assert (await fetching).spec == SPEC
+        await until(lambda: not host.sessions)
+
+
 async def test_a_client_that_ended_its_session_is_told_nothing_more() -> None:
     async with hosting() as host:
         attachments = Attachments()
