@@ -57,6 +57,9 @@ class RecordingSession:
         self._next += 1
         return tensor
 
+    def check_open(self) -> None:
+        """Do nothing: it has not ended."""
+
     def upload(self, tensor: int, data: TensorData) -> None:
         self.specs[tensor] = data.spec
         self.uploads[tensor] = TensorData(bytes(data.bytes), data.shape, data.dtype)

@@ -195,6 +195,10 @@ class Session(Protocol):
         """Free a tensor with the next message. Lock-free, because ``__del__`` calls it."""
         ...
 
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if it has ended."""
+        ...
+
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:

@@ -147,6 +147,7 @@ class SessionRunner:
         address = source.peer_address
         if not address:
             raise UsageError(f"{self.device} has no address at which other servers can reach it")
+        other.check_open()  # otherwise the source would keep an exposed tensor that nobody fetches
         are_secret = source.has_secret_transfers and other.has_secret_transfers
         transfer = new_transfer_id() if are_secret else new_transfer_number()
         # The expose has been sent when this returns; in Burn's dialect it has been executed. The

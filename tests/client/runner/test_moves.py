@@ -39,6 +39,9 @@ class MovingSession(RecordingSession):
         self.is_stuck = False
         self.was_asked = threading.Event()
 
+    def check_open(self) -> None:
+        self.check("open")
+
     def check(self, call: str) -> None:
         if call in self.failing:
             raise ConnectionLost(f"lost in {call}")
@@ -152,6 +155,15 @@ def test_if_the_source_cannot_expose_the_target_hears_nothing() -> None:
     assert not target.transfers
     stack.close()
     assert not target.settling
+
+
+def test_if_the_target_has_ended_nothing_is_exposed() -> None:
+    source, target = MovingSession(), MovingSession()
+    target.failing = {"open"}
+    handle = tensor_of(source)
+    with pytest.raises(ConnectionLost, match="lost in open"):
+        handle.client.move(handle, RunnerStack(target))
+    assert not source.transfers
 
 
 def test_if_the_source_cannot_be_read_the_target_gets_nothing() -> None:

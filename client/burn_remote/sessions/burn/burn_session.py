@@ -143,6 +143,10 @@ class BurnSession:
             else:
                 self._policy.added()
 
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if it has ended."""
+        self._connection.raise_error()
+
     def drop(self, tensor: int) -> None:
         """Free a tensor with the next message. Lock-free, because ``__del__`` calls it."""
         self._outgoing.drop(tensor)

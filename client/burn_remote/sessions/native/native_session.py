@@ -146,7 +146,7 @@ class NativeSession:
         try:
             with self._lock:
                 if connection.error is not None:
-                    self._raise_error()
+                    self.check_open()
                 numbered = self._numbered.get(id(signature)) or self._number(signature)
                 first = self._next_tensor
                 self._next_tensor = end = first + count
@@ -189,7 +189,7 @@ class NativeSession:
         try:
             with self._lock:
                 if connection.error is not None:
-                    self._raise_error()
+                    self.check_open()
                 number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
                 first = self._next_tensor
                 self._next_tensor = end = first + len(outputs)
@@ -229,7 +229,7 @@ class NativeSession:
     def reserve(self) -> int:
         """Return a new tensor id; see ``Session.reserve``."""
         with self._lock:
-            self._raise_error()
+            self.check_open()
             tensor = self._next_tensor
             self._next_tensor = tensor + 1
             self._locations.note(tensor)
@@ -239,7 +239,7 @@ class NativeSession:
         """Send a tensor's elements; see ``Session.upload``."""
         view = memoryview(data.bytes).cast("B")
         with self._lock:
-            self._raise_error()
+            self.check_open()
             if len(view) <= INLINE_BYTES:
                 whole = TensorData(bytes(view), data.shape, data.dtype)
                 self._append(encode_task(Upload(tensor, whole)))
@@ -296,7 +296,7 @@ class NativeSession:
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         with self._lock:
-            self._raise_error()
+            self.check_open()
             request = self._next_request
             self._next_request += 1
             self._connection.traffic.requests += 1
@@ -342,7 +342,7 @@ class NativeSession:
 
     def _enqueue(self, task: Task) -> None:
         with self._lock:
-            self._raise_error()
+            self.check_open()
             self._append(encode_task(task))
 
     # -- sending, under the lock --------------------------------------------------------------
@@ -458,7 +458,8 @@ class NativeSession:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def _raise_error(self) -> None:
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if it has ended."""
         error = self._connection.error
         if error is not None:
             raise fresh(error)
