@@ -268,6 +268,44 @@ def test_closing_is_said_on_the_link_and_ends_the_session() -> None:
     assert ends.links[0][0].closed
 
 
+def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = Ends(welcome(), welcome())
+    connection = ends.open()
+    say_closing = module._say_closing
+
+    def answered(link: Any) -> None:
+        say_closing(link)
+        # As the receiving thread does, before this one goes on.
+        connection._break(link, ConnectionLost("the server closed it"))
+        for thread in threading.enumerate():
+            if thread.name == "burn-remote-reconnect":
+                thread.join(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(module, "_say_closing", answered)
+    connection.close()
+    assert len(ends.links) == 1
+    assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), ClosedDevice)
+
+
+def test_an_unexpected_error_while_resuming_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = Ends(welcome())
+    connection = ends.open()
+
+    def fail(timeout_seconds: float) -> BlockingLink:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(connection, "_dial", fail)
+    connection._break(connection._link, ConnectionLost("cut"))
+    error = ends.lost.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(error, SessionLost)
+    assert "cut; resuming failed with RuntimeError: a defect" in str(error)
+    assert "resuming a session failed unexpectedly" in caplog.text
+
+
 def test_a_frame_of_an_older_link_is_not_counted() -> None:
     ends = Ends(welcome(), welcome())
     connection = ends.open()

@@ -11,6 +11,7 @@ Two locks: ``_sending`` keeps the order of what is sent and may be held while a 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -44,6 +45,8 @@ from burn_remote_protocol.session_states import (
 )
 
 __all__ = ["Connection", "Dial"]
+
+_logger: Final = logging.getLogger("burn_remote")
 
 Dial = Callable[[float], BlockingLink]
 Parts = tuple[bytes, bytes | None]
@@ -96,6 +99,7 @@ class Connection:
         self._lost = lost
         self._due = due
         self._beat_due = False
+        self._is_leaving = False  # ``Closing`` has been sent, or is being sent
         self._sending = threading.Lock()
         # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
         # sending and receiving a frame take its lock directly.
@@ -249,7 +253,7 @@ class Connection:
         """Mark a link as broken; resume if possible. Any thread may call this repeatedly."""
         is_break = isinstance(error, ConnectionLost | GarbledBytes)
         with self._changed:
-            if self.error is not None or link is not self._link:
+            if self.error is not None or self._is_leaving or link is not self._link:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
                 if Action.RESUME in self._end.broke(self._end.link):
@@ -263,6 +267,13 @@ class Connection:
         self.end(error)
 
     def _come_back(self, cause: BurnRemoteError) -> None:
+        try:
+            self._resume_within_lease(cause)
+        except Exception as error:
+            _logger.exception("resuming a session failed unexpectedly")
+            self.end(SessionLost(f"{cause}; resuming failed with {type(error).__name__}: {error}"))
+
+    def _resume_within_lease(self, cause: BurnRemoteError) -> None:
         self._link.close()
         deadline = time.monotonic() + self.welcome.lease_seconds
         refused_since: float | None = None
@@ -382,10 +393,15 @@ class Connection:
 
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
-        with self._sending:
-            if self._is_attached:
-                _say_closing(self._link)
-        self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
+        try:
+            with self._sending:
+                if self._is_attached:
+                    # The server closes the link when it has received this. A thread that notices
+                    # before ``end`` must not resume.
+                    self._is_leaving = True
+                    _say_closing(self._link)
+        finally:
+            self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
 
     def discard(self) -> None:
         """End the session at once, although the server may be busy and read no frames.
