@@ -12,6 +12,7 @@ import pytest
 
 import burn_remote as br
 from support.faults import faulty_proxy
+from support.faulty_network import Fault, faulty_network
 from support.servers import RunningServer, server
 
 Pair = tuple[br.RemoteDevice, br.RemoteDevice]
@@ -207,6 +208,25 @@ def test_a_move_resumes_where_its_connection_broke() -> None:
         assert proxy.cuts == 3
         # A transfer restarted from the beginning would be cut again after 2.5 MB and never end.
         np.testing.assert_array_equal((br.tensor(array[:9], device=a).to(b)).numpy(), array[:9])
+
+
+# The handshake has about 700 bytes, then the request and the reply about 50 each. The last place is
+# in the chunk of the elements.
+@pytest.mark.parametrize("place", [*range(250, 850, 50), *range(850, 900, 7), 3000])
+def test_a_move_survives_a_flipped_bit_anywhere(place: int) -> None:
+    with contextlib.ExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            port = chosen.getsockname()[1]
+        fault = Fault("flip", place, place % 8)
+        network = stack.enter_context(faulty_network(port, [fault]))
+        flags = ("--port", str(port), "--advertise-address", network.address)
+        source = stack.enter_context(server(*flags, "--fetch-timeout-seconds", "3"))
+        target = stack.enter_context(server("--fetch-timeout-seconds", "3"))
+        a = stack.enter_context(br.RemoteDevice(source.address))
+        b = stack.enter_context(br.RemoteDevice(target.address))
+        array = np.arange(5000, dtype=np.float32)
+        np.testing.assert_array_equal(br.tensor(array, device=a).to(b).numpy(), array)
+        assert network.faults["flip"] == 1
 
 
 def test_a_move_whose_connections_all_break_fails() -> None:

@@ -17,6 +17,7 @@ from websockets.sync.server import ServerConnection, serve
 
 import burn_remote as br
 from burn_remote_protocol.dialects.native import encode_frame
+from burn_remote_protocol.links.checked import Checks
 from burn_remote_protocol.messages import PeerChallenge
 from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
@@ -126,7 +127,7 @@ def test_a_server_never_sends_its_peer_token_to_an_address_from_a_client() -> No
         heard.append(f"{connection.request.path} {connection.request.headers}".encode())
         with contextlib.suppress(ConnectionClosed):
             heard.append(connection.recv(5, decode=False))
-            connection.send(encode_frame(PeerChallenge(1, bytes(32))))
+            connection.send(Checks().seal(encode_frame(PeerChallenge(1, bytes(32)))))
             heard.append(connection.recv(5, decode=False))
             connection.recv(5)
 

@@ -38,6 +38,7 @@ __all__ = [
     "CheckedAsyncLink",
     "CheckedLink",
     "Checks",
+    "UncheckedFrame",
     "is_checked",
 ]
 
@@ -51,6 +52,14 @@ COPIED_BYTES: Final = 16 * 1024
 def is_checked(frame: bytes | memoryview) -> bool:
     """Whether this frame has a checksum."""
     return frame[:1] == _MARK
+
+
+class UncheckedFrame(GarbledBytes):
+    """A frame without a checksum arrived over a link whose frames have one."""
+
+    def __init__(self, frame: bytes | memoryview) -> None:
+        super().__init__("a frame without a checksum arrived over a link whose frames have one")
+        self.frame: Final = frame
 
 
 class Checks:
@@ -84,9 +93,7 @@ class Checks:
         )
         if sealed[:_HEADER_BYTES] != _MARK + xxh3_64_digest(frame, self._received):
             if len(sealed) < _HEADER_BYTES or sealed[:1] != _MARK:
-                raise GarbledBytes(
-                    "a frame without a checksum arrived over a link whose frames have one"
-                )
+                raise UncheckedFrame(sealed)
             raise GarbledBytes(
                 f"frame {self._received:,} of {len(frame):,} bytes does not match its checksum"
             )
@@ -170,6 +177,10 @@ class CheckedAsyncLink:
     def peer(self) -> str:
         return self._link.peer
 
+    @property
+    def received_bytes(self) -> int:
+        return self._link.received_bytes
+
     async def send(self, frame: bytes) -> None:
         # No ``await`` comes between numbering a frame and writing it, so the frames stay in order.
         await self._link.send(self._checks.seal(frame))
@@ -203,6 +214,9 @@ class CheckedAsyncLink:
     def open(self, sealed: bytes) -> bytes | memoryview:
         """Check a frame that was received before this link was created. Raises ``GarbledBytes``."""
         return self._checks.open(sealed)
+
+    async def probe(self) -> None:
+        await self._link.probe()
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         await self._link.close(code, reason)

@@ -23,7 +23,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import accepted
 from burn_remote_protocol.links.addresses import Address, parse_address
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.checked import AnyAsyncLink
 from burn_remote_protocol.messages import Hello, PeerChallenge, PeerConfirmation, PeerProof
 from burn_remote_protocol.peer_proofs import (
     NONCE_BYTES,
@@ -43,7 +43,7 @@ SAME_TOKEN: Final = "set the same BURN_REMOTE_PEER_TOKEN on both servers"
 
 
 async def prove_to_source(
-    link: AsyncLink, address: Address, hello: Hello, key: bytes | None
+    link: AnyAsyncLink, address: Address, hello: Hello, key: bytes | None
 ) -> FetchSigner | None:
     """Complete the handshake with a source server; return the signer of its fetches.
 
@@ -104,7 +104,7 @@ def _refuse_unproven(reply: object, versions: Sequence[int]) -> None:
 
 
 async def admit_target(
-    link: AsyncLink,
+    link: AnyAsyncLink,
     hello: Hello,
     version: int,
     keys: Collection[bytes],

@@ -255,8 +255,8 @@ class Settings(BaseModel):
 
     transfer_checksum: bool = Field(
         True,
-        description="Check each chunk of a tensor from a peer without TLS by its XXH3 checksum. "
-        "false saves about 100 ms per GB, but leaves network errors undetected.",
+        description="Check each frame of a peer without TLS by its XXH3 checksum. false saves "
+        "about 100 ms per GB, but leaves network errors undetected. The fetching server decides.",
     )
 
     # -- timeouts -----------------------------------------------------------------------------
@@ -336,6 +336,11 @@ class Settings(BaseModel):
             return f"{self.advertise_address}/{device}" if device else self.advertise_address
         host = socket.gethostname() if is_wildcard(self.host) else self.host
         return websocket_address(host, port, device, secure=self.is_secure)
+
+    @property
+    def peer_beat_seconds(self) -> float:
+        """The interval of pings between servers: two of them pass before a fetch is given up."""
+        return min(self.heartbeat_seconds, max(1.0, self.fetch_timeout_seconds / 2))
 
     @property
     def is_secure(self) -> bool:

@@ -17,8 +17,16 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.messages import Chunk, Closing, FetchRequest, Lent, Reply, Waiting
+from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    Chunk,
+    Closing,
+    FetchRequest,
+    Lent,
+    Reply,
+    Waiting,
+)
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.telemetry.counters import Counters
@@ -44,7 +52,7 @@ class PeerConnection:
 
     def __init__(
         self,
-        link: AsyncLink,
+        link: AnyAsyncLink,
         counters: Counters,
         stall_seconds: float,
         *,
@@ -166,6 +174,13 @@ class PeerConnection:
         """Whether nothing is being fetched."""
         return not self._downloads
 
+    async def beat(self, interval_seconds: float) -> None:
+        """Send a frame each interval, whose checksum soon reveals the loss of an earlier one."""
+        with contextlib.suppress(ConnectionLost):
+            while self.error is None:
+                await asyncio.sleep(interval_seconds)
+                await self.link.send(encode_frame(Acknowledged(0)))
+
     async def receive(self) -> None:
         """Pass received messages to the downloads, until the connection ends."""
         try:
@@ -197,9 +212,14 @@ class PeerConnection:
 
     async def _received(self) -> object:
         try:
-            frame = await self.link.receive()
-            self._counters.peer_received_bytes += len(frame)
-            return decode_frame(frame)
+            while True:
+                frame = await self.link.receive()
+                self._counters.peer_received_bytes += len(frame)
+                message = decode_frame(frame)
+                # A beat: its checksum has shown that no frame before it was lost.
+                is_beat = isinstance(message, Acknowledged)
+                if not (is_beat and isinstance(self.link, CheckedAsyncLink)):
+                    return message
         except ProtocolViolation:
             self.is_undecodable = True
             raise

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.native import VERSIONS
+from burn_remote_protocol.dialects.native import VERSIONS, decode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     OperationFailed,
+    ProtocolViolation,
     TransferFailed,
 )
 from burn_remote_protocol.handshake import (
@@ -21,9 +22,10 @@ from burn_remote_protocol.handshake import (
     WAITING_SETTING,
 )
 from burn_remote_protocol.links.addresses import Address, named_address, parse_address
+from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, UncheckedFrame
 from burn_remote_protocol.links.interface import AsyncLink, Memory
 from burn_remote_protocol.links.transports import connect_async
-from burn_remote_protocol.messages import Fetch, Hello
+from burn_remote_protocol.messages import Fetch, Hello, Refused
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
 from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.access.peer_rules import PeerRules, token_of
@@ -144,8 +146,19 @@ class Peers:
             may_borrow=self._borrows_from is not None,
             signer=signer,
         )
-        self._tasks.create_task(peer.receive())
+        self._tasks.create_task(self._converse(peer))
         return peer
+
+    async def _converse(self, peer: PeerConnection) -> None:
+        """Receive until the connection ends."""
+        beating = None
+        if isinstance(peer.link, CheckedAsyncLink):
+            beating = asyncio.ensure_future(peer.beat(self._settings.peer_beat_seconds))
+        try:
+            await peer.receive()
+        finally:
+            if beating is not None:
+                beating.cancel()
 
     async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
         """Connect to a route of an address, if the rules allow the address."""
@@ -164,7 +177,7 @@ class Peers:
             link.count_received(self._memory, self._stall_seconds)
         return link
 
-    async def _open(self, address: str) -> tuple[AsyncLink, FetchSigner | None]:
+    async def _open(self, address: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""
         target = parse_address(address)
         if token_of(target) is not None:
@@ -173,21 +186,37 @@ class Peers:
                 f"{target} has a token in its path; remove it, because native servers prove the "
                 "peer token instead"
             )
-        link = await self._dial(address, "/transfer", OPENING_BYTES)
-        hello = Hello(VERSIONS, client="burn-remote-server", settings=self._hints(target))
+        # TLS detects corrupted bytes itself. An older source refuses checked frames. Try them
+        # twice, because one flipped bit in the first of them has the same effect.
+        if not target.secure and self._settings.transfer_checksum:
+            for _ in range(2):
+                try:
+                    return await self._open_link(address, target, is_checked=True)
+                except UncheckedFrame as error:
+                    if not _is_refusal(error.frame):
+                        raise
+        return await self._open_link(address, target, is_checked=False)
+
+    async def _open_link(
+        self, address: str, target: Address, *, is_checked: bool
+    ) -> tuple[AnyAsyncLink, FetchSigner | None]:
+        plain = await self._dial(address, "/transfer", OPENING_BYTES)
+        link = CheckedAsyncLink(plain) if is_checked else plain
+        settings = self._hints(target, is_checked=is_checked)
+        hello = Hello(VERSIONS, client="burn-remote-server", settings=settings)
         try:
             async with asyncio.timeout(self._settings.handshake_timeout_seconds):
                 signer = await prove_to_source(link, target, hello, self._key)
         except BaseException:
             await link.close()
             raise
-        link.limit_messages(self._settings.max_message_bytes)
+        plain.limit_messages(self._settings.max_message_bytes)
+        plain.keep_alive(self._settings.peer_beat_seconds)
         return link, signer
 
-    def _hints(self, target: Address) -> dict[str, str]:
+    def _hints(self, target: Address, *, is_checked: bool) -> dict[str, str]:
         """Return the settings to send to a peer in ``Hello``."""
-        # TLS detects corrupted bytes itself.
-        needs_checksum = not target.secure and self._settings.transfer_checksum
+        needs_checksum = not (target.secure or is_checked) and self._settings.transfer_checksum
         hints = {
             CHECKSUM_SETTING: CHECKSUM if needs_checksum else None,
             MEMORY_SETTING: self._borrows_from,
@@ -220,3 +249,10 @@ def _is_over(peer: asyncio.Future[PeerConnection]) -> bool:
     if not peer.done():
         return False
     return peer.cancelled() or bool(peer.exception()) or peer.result().error is not None
+
+
+def _is_refusal(frame: bytes | memoryview) -> bool:
+    try:
+        return isinstance(decode_frame(frame), Refused)
+    except ProtocolViolation:
+        return False

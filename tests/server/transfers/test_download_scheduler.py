@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
@@ -33,6 +34,7 @@ from burn_remote_server.transfers.download_scheduler import (
     DownloadScheduler,
 )
 from support.scripted import ScriptedLink
+from support.source_sockets import SourceSocket
 
 SPEC = TensorSpec((1000,), U8)
 GOOD = bytes(range(200)) * 5
@@ -45,25 +47,31 @@ class Source:
     def __init__(self) -> None:
         self.heard: asyncio.Queue[FetchRequest] = asyncio.Queue()
         self.address = ""
-        self.connections: list[ServerConnection] = []
+        self.connections: list[SourceSocket] = []
         self.is_dead = False
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def handle(self, connection: ServerConnection) -> None:
+    async def serve(self, plain: ServerConnection) -> None:
+        connection = SourceSocket(plain)
         if self.is_dead:
-            connection.transport.abort()
+            connection.abort()
             return
         self.connections.append(connection)
+        assert plain.request is not None
+        with contextlib.suppress(ConnectionClosed):
+            if plain.request.path == "/data":
+                await plain.recv()
+                await self._say_nothing(plain)
+            else:
+                await self._answer(connection)
+
+    async def _answer(self, connection: SourceSocket) -> None:
         await connection.recv()
-        assert connection.request is not None
-        if connection.request.path == "/data":
-            return await self._say_nothing(connection)
         await connection.send(WELCOME)
-        async for frame in connection:
-            assert isinstance(frame, bytes)
-            request = decode_frame(frame)
+        while True:
+            request = decode_frame(await connection.recv())
             assert isinstance(request, FetchRequest)
             self.asked.set()
             await self.may_answer.wait()
@@ -111,7 +119,7 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = Host(Settings(**settings), open_backends("numpy", 1), tasks)
         source = Source()
-        async with serve(source.handle, "127.0.0.1", 0) as server:
+        async with serve(source.serve, "127.0.0.1", 0) as server:
             source.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             yield Target(host), source
             host.close_fetches()
@@ -150,10 +158,11 @@ async def test_a_fetch_that_makes_progress_may_take_any_time() -> None:
     large, piece = TensorSpec((2**25,), U8), bytes(64)
     seconds = 0.3
 
-    async def send_slowly(connection: ServerConnection) -> None:
+    async def send_slowly(plain: ServerConnection) -> None:
+        connection = SourceSocket(plain)
         await connection.recv()
         await connection.send(WELCOME)
-        request = decode_frame(await connection.recv(decode=False)).request
+        request = decode_frame(await connection.recv()).request
         await connection.send(encode_frame(Reply(request, large)))
         loop, sent = asyncio.get_running_loop(), 0
         over = loop.time() + 3 * seconds
@@ -320,7 +329,7 @@ async def test_a_peer_that_dies_fails_the_fetch() -> None:
         slot = begin(task(source))
         await source.heard.get()
         source.is_dead = True
-        source.connections[0].transport.abort()
+        source.connections[0].abort()
         with pytest.raises(TransferFailed, match="cannot reach the source"):
             await awaited(slot)
 

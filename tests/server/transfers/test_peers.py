@@ -16,7 +16,11 @@ from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import ConnectionLost, HandshakeRefused, TransferFailed
+from burn_remote_protocol.errors import (
+    ConnectionLost,
+    HandshakeRefused,
+    TransferFailed,
+)
 from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
@@ -39,6 +43,7 @@ from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.peers import Peers
 from burn_remote_server.transfers.retries import REFUSED_TRIES
 from support.scripted import ScriptedLink
+from support.source_sockets import SourceSocket
 
 SPEC = TensorSpec((20_000,), U8)
 GOOD = bytes(range(200)) * 100
@@ -50,19 +55,23 @@ Script = Callable[[int], list[bytes]]
 class Source:
     """A peer that replies to each fetch by a script and records the handshakes."""
 
-    def __init__(self, script: Script, welcome: bytes = WELCOME) -> None:
+    def __init__(self, script: Script, welcome: bytes = WELCOME, *, is_older: bool = False) -> None:
+        self.is_older = is_older
         self.greetings: list[Hello] = []
         self.answer: Callable[[FetchRequest], list[bytes]] = lambda request: (
             script(request.request) if request.offset == 0 else []
         )
         self._welcome = welcome
 
-    async def handle(self, connection: ServerConnection) -> None:
-        self.greetings.append(decode_frame(await connection.recv(decode=False)))
+    async def serve(self, connection: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await self.handle(SourceSocket(connection, is_older=self.is_older))
+
+    async def handle(self, connection: SourceSocket) -> None:
+        self.greetings.append(decode_frame(await connection.recv()))
         await connection.send(self._welcome)
-        async for frame in connection:
-            assert isinstance(frame, bytes)
-            request = decode_frame(frame)
+        while True:
+            request = decode_frame(await connection.recv())
             assert isinstance(request, FetchRequest)
             for answer in self.answer(request):
                 await connection.send(answer)
@@ -78,7 +87,7 @@ async def peers() -> AsyncIterator[Peers]:
 
 async def fetched(peers: Peers, source: Source, tls: ssl.SSLContext | None = None) -> bytes:
     backend = open_backends("numpy", 1)[0]
-    async with serve(source.handle, "127.0.0.1", 0, ssl=tls) as server:
+    async with serve(source.serve, "127.0.0.1", 0, ssl=tls) as server:
         port = server.sockets[0].getsockname()[1]
         scheme = "ws" if tls is None else "wss"
         task = Fetch(b"t" * 32, f"{scheme}://127.0.0.1:{port}", 1, SPEC)
@@ -91,10 +100,59 @@ def whole(request: int) -> list[bytes]:
     return [encode_frame(Reply(request, SPEC)), chunk_head(request, 0, data) + data]
 
 
-async def test_a_tensor_arrives_and_checksums_were_asked_for(peers: Peers) -> None:
+async def test_a_tensor_arrives_in_checked_frames(peers: Peers) -> None:
     source = Source(whole)
     assert await fetched(peers, source) == GOOD
-    assert source.greetings[0].settings == {"chunk_checksum": "xxh3", "waiting": "yes"}
+    assert [greeting.settings for greeting in source.greetings] == [{"waiting": "yes"}]
+
+
+async def test_an_older_source_is_asked_for_checksums_of_chunks(peers: Peers) -> None:
+    source = Source(whole, is_older=True)
+    assert await fetched(peers, source) == GOOD
+    assert [greeting.settings for greeting in source.greetings] == [
+        {"chunk_checksum": "xxh3", "waiting": "yes"}
+    ]
+
+
+async def test_one_refusal_does_not_turn_the_checksums_off(peers: Peers) -> None:
+    """A flipped bit of the first byte lets a source take a checked ``Hello`` for a plain one."""
+
+    class Misled(Source):
+        async def serve(self, connection: ServerConnection) -> None:
+            await super().serve(connection)
+            self.is_older = False
+
+    source = Misled(whole, is_older=True)
+    assert await fetched(peers, source) == GOOD
+    assert [greeting.settings for greeting in source.greetings] == [{"waiting": "yes"}]
+
+
+@pytest.mark.parametrize("garbled", ["welcome", "reply", "chunk"])
+async def test_after_any_garbled_frame_the_fetch_goes_on_over_another_connection(
+    peers: Peers, garbled: str
+) -> None:
+    class Garbling(Source):
+        connections = 0
+
+        async def handle(self, connection: SourceSocket) -> None:
+            self.connections += 1
+            if self.connections > 1:
+                await super().handle(connection)
+                return
+            await connection.recv()
+            frames = {"welcome": WELCOME}
+            if garbled != "welcome":
+                await connection.send(WELCOME)
+                request = decode_frame(await connection.recv()).request
+                frames["reply"], frames["chunk"] = whole(request)
+                if garbled == "chunk":
+                    await connection.send(frames["reply"])
+            await connection.garble(frames[garbled])
+            await connection.wait_closed()
+
+    source = Garbling(whole)
+    assert await fetched(peers, source) == GOOD
+    assert source.connections == 2
 
 
 async def test_checksums_are_not_requested_if_the_operator_disables_them() -> None:
@@ -143,16 +201,16 @@ class Cutting(Source):
         self._cuts = cuts
         self._after_handshake = after_handshake
 
-    async def handle(self, connection: ServerConnection) -> None:
+    async def handle(self, connection: SourceSocket) -> None:
         self.connections += 1
         if self.connections > self._cuts:
             await super().handle(connection)
             return
         if self._after_handshake:
-            await connection.recv(decode=False)
+            await connection.recv()
             await connection.send(WELCOME)
-            await connection.recv(decode=False)
-        connection.transport.abort()
+            await connection.recv()
+        connection.abort()
 
 
 @pytest.mark.parametrize(("cuts", "after_handshake"), [(8, True), (3, False)])
@@ -231,11 +289,11 @@ async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_n
 ):
     heard: list[bytes] = []
 
-    async def listen(connection: ServerConnection) -> None:
-        heard.append(str(connection.request).encode())
-        heard.append(await connection.recv(decode=False))
+    async def listen(connection: SourceSocket) -> None:
+        heard.append(str(connection.connection.request).encode())
+        heard.append(await connection.recv())
         await connection.send(encode_frame(PeerChallenge(1, bytes(32))))
-        heard.append(await connection.recv(decode=False))
+        heard.append(await connection.recv())
         await connection.send(WELCOME)
         await connection.wait_closed()
 
@@ -255,7 +313,7 @@ async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_n
 
 
 async def test_only_small_frames_are_accepted_before_the_proof() -> None:
-    async def flood(connection: ServerConnection) -> None:
+    async def flood(connection: SourceSocket) -> None:
         await connection.recv()
         with contextlib.suppress(ConnectionClosed):
             await connection.send(b"\x0c" + bytes(module.OPENING_BYTES))
@@ -265,7 +323,7 @@ async def test_only_small_frames_are_accepted_before_the_proof() -> None:
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         stranger = Source(whole)
         stranger.handle = flood  # type: ignore[method-assign]
-        with pytest.raises(TransferFailed, match=r"seen 65,537, allowed 65,536"):
+        with pytest.raises(TransferFailed, match=r"seen 65,546, allowed 65,536"):
             await fetched(peers, stranger)
         await peers.close()
 
@@ -322,15 +380,16 @@ async def test_a_peer_that_is_idle_makes_room_for_another(
 
 @contextlib.asynccontextmanager
 async def impatient(
-    handle: Callable[[ServerConnection], Awaitable[None]],
+    handle: Callable[[SourceSocket], Awaitable[None]],
 ) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
     """Run a source, and a server with a stall time of 0.3 s; return its ``Peers``."""
 
     async def greet(connection: ServerConnection) -> None:
-        await connection.recv()
-        await connection.send(WELCOME)
+        socket = SourceSocket(connection)
         with contextlib.suppress(ConnectionClosed):
-            await handle(connection)
+            await socket.recv()
+            await socket.send(WELCOME)
+            await handle(socket)
 
     async with (
         asyncio.timeout(10),
@@ -352,13 +411,13 @@ async def impatient(
 LARGE = TensorSpec((2**25,), U8)
 
 
-async def asked(connection: ServerConnection) -> FetchRequest:
-    request = decode_frame(await connection.recv(decode=False))
+async def asked(connection: SourceSocket) -> FetchRequest:
+    request = decode_frame(await connection.recv())
     assert isinstance(request, FetchRequest)
     return request
 
 
-async def trickle(connection: ServerConnection, request: int) -> None:
+async def trickle(connection: SourceSocket, request: int) -> None:
     for offset in range(LARGE.nbytes):
         await connection.send(chunk_head(request, offset) + b"a")
         await asyncio.sleep(0)
@@ -371,7 +430,7 @@ async def test_a_fetch_from_a_peer_that_does_not_reply_fails() -> None:
 
 
 async def test_a_fetch_from_a_peer_that_stops_midway_fails() -> None:
-    async def stop(connection: ServerConnection) -> None:
+    async def stop(connection: SourceSocket) -> None:
         request = (await asked(connection)).request
         await connection.send(encode_frame(Reply(request, LARGE)))
         await connection.send(chunk_head(request, 0) + bytes(100))
@@ -385,7 +444,7 @@ async def test_a_fetch_from_a_peer_that_stops_midway_fails() -> None:
 async def test_a_fetch_from_a_peer_that_sends_too_slowly_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def answer(connection: ServerConnection) -> None:
+    async def answer(connection: SourceSocket) -> None:
         request = (await asked(connection)).request
         await connection.send(encode_frame(Reply(request, LARGE)))
         await trickle(connection, request)
@@ -399,7 +458,7 @@ async def test_a_fetch_from_a_peer_that_sends_too_slowly_fails(
 async def test_only_the_fetch_that_the_peer_forgets_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def answer(connection: ServerConnection) -> None:
+    async def answer(connection: SourceSocket) -> None:
         both = [(await asked(connection)).request for _ in range(2)]
         for request in both:
             await connection.send(encode_frame(Reply(request, LARGE)))

@@ -19,7 +19,7 @@ from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["name_of", "read_hello", "receive_first", "receive_hello", "refuse", "send_closing"]
+__all__ = ["name_of", "read_hello", "receive_first", "refuse", "send_closing"]
 
 logger = get_logger(__name__)
 
@@ -39,16 +39,8 @@ async def receive_first(link: AsyncLink, host: Host) -> bytes:
         raise ProtocolViolation(f"no Hello arrived within {seconds:g} seconds") from None
 
 
-async def receive_hello(link: AsyncLink, host: Host) -> tuple[Hello, int]:
-    """Receive a ``Hello``; return it and the agreed version.
-
-    Raises ``ConnectionLost``, ``ProtocolViolation``, ``VersionMismatch``.
-    """
-    return read_hello(await receive_first(link, host))
-
-
 def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:
-    """Decode a client's first frame; return its ``Hello`` and the agreed version.
+    """Decode the first frame of a connection; return its ``Hello`` and the agreed version.
 
     Raises ``ProtocolViolation``, ``VersionMismatch``.
     """

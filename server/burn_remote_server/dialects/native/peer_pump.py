@@ -10,6 +10,7 @@ from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame, enco
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
+    GarbledBytes,
     OperationFailed,
     ProtocolViolation,
     TransferFailed,
@@ -20,15 +21,17 @@ from burn_remote_protocol.handshake import (
     MEMORY_SETTING,
     WAITING_SETTING,
 )
+from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.messages import Fetch, FetchRequest, Welcome
+from burn_remote_protocol.messages import Acknowledged, Fetch, FetchRequest, Welcome
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
     name_of,
-    receive_hello,
+    read_hello,
+    receive_first,
     refuse,
     send_closing,
 )
@@ -48,10 +51,16 @@ MAX_PEER_FETCHES: Final = 2048
 REQUESTS_AT_ONCE: Final = 16
 
 
-async def serve_peer(link: AsyncLink, host: Host) -> None:
+async def serve_peer(plain: AsyncLink, host: Host) -> None:
     """Serve the fetches of another server until it disconnects."""
+    link: AnyAsyncLink = plain
     try:
-        hello, version = await receive_hello(link, host)
+        first = await receive_first(plain, host)
+        if is_checked(first):  # then every frame has a checksum, in both directions
+            link = checked = CheckedAsyncLink(plain)
+            hello, version = read_hello(checked.open(first))
+        else:
+            hello, version = read_hello(first)
         signer = await admit_target(
             link,
             hello,
@@ -88,9 +97,11 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
             tasks.create_task(_close_when_draining(host, sending))
+            if isinstance(link, CheckedAsyncLink):
+                tasks.create_task(_beat(host, writer))
             await _receive_requests(link, host, tasks, signer, sending, outbox, writer)
-    except* ConnectionLost:
-        pass
+    except* (ConnectionLost, GarbledBytes):
+        pass  # the peer continues on another connection
     except* BurnRemoteError as group:
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
         await send_closing(link, reason)
@@ -100,7 +111,7 @@ async def serve_peer(link: AsyncLink, host: Host) -> None:
 
 
 async def _receive_requests(
-    link: AsyncLink,
+    link: AnyAsyncLink,
     host: Host,
     tasks: asyncio.TaskGroup,
     signer: FetchSigner | None,
@@ -114,6 +125,8 @@ async def _receive_requests(
         message = decode_frame(await link.receive())
         if received % REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
+        if isinstance(message, Acknowledged) and isinstance(link, CheckedAsyncLink):
+            continue  # its checksum has shown that no frame before it was lost
         if not isinstance(message, FetchRequest):
             raise ProtocolViolation(f"a peer must not send {name_of(message)}")
         if signer is not None and not signer.accepts(
@@ -128,6 +141,13 @@ async def _receive_requests(
         task.add_done_callback(lambda _: allowed.release())
         while len(outbox) >= MAX_WAITING_REPLIES:
             await writer.progress()
+
+
+async def _beat(host: Host, writer: FrameWriter) -> None:
+    """Send a frame each interval, so that its checksum soon reveals the loss of an earlier one."""
+    while True:
+        await asyncio.sleep(host.settings.peer_beat_seconds)
+        writer.acknowledge(Acknowledged(0))
 
 
 async def _close_when_draining(host: Host, sending: OutgoingTransfers) -> None:

@@ -32,7 +32,7 @@ def native_routes() -> Mapping[str, Route]:
         link: AsyncLink, device: Device, _token: str | None, _address: str
     ) -> Awaitable[None]:
         # Detects a peer that stops responding: its fetch would keep the exposed tensor in memory.
-        link.keep_alive(device.host.settings.heartbeat_seconds)
+        link.keep_alive(device.host.settings.peer_beat_seconds)
         return serve_peer(link, device.host)
 
     return {

@@ -11,9 +11,23 @@ from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, ProtocolViolation
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    DeviceLost,
+    ProtocolViolation,
+)
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.messages import Closing, FetchRequest, Hello, Reply
+from burn_remote_protocol.links.checked import CheckedAsyncLink, Checks
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    Chunk,
+    Closing,
+    FetchRequest,
+    Hello,
+    Reply,
+    Welcome,
+)
 from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_authentication import prove_to_source
@@ -140,3 +154,66 @@ async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
         assert "signature" in str(answer.error)
         await serving
         host.sessions_ended.set()
+
+
+# -- checked frames -------------------------------------------------------------------------------
+
+
+def exposing(tasks: asyncio.TaskGroup, **settings: Any) -> Host:
+    """Return a host that exposes a tensor as ``ID``."""
+    host = Host(Settings(**settings), [NumpyBackend()], tasks)
+    exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
+    host.transfers.expose(("native", ID), exposed, owner=host, count=1, expires_seconds=60)
+    return host
+
+
+async def test_a_target_whose_first_frame_is_checked_gets_checked_frames() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = exposing(tasks)
+        near, far = async_memory_pair()
+        serving = asyncio.create_task(serve_peer(far, host))
+        link = CheckedAsyncLink(near)
+        await link.send(encode_frame(Hello(VERSIONS)))
+        assert isinstance(decode_frame(await link.receive()), Welcome)
+        await link.send(encode_frame(Acknowledged(0)))  # a beat
+        await link.send(encode_frame(FetchRequest(1, ID, 0)))
+        assert isinstance(decode_frame(await link.receive()), Reply)
+        assert isinstance(decode_frame(await link.receive()), Chunk)
+        await link.close()
+        await serving
+        host.draining.set()
+
+
+@pytest.mark.parametrize("byte", range(12))
+async def test_a_garbled_fetch_closes_the_connection_without_a_word(byte: int) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = exposing(tasks)
+        near, far = async_memory_pair()
+        serving = asyncio.create_task(serve_peer(far, host))
+        checks = Checks()
+        await near.send(checks.seal(encode_frame(Hello(VERSIONS))))
+        await near.receive()
+        sealed = bytearray(checks.seal(encode_frame(FetchRequest(1, ID, 0))))
+        sealed[byte] ^= 1
+        await near.send(bytes(sealed))
+        await serving
+        await far.close()  # as the listener does
+        with pytest.raises(ConnectionLost):
+            await near.receive()
+        assert len(host.transfers) == 1
+        host.draining.set()
+
+
+async def test_a_checked_target_receives_a_frame_each_interval() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = exposing(tasks, heartbeat_seconds=0.01)
+        near, far = async_memory_pair()
+        serving = asyncio.create_task(serve_peer(far, host))
+        link = CheckedAsyncLink(near)
+        await link.send(encode_frame(Hello(VERSIONS)))
+        assert isinstance(decode_frame(await link.receive()), Welcome)
+        for _ in range(3):
+            assert isinstance(decode_frame(await link.receive()), Acknowledged)
+        await link.close()
+        await serving
+        host.draining.set()
