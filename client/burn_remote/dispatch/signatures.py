@@ -99,7 +99,7 @@ def infer(
     except (ProtocolViolation, ShapeMismatch) as error:
         raise ShapeMismatch(f"{_described(row, inputs)}: {error}") from None
     except DTypeMismatch as error:
-        raise DTypeMismatch(f"{_described(row, inputs)}: {error} ({_advice(inputs)})") from None
+        raise DTypeMismatch(f"{_described(row, inputs)}: {error}; {_advice(inputs)}") from None
     for field, argument in zip(fields, parameters, strict=True):
         _check_parameter(row, inputs, field, argument)
     return sign(row, *_arguments(row, inputs, parameters, outputs))
@@ -148,7 +148,7 @@ def _use(spec: Any) -> Any:
 def _advice(inputs: tuple[Any, ...]) -> str:
     if any(spec.dtype.category is Category.QUANTIZED for spec in _listed(inputs)):
         return "x.dequantize() converts a quantized tensor to floats"
-    return "convert with x.astype(dtype)"
+    return "x.astype(dtype) converts a tensor"
 
 
 def _described(row: Row, inputs: tuple[Any, ...]) -> str:

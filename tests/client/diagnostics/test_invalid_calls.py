@@ -186,7 +186,11 @@ def test_incompatible_tensors_in_any_iterable_are_named(
     form: Callable[[list[Any]], Any],
 ) -> None:
     tensors = [f(2), f(2).astype(br.int64)]
-    refused(lambda: br.concat(form(tensors)), br.DTypeMismatch, "int64.*cast one of them")
+    refused(
+        lambda: br.concat(form(tensors)),
+        br.DTypeMismatch,
+        r"int64.*; x\.astype\(dtype\) converts a tensor",
+    )
 
 
 @pytest.mark.parametrize("join", [br.concat, br.stack])
@@ -211,3 +215,22 @@ def test_dtypes_and_devices_may_be_keywords() -> None:
     x = f(2)
     assert x.astype(dtype=br.float16).dtype is br.float16
     assert x.to(device=DEVICE) is x
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda x, y: F.mse_loss(x, y.sum()), "mse_loss(input, target, reduction)"),
+        (lambda x, y: F.linear(x, y), "linear(input, weight, bias)"),
+        (lambda x, y: br.stack([x, y]), "stack(tensors, axis)"),
+    ],
+)
+def test_an_error_of_an_operation_names_the_function_that_the_program_called(
+    call: Callable[[br.Tensor, br.Tensor], object], named: str
+) -> None:
+    device = RecordingDevice()
+    x, y = br.ones((2, 2), device=device), br.ones((2, 2), dtype=br.float16, device=device)
+    with pytest.raises(br.DTypeMismatch) as caught:
+        call(x, y)
+    assert caught.value.__notes__ == [f"raised by the call of {named}"]
+    assert str(caught.value).count("convert") == 1

@@ -59,8 +59,7 @@ def check_same_dtype(first: TensorSpec, **others: TensorSpec | None) -> None:
     for argument, spec in others.items():
         if spec is not None and spec.dtype is not first.dtype:
             raise DTypeMismatch(
-                f"{argument} is {spec}, but must be {first.dtype} like the first argument; "
-                "cast one of them"
+                f"{argument} is {spec}, but must be {first.dtype} like the first argument"
             )
 
 
