@@ -1,7 +1,7 @@
 """Measure fusion: processor time of programs with and without it, alternating.
 
     python benchmarks/fusion.py                   the programs, as graphs
-    python benchmarks/fusion.py --sizes           two operations of several sizes: where blocks pay
+    python benchmarks/fusion.py --sizes           several sizes: where blocks pay
     python benchmarks/fusion.py --block-sizes     the programs with several block sizes
 
 Figures are the median of the thread's processor time. The machine's other work disturbs them less
@@ -139,6 +139,16 @@ def five(size: int) -> tuple[Program, tuple[int, ...]]:
     return p, (found,)
 
 
+def dying(count: int, size: int) -> tuple[Program, tuple[int, ...]]:
+    """Return operations on a tensor that dies, so that each may write over it."""
+    p = Program(f"{count} on a tensor that dies, {size:,}")
+    found = p.do("Numeric.Full", out=TensorSpec((size,), F32), value=0.5)
+    for place in range(count):
+        name = "Numeric.MulScalar" if place % 2 else "Numeric.AddScalar"
+        found = p.do(name, found, rhs=0.5)
+    return p, (found,)
+
+
 def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[float]:
     """Return the median processor time of each call, in milliseconds; the calls alternate."""
     seconds: list[list[float]] = [[] for _ in runs]
@@ -172,6 +182,7 @@ def main(
     blocks = [block_program.BLOCK_ELEMENTS]
     if sizes:
         programs = [make(2**power) for power in range(14, 23) for make in (pair, five)]
+        programs += [dying(count, 2**power) for power in (18, 20, 22) for count in (2, 4, 6, 8)]
     if block_sizes:
         blocks = [2**power for power in range(12, 19)]
     for program, outputs in programs:
@@ -179,6 +190,8 @@ def main(
             with (
                 patch.object(block_program, "BLOCK_ELEMENTS", block),
                 patch.object(elementwise, "MIN_ELEMENTS", 0),
+                patch.object(elementwise, "RESULTS_PER_INPUT", 0),
+                patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
             ):
                 without, fused = compared(runs_of(program, outputs), repeats)
             name = f"{program.name}, blocks of {block:,}" if block_sizes else program.name

@@ -347,6 +347,8 @@ def forced_fusion(block_elements: int = 64) -> Iterator[None]:
     with (
         forced_reuse(),
         patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(elementwise, "RESULTS_PER_INPUT", 0),
+        patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
         patch.object(block_program, "BLOCK_ELEMENTS", block_elements),
     ):
         yield

@@ -164,7 +164,6 @@ class StreamFusion:
         last_use = {
             tensor: place for place, tensors in enumerate(window.tensors) for tensor in tensors
         }
-        made = {tensors[-1] for tensors in window.tensors}
         return [
             StreamOperation(
                 plan.signature,
@@ -176,7 +175,7 @@ class StreamFusion:
                 frozenset(
                     tensor
                     for tensor in tensors
-                    if tensor in window.dropped and tensor in made and last_use[tensor] == place
+                    if tensor in window.dropped and last_use[tensor] == place
                 ),
             )
             for place, (plan, tensors) in enumerate(zip(window.plans, window.tensors, strict=True))

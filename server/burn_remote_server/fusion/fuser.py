@@ -30,7 +30,7 @@ class StreamOperation(NamedTuple):
 
     Tensors have numbers that are never reused within the stream. ``numbers`` are zero-dimensional
     arrays that the call takes in place of the constants of ``calls``, because they change from one
-    execution to the next. ``dying`` are the inputs and outputs that no later operation uses.
+    execution to the next. ``dying`` are the inputs and outputs that nothing uses afterwards.
     """
 
     signature: Signature

@@ -14,7 +14,7 @@ from burn_remote_protocol.messages import Define, DefineGraph, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.graphs import GraphPlan
-from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS
+from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS, MIN_REUSING_ELEMENTS
 from burn_remote_server.fusion.opening import with_fusion
 from support.engines import EngineSession, floats
 from support.kernels import signature
@@ -78,6 +78,27 @@ def test_small_results_are_not_fused() -> None:
         twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
         session.run(Define(0, twice), DefineGraph(GRAPH, 1, ((0, 0), (0, 1)), (2,)))
         assert bool(blocks(session)) is (size == MIN_ELEMENTS)
+
+
+@pytest.mark.parametrize(("count", "is_fused"), [(5, False), (6, True)])
+def test_steps_that_could_write_over_an_input_are_fused_only_in_longer_runs(
+    count: int, is_fused: bool
+) -> None:
+    session = EngineSession(backend=with_fusion(NumpyBackend()))
+    large = TensorSpec((MIN_REUSING_ELEMENTS,), F32)
+    session.run(
+        Define(0, signature("Numeric.Full", out=large, value=1.0)),
+        Define(1, signature("Numeric.MulScalar", large, rhs=2.0)),
+        # The first result has no inputs, so the graph's input has a step of its own.
+        Define(2, signature("Numeric.MulScalar", VECTOR, rhs=2.0)),
+        DefineGraph(
+            GRAPH,
+            1,
+            ((2, 0), (0,), *[(1, 2 + place) for place in range(count)]),
+            (1, 2 + count),
+        ),
+    )
+    assert bool(blocks(session)) is is_fused
 
 
 def test_steps_without_a_result_that_dies_among_them_are_not_fused(session: EngineSession) -> None:
