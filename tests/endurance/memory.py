@@ -26,6 +26,7 @@ from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.messages import (
     BeginUpload,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -356,6 +357,42 @@ def inputs_of_refused_operations(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def numbers_of_graphs(address: str, limit: int) -> Iterator[Wire]:
+    """Define graphs of one step with 4,096 numbers."""
+    made = signature("Numeric.AddScalar", SCALAR, rhs=2.0)
+    numbers = tuple((0, 1, place) for place in range(4096))
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, made))
+        for graph in range(4096, 4352):
+            wire.say(DefineGraph(graph, 1, ((0, 0),), (1,), numbers))
+        yield wire
+
+
+def numbered_steps_of_graphs(address: str, limit: int) -> Iterator[Wire]:
+    """Define graphs of 2,000 steps with a number, and run each."""
+    made = signature("Numeric.Clamp", SCALAR, min=1.0, max=2.0)
+    low = [field.name for field in made.row.fields].index("min")
+    steps = tuple((0, slot) for slot in range(2000))
+    numbers = tuple((place, low, 0) for place in range(2000))
+    for _ in range(2):
+        wire = _native(address)
+        wire.say(Define(0, made), _full(1, SCALAR))
+        for graph in range(4096, 4196):
+            wire.say(DefineGraph(graph, 1, steps, (2000,), numbers))
+            wire.send(encode_batch(0, [msgpack.packb([graph, 1, graph, [0.5]])]))
+        yield wire
+
+
+def exposed_failures(address: str, limit: int) -> Iterator[Wire]:
+    """Expose 16,000 tensors that the session does not have."""
+    for _ in range(6):
+        wire = _native(address)
+        for _ in range(16):
+            wire.say(*(Expose(7, SCALAR, 1, secrets.token_bytes(32), 300.0) for _ in range(1000)))
+        yield wire
+
+
 Attack = Callable[[str, int], Iterable[Wire]]
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -377,6 +414,9 @@ ATTACKS: Final[dict[str, Attack]] = {
         tiny_tensors,
         tiny_tensors_of_many_dimensions,
         inputs_of_refused_operations,
+        numbers_of_graphs,
+        numbered_steps_of_graphs,
+        exposed_failures,
     )
 }
 

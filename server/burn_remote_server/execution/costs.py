@@ -18,13 +18,16 @@ from burn_remote_protocol.tensors import MAX_RANK
 from burn_remote_server.execution.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.execution.plans import Plan
 
-__all__ = ["TASK_COST", "batch_cost"]
+__all__ = ["DEFINITION_BYTE_COST", "TASK_COST", "batch_cost"]
 
 # All costs are in nanoseconds. Dispatching one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000
 
 # Freeing one tensor.
 DROPPED_COST: Final = 200
+
+# Freeing one byte of signatures and graphs: 250 ns for a step of a graph.
+DEFINITION_BYTE_COST: Final = 0.5
 
 # Checking a definition and binding it to its kernel, in addition to decoding its bytes.
 BOUND_COST: Final = 10_000

@@ -94,7 +94,6 @@ class GraphRunner:
             self._run_steps(_Call(plan, outputs, numbers), values)
             return
         except StepFailed as failed:
-            quota.give_back(plan.peak_bytes, plan.output_count)
             self._run_steps(_Call(plan, outputs, numbers), values, failed)
             return
         except BaseException:  # an interrupt of a local device, or the end of the session
@@ -147,13 +146,22 @@ class GraphRunner:
     ) -> None:
         self._counts.graph_fallbacks += 1
         plan = call.plan
-        start = 0 if failed is None else failed.place
-        registers = plan.registers(inputs) if failed is None else failed.registers
-        live = _live(plan.steps[:start])
         quota = self._quota
+        start = 0
+        live: dict[int, int] = {}
+        registers = plan.registers(inputs)
         before = quota.bytes, quota.tensors
+        if failed is not None:
+            before = before[0] - plan.peak_bytes, before[1] - plan.output_count
+            start = failed.place
+            live = _live(plan.steps[:start])
+            for register in live:
+                registers[register] = failed.registers[register]
+            failed.registers.clear()  # it holds dead values, which do not count any more
+            kept = sum(step.kept for step in plan.steps[:start])
+            # The peak was counted. Nothing may take the bytes of live values in between.
+            quota.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
         try:
-            quota.take(sum(live.values()), sum(step.kept for step in plan.steps[:start]))
             for place in range(start, len(plan.steps)):
                 self._check()
                 cause = failed.cause if failed is not None and place == start else None

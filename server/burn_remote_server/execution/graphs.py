@@ -31,10 +31,15 @@ from burn_remote_server.execution.ownership import held_by_a_call, held_only_her
 from burn_remote_server.execution.plans import Plan, memory_bytes
 from burn_remote_server.fusion.search import Block
 
-__all__ = ["GRAPH_STEP_BYTES", "GRAPH_STEP_COST", "GraphPlan", "Step", "StepFailed"]
+__all__ = ["GRAPH_STEP_COST", "GraphPlan", "Step", "StepFailed"]
 
-# Memory of one step of a graph (measured), and the time to check and compile it, in nanoseconds.
+# Memory of one step of a graph, of one input of a step, and of one entry of its numbers, with the
+# value of the last call (measured).
 GRAPH_STEP_BYTES: Final = 600
+GRAPH_INPUT_BYTES: Final = 16
+GRAPH_NUMBER_BYTES: Final = 256
+
+# The time to check and compile a step, in nanoseconds.
 GRAPH_STEP_COST: Final = 6_000
 
 # Estimated time, in nanoseconds, between two checks of whether the session has ended.
@@ -88,8 +93,9 @@ class StepFailed(Exception):
 class GraphPlan:
     """A checked graph, compiled to a program; it takes the place of a ``Plan`` under its number.
 
-    ``peak_bytes`` is the most that its intermediate and output tensors take together. ``error`` is
-    set when the device is lost; each use then fails with it.
+    ``peak_bytes`` is the most that its intermediate and output tensors take together, and
+    ``nbytes`` the memory of the graph itself. ``error`` is set when the device is lost; each use
+    then fails with it.
     """
 
     # No task is as long as this, so the engine passes every task of a graph to ``GraphRunner``.
@@ -130,9 +136,7 @@ class GraphPlan:
         self._prepare = prepare
         self._limited = limited
         self._check = check
-        self.nbytes = GRAPH_STEP_BYTES * len(plans) + NUMBERED_STEP_BYTES * len(
-            {step for step, _, _ in task.numbers}
-        )
+        self.nbytes = _definition_bytes(task)
         self.steps, self._outputs, self._registers = _allocated(task, plans, len(specs))
         self.peak_bytes = _peak_bytes(self.steps)
         self.cost = sum(map(_cost, self.steps))
@@ -614,14 +618,36 @@ def _allocated(
     )
 
 
+def _definition_bytes(task: DefineGraph) -> int:
+    """Return the memory of a graph without its tensors."""
+    numbered = {step for step, _, _ in task.numbers}
+    return (
+        GRAPH_STEP_BYTES * len(task.steps)
+        + GRAPH_INPUT_BYTES * sum(map(len, task.steps))
+        + GRAPH_NUMBER_BYTES * len(task.numbers)
+        + NUMBERED_STEP_BYTES * len(numbered)
+    )
+
+
 def _peak_bytes(steps: Sequence[Step]) -> int:
-    """Return the most bytes that the intermediate and output tensors take together."""
-    live: dict[int, int] = {}
+    """Return the most bytes that the registers hold, those of the inputs excepted.
+
+    A small dead value counts until its register is used again, because the program frees it then.
+    """
+    held: dict[int, int] = {}
     total = peak = 0
     for step in steps:
         total += step.plan.output_bytes
         peak = max(peak, total)
-        total -= sum(live.pop(register, 0) for register in step.released)
-        live |= zip(step.outputs, map(memory_bytes, step.plan.signature.outputs), strict=True)
-        total -= sum(live.pop(register) for register in step.unused)
+        dead = {*step.released, *step.unused}
+        for register in dead.difference(step.outputs):
+            if held.get(register, 0) >= FREED_BYTES:
+                total -= held.pop(register)
+        specs = step.plan.signature.outputs
+        for register, size in zip(step.outputs, map(memory_bytes, specs), strict=True):
+            total -= held.pop(register, 0)
+            held[register] = size
+        for register in step.unused:
+            if held[register] >= FREED_BYTES:
+                total -= held.pop(register)
     return peak

@@ -30,9 +30,11 @@ from burn_remote_server.execution.graph_runner import GraphRunner, Stopped
 from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.ownership import HELD_HERE, held_once
 from burn_remote_server.execution.plans import (
+    PLAN_BYTES,
     Plan,
     as_failure,
     memory_bytes,
+    signature_bytes,
     timed,
     too_costly,
     within,
@@ -57,10 +59,12 @@ NANOSECONDS: Final = 10**9
 # add 0.3 µs to every small operation, and a session runs only one operation at a time.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
 
-# Bytes of a signature's plan per tensor (measured), and the largest number of tensors for which a
-# plan is not counted: 4,096 such plans take 16 MiB.
-SIGNATURE_TENSOR_BYTES: Final = 280
-UNCOUNTED_SIGNATURE_TENSORS: Final = 16
+# Largest ``signature_bytes`` for which a numbered plan is not counted, those of 16 scalars: 4,096
+# such plans take 16 MiB.
+UNCOUNTED_SIGNATURE_BYTES: Final = 16 * 280
+
+# References to a plan besides those of graphs: a local variable and the argument of getrefcount.
+_NO_GRAPH: Final = 2
 
 
 class Interpreter:
@@ -116,7 +120,11 @@ class Interpreter:
 
     def define(self, number: int, signature: Signature) -> None:
         """Assign a number to a signature, replacing an earlier one with that number."""
+        replaced = self.numbered.get(number)
         self.numbered[number] = self._prepare(signature)
+        if replaced is not None and getrefcount(replaced) > _NO_GRAPH:
+            # Graphs keep it. Only numbered plans are few.
+            self._count_plan(replaced, PLAN_BYTES)
 
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
@@ -135,11 +143,16 @@ class Interpreter:
         self._count_plan(plan, plan.nbytes)
         self.numbered[task.number] = plan
 
+    def definition_bytes(self) -> int:
+        """Return the memory of the signatures and graphs, in bytes (an estimate)."""
+        plans = len(self.numbered) + len(self._plans)
+        return PLAN_BYTES * plans + self._plan_account.bytes
+
     def _prepare(self, signature: Signature) -> Plan:
         plan = Plan(signature, self.session)
-        tensors = plan.input_count + plan.output_count
-        if tensors > UNCOUNTED_SIGNATURE_TENSORS:
-            self._count_plan(plan, SIGNATURE_TENSOR_BYTES * tensors)
+        size = signature_bytes(signature)
+        if size > UNCOUNTED_SIGNATURE_BYTES:
+            self._count_plan(plan, size)
         refusal = self.quota.refusal(memory_bytes(spec) for spec in signature.outputs)
         plan.error = (
             self.tensors.lost

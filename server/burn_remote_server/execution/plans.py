@@ -25,7 +25,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, array_shape
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
+__all__ = ["PLAN_BYTES", "Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
 
 logger = get_logger(__name__)
 
@@ -33,6 +33,21 @@ logger = get_logger(__name__)
 # references takes longer than allocating memory; for larger ones, the operating system would map
 # and clear new pages.
 REUSED_BYTES: Final = 256 * 1024
+
+# Memory of a plan with its signature: 1 to 4 KiB, measured. ``signature_bytes`` has what a plan of
+# many tensors or dimensions takes besides.
+PLAN_BYTES: Final = 4096
+SIGNATURE_TENSOR_BYTES: Final = 280
+SIGNATURE_DIMENSION_BYTES: Final = 48
+
+
+def signature_bytes(signature: Signature) -> int:
+    """Return the memory of the tensors in a signature's plan (measured)."""
+    specs = [use.spec for use in signature.input_uses]
+    specs += signature.outputs
+    return SIGNATURE_TENSOR_BYTES * len(specs) + SIGNATURE_DIMENSION_BYTES * sum(
+        len(spec.shape) for spec in specs
+    )
 
 
 def memory_bytes(spec: TensorSpec) -> int:

@@ -257,7 +257,7 @@ def test_frames_beyond_the_free_bytes_count_until_they_are_gone() -> None:
 
 
 def test_large_signatures_count_until_they_are_replaced() -> None:
-    quota = Quota(2 * 2**20, 10)
+    quota = Quota(3 * 2**20, 10)
     interpreter = Interpreter(NumpyBackend(), quota, lambda tensors, error: None)
     large = [
         signature("Base.Cat", tuple(f32(1, width) for _ in range(4000)), dim=0)

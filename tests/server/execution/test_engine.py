@@ -21,6 +21,7 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
     Define,
+    DefineGraph,
     Drop,
     Expose,
     Fetch,
@@ -31,8 +32,10 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import DROPPED_COST
+from burn_remote_server.execution.engine import EXPOSED_BYTES
 from burn_remote_server.execution.exposed import Exposed, ExposeLimits, transfer_key
 from support.engines import EngineSession, floats, vector
 from support.kernels import signature
@@ -367,18 +370,40 @@ def test_only_the_last_chunk_of_bools_costs_a_check(session: EngineSession) -> N
 
 
 def test_closing_frees_tensors_uploads_fetches_and_exposed_tensors(session: EngineSession) -> None:
+    before = session.engine.estimate_close()
     session.upload(1, 1, 2)
     session.run(
         BeginUpload(2, vector(2), 8),
         Fetch(SECRET, "burn://peer", 3, vector(2)),
         Expose(1, vector(2), 2, SECRET, 60.0),
     )
-    assert session.engine.estimate_close() == 4 * DROPPED_COST
+    assert session.engine.estimate_close() - before == 4 * DROPPED_COST
     session.engine.close()
     session.engine.close()
     assert len(session.tensors) == 0
     assert len(session.transfers) == 0
     assert (session.quota.bytes, session.quota.tensors, session.quota.held) == (0, 0, 0)
+
+
+def test_closing_costs_time_for_the_steps_of_graphs(session: EngineSession) -> None:
+    before = session.engine.estimate_close()
+    steps = tuple((1, slot) for slot in range(1000))
+    session.run(DefineGraph(4096, 1, steps, (1000,)))
+    assert session.engine.estimate_close() - before >= 200 * len(steps)
+
+
+@pytest.mark.parametrize("tensor", [1, 77], ids=["present", "unknown"])
+def test_objects_of_many_exposed_tensors_count_until_they_are_freed(tensor: int) -> None:
+    session = EngineSession(max_bytes=FREE_OVERHEAD_BYTES)
+    session.upload(1, 1, 2)
+    secrets = [number.to_bytes(32, "big") for number in range(300)]
+    session.run(*(Expose(tensor, vector(2), 1, secret, 60.0) for secret in secrets))
+    exposed = len(session.transfers)
+    assert EXPOSED_BYTES * exposed <= 2 * FREE_OVERHEAD_BYTES < EXPOSED_BYTES * (exposed + 2)
+    assert {type(failure) for _, failure in session.outbox.failures} == {QuotaExceeded}
+    assert len(session.outbox.failures) == len(secrets) - exposed
+    session.engine.close()
+    assert session.quota.held == 0
 
 
 def test_an_array_that_arrives_after_the_close_is_not_kept(session: EngineSession) -> None:
