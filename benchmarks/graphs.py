@@ -336,18 +336,22 @@ def training(running: RunningServer, device: br.Device, quiet: QuietWaiter) -> F
         processor = time.thread_time()
         local = elapsed_seconds(lambda: trained(local_step, arrays))
         processor = time.thread_time() - processor
-        start = server_seconds(running)
+        start, client_start = server_seconds(running), time.thread_time()
         eager = elapsed_seconds(lambda: trained(remote_step, tensors).numpy())
         of_eager = server_seconds(running) - start
-        start = server_seconds(running)
+        client_eager = time.thread_time() - client_start
+        start, client_start = server_seconds(running), time.thread_time()
         there = elapsed_seconds(lambda: trained(compiled, tensors).numpy())
         of_server = server_seconds(running) - start
+        of_client = time.thread_time() - client_start
         found.add("local", there / local)
         found.add("server", of_server / processor)
         found.add("eager", there / eager)
         found.add("server's eager", of_server / of_eager)
         found.add("µs", there / steps * 1e6)
         found.add("server's µs", of_server / steps * 1e6)
+        found.add("client's µs", of_client / steps * 1e6)
+        found.add("client's eager µs", client_eager / steps * 1e6)
     return {
         "MLP step, compiled ÷ local NumPy": found.figure("local", "≤ 0.85"),
         "MLP step, compiled ÷ local NumPy, server only (processor)": found.figure(
@@ -359,6 +363,8 @@ def training(running: RunningServer, device: br.Device, quiet: QuietWaiter) -> F
         ),
         "MLP step, compiled, µs": found.figure("µs"),
         "MLP step, compiled, server only, µs (processor)": found.figure("server's µs"),
+        "MLP step, compiled, client, µs (processor)": found.figure("client's µs"),
+        "MLP step, not compiled, client, µs (processor)": found.figure("client's eager µs"),
         "bytes of a step, compiled": Figure([compiled_bytes], "≤ 48"),
         "bytes of a step, not compiled": Figure([eager_bytes]),
     }

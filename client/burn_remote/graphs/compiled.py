@@ -473,7 +473,7 @@ def compile() -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
 @explained
-def compile(function: Any = None, /) -> Any:
+def compile(function: Callable[..., Any] | None = None, /) -> Any:
     """Return a function that is recorded in its first call and then issued as one task.
 
     Use it as a decorator, or as ``compile(f)``; it has no options. The first call runs as usual.
@@ -481,17 +481,17 @@ def compile(function: Any = None, /) -> Any:
     whatever the number of operations, and run no Python code of the function::
 
         @burn_remote.compile
-        def step(weights, x, gradient_scale):
-            return {name: w - gradient(w, x) * gradient_scale for name, w in weights.items()}
+        def step(weights, x, rate):
+            return {name: w - gradient(w, x) * rate for name, w in weights.items()}
 
     Arguments and results are tensors, numbers, and tuples, lists and dictionaries of them; any
     other argument is compared by equality, or by identity if its class defines none. The tensors of
     an object, such as ``self.weight``, must be arguments of their own. Numbers may change from call
     to call; a number that decides something (a branch, a shape, an index, the result of
-    ``math.sqrt``) makes another graph for each outcome. Test their types with ``isinstance``:
-    ``type(n)`` is another class while the function is recorded. Random numbers are drawn anew in
-    each call. Without a tensor among its arguments, a function runs on the device among them, or on
-    the default device.
+    ``math.sqrt``, a printed text) makes another graph for each outcome. Test their types with
+    ``isinstance``: ``type(n)`` is another class while the function is recorded. Random numbers are
+    drawn anew in each call. Without a tensor among its arguments, a function runs on the device
+    among them, or on the default device.
 
     Functions, numbers, strings, ``None`` and small containers of them that the function takes from
     closures, global variables, default arguments or attributes are compared in each call; a change
