@@ -31,7 +31,17 @@ from support.engines import EngineSession
 from support.kernels import Array, signature
 from support.memory_reuse import forced_reuse
 
-__all__ = ["Outcome", "RandomProgram", "difference", "forced_fusion", "run_eagerly", "run_graph"]
+__all__ = [
+    "Outcome",
+    "RandomProgram",
+    "check",
+    "difference",
+    "forced_fusion",
+    "run_eagerly",
+    "run_graph",
+    "run_stream",
+    "same_bits",
+]
 
 GRAPH: Final = 4096
 FLOATS: Final = (F32, F32, F64, F16, BF16)
@@ -360,11 +370,15 @@ def difference(seen: list[Outcome], expected: list[Outcome]) -> str | None:
         if isinstance(one, tuple) or isinstance(other, tuple):
             if not (isinstance(one, tuple) and isinstance(other, tuple) and one == other):
                 return f"output {place} is {one}, not {other}"
-        elif one.dtype != other.dtype or one.shape != other.shape:
-            return f"output {place} is {one.dtype}{one.shape}, not {other.dtype}{other.shape}"
-        elif not np.array_equal(_bits(one), _bits(other)):
-            return f"output {place} has other bits"
+        elif not same_bits(one, other):
+            return f"output {place} differs: {one.dtype}{one.shape}, {other.dtype}{other.shape}"
     return None
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Whether arrays are equal but for the sign and payload of NaN."""
+    is_alike = one.dtype == other.dtype and one.shape == other.shape
+    return is_alike and np.array_equal(_bits(one), _bits(other))
 
 
 def _bits(array: Array) -> Array:

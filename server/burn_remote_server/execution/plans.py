@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -22,7 +22,7 @@ from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.backends.interface import BackendSession, array_shape
+from burn_remote_server.backends.interface import BackendSession, ElementwiseCall, array_shape
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["PLAN_BYTES", "Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
@@ -63,15 +63,19 @@ class Plan:
     input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
     dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
     the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check
-    to ``run`` and ``run_into``; ``is_bare`` is false then. ``is_fusible``: fusers may take it.
+    to ``run`` and ``run_into``; ``is_bare`` is false then. ``is_fusible``: fusers may take it
+    as ``calls``; plans with equal ``fusion_key``, unless it is ``None``, differ only in the
+    constant of their call.
     ``is_large``: it is fusible, or has reusable inputs.
     """
 
     __slots__ = (
         "__weakref__",
+        "calls",
         "cost",
         "error",
         "expected",
+        "fusion_key",
         "gives_one",
         "input_count",
         "is_bare",
@@ -106,6 +110,8 @@ class Plan:
         self.cost = 0
         self.is_bare = True  # ``run`` is the kernel itself
         self.is_fusible = self.is_large = False
+        self.calls: tuple[ElementwiseCall, ...] = ()
+        self.fusion_key: Hashable | None = None
         self.run: Callable[..., Any] = _no_run
         self.run_into: Callable[..., Any] = _no_run
         self.reusable: tuple[int, ...] = ()
@@ -149,8 +155,13 @@ class Plan:
     def let_fuse(self, session: BackendSession) -> None:
         """Offer the operation to fusers if it is element-wise and its result is large."""
         if self.error is None and self.gives_one and self.output_bytes >= REUSED_BYTES:
-            self.is_fusible = bool(session.bind_elementwise(self.signature))
+            self.calls = session.bind_elementwise(self.signature)
+            self.is_fusible = bool(self.calls)
             self.is_large = self.is_large or self.is_fusible
+            if len(self.calls) == 1 and len(self.calls[0].constants) == 1:
+                # The number of the call may change from one execution to the next.
+                row, outputs = self.signature.row, self.signature.outputs
+                self.fusion_key = (row, self.expected, outputs, self.last_uses, self.calls[0].into)
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Return the error for a wrong number of tensors."""

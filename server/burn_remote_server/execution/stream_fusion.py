@@ -1,15 +1,16 @@
 """Fusion of the operations of a stream: those that have arrived and wait for their execution.
 
 A window is a run of tasks that has already arrived: large element-wise operations, and drops. Any
-other task ends it, so nothing waits for a window. The same window is recognized by its plans, by
-its tensor ids relative to each other, and by which of its tensors it drops. Where a block of the
-window cannot run as one, because of a tensor, the quota or any error, its tasks run as usual.
+other task ends it, so nothing waits for a window. The same window is recognized by its plans, but
+for their numbers, by its tensor ids relative to each other, and by which of its tensors it drops.
+Where a block of the window cannot run as one, because of a tensor, the quota or any error, its
+tasks run as usual.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import QuotaExceeded
@@ -21,7 +22,7 @@ from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
-from burn_remote_server.fusion.search import optimized
+from burn_remote_server.fusion.search import Block, optimized
 
 __all__ = ["MAX_WINDOW_TASKS", "Entry", "Progress", "StreamFusion"]
 
@@ -43,15 +44,17 @@ class Entry(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Operations on relative tensor ids, and the place of each among the tasks."""
+    """Operations on relative tensor ids; the operations by the ``fusion_key`` of their plans."""
 
-    plans: tuple[Plan, ...]
+    keys: tuple[Hashable, ...]
     tensors: tuple[tuple[int, ...], ...]
     dropped: frozenset[int]
 
 
 class _Block(NamedTuple):
     """Operations that one optimization executes; tensors are relative ids.
+
+    A negative id ``-1 - place`` is the constant of the window's operation at this place.
 
     ``start`` and ``end`` are places among the window's operations, ``peak`` the most bytes and
     tensors that they take together.
@@ -97,6 +100,7 @@ class StreamFusion:
         # drops between.
         self._blocks: dict[int, tuple[_Block, int, tuple[int, ...]]] = {}
         self._ids: list[int] = []
+        self._plans: list[Plan] = []
         # Tensors whose drop an interrupt of a local device has left to do.
         self._drops: tuple[int, ...] = ()
 
@@ -136,16 +140,16 @@ class StreamFusion:
 
     def _look_up(self, place: int, entries: list[Entry]) -> None:
         """Find the blocks of a window."""
-        window, places, ids = _window(entries)
+        window, plans, places, ids = _window(entries)
         self._blocks = {}
         end = places[-1] + 1 if places else 1
         self.known_until = place + end
-        if len(window.plans) < 2:
+        if len(plans) < 2:
             return
-        blocks = self._store.found(window, lambda: self._explored(window))
+        blocks = self._store.found(window, lambda: self._explored(window, plans))
         if not blocks:
             return
-        self._ids = ids
+        self._ids, self._plans = ids, plans
         for block in blocks:
             first, last = places[block.start], places[block.end - 1]
             drops = [ids[tensor] for tensor in block.last_uses]
@@ -154,35 +158,15 @@ class StreamFusion:
                     drops += entry.tensors
             self._blocks[place + first] = (block, place + last + 1, tuple(drops))
 
-    def _explored(self, window: _Window) -> tuple[_Block, ...]:
+    def _explored(self, window: _Window, plans: list[Plan]) -> tuple[_Block, ...]:
         return tuple(
-            self._block(window, found.start, found.end, found.execution.optimization)
-            for found in optimized(self._operations(window), self._fusers)
+            self._block(window, plans, found)
+            for found in optimized(_operations(window, plans), self._fusers)
         )
 
-    def _operations(self, window: _Window) -> list[StreamOperation]:
-        last_use = {
-            tensor: place for place, tensors in enumerate(window.tensors) for tensor in tensors
-        }
-        return [
-            StreamOperation(
-                plan.signature,
-                plan.run,
-                self._session.bind_elementwise(plan.signature),
-                tensors[:-1],
-                (),
-                tensors[-1:],
-                frozenset(
-                    tensor
-                    for tensor in tensors
-                    if tensor in window.dropped and last_use[tensor] == place
-                ),
-            )
-            for place, (plan, tensors) in enumerate(zip(window.plans, window.tensors, strict=True))
-        ]
-
-    def _block(self, window: _Window, start: int, end: int, optimization: Any) -> _Block:
-        plans, tensors = window.plans[start:end], window.tensors[start:end]
+    def _block(self, window: _Window, all_plans: list[Plan], found: Block) -> _Block:
+        start, end, optimization = found.start, found.end, found.execution.optimization
+        plans, tensors = all_plans[start:end], window.tensors[start:end]
         expected: dict[int, tuple[Any, Any]] = {}
         last_uses: list[int] = []
         for plan, ids in zip(plans, tensors, strict=True):
@@ -194,7 +178,7 @@ class StreamFusion:
             end,
             self._limited(optimization.execute, plans),
             optimization.inputs,
-            tuple(expected[tensor] for tensor in optimization.inputs),
+            tuple(expected[tensor] for tensor in optimization.inputs if tensor >= 0),
             optimization.outputs,
             sum(sizes[tensor] for tensor in optimization.outputs),
             # As if nothing died before the end: more than single operations take, and if that does
@@ -209,7 +193,7 @@ class StreamFusion:
         """Execute a block and store its outputs; return whether that succeeded."""
         arrays, ids = self._tensors.arrays, self._ids
         try:
-            inputs = [arrays[ids[tensor]] for tensor in block.inputs]
+            inputs = [arrays[ids[tensor]] for tensor in block.inputs if tensor >= 0]
         except KeyError:
             return False
         for array, (shape, dtype) in zip(inputs, block.expected, strict=True):
@@ -219,6 +203,12 @@ class StreamFusion:
             self._quota.take(*block.peak)
         except QuotaExceeded:
             return False
+        if len(inputs) < len(block.inputs):
+            given = iter(inputs)
+            inputs = [
+                next(given) if tensor >= 0 else self._plans[-1 - tensor].calls[0].constants[0]
+                for tensor in block.inputs
+            ]
         outputs = None
         try:
             # An exception occurs again in the operation that raises it.
@@ -235,8 +225,28 @@ class StreamFusion:
         return True
 
 
-def _window(entries: Sequence[Entry]) -> tuple[_Window, list[int], list[int]]:
-    """Return the window that the first entries form, the places of its operations, and its ids.
+def _operations(window: _Window, plans: Sequence[Plan]) -> list[StreamOperation]:
+    last_use = {tensor: place for place, tensors in enumerate(window.tensors) for tensor in tensors}
+    return [
+        StreamOperation(
+            plan.signature,
+            plan.run,
+            plan.calls,
+            tensors[:-1],
+            () if plan.fusion_key is None else (-1 - place,),
+            tensors[-1:],
+            frozenset(
+                tensor
+                for tensor in tensors
+                if tensor in window.dropped and last_use[tensor] == place
+            ),
+        )
+        for place, (plan, tensors) in enumerate(zip(plans, window.tensors, strict=True))
+    ]
+
+
+def _window(entries: Sequence[Entry]) -> tuple[_Window, list[Plan], list[int], list[int]]:
+    """Return the window that the first entries form; its plans, their places, and its ids.
 
     An operation ends it that uses a dropped tensor, or makes a tensor that the window knows.
     """
@@ -259,4 +269,5 @@ def _window(entries: Sequence[Entry]) -> tuple[_Window, list[int], list[int]]:
         places.append(place)
         dropped.update([used[position] for position in plan.last_uses])
     known = frozenset(relative[tensor] for tensor in dropped if tensor in relative)
-    return _Window(tuple(plans), tuple(tensors), known), places, [*relative]
+    keys = tuple([plan.fusion_key or plan for plan in plans])
+    return _Window(keys, tuple(tensors), known), plans, places, [*relative]

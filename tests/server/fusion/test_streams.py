@@ -80,6 +80,17 @@ def test_results_that_are_not_dropped_are_kept(session: EngineSession) -> None:
     assert {*session.tensors.arrays} == {1, 2, 10, 11, 12}
 
 
+def test_other_numbers_are_the_same_window(session: EngineSession) -> None:
+    for place, first in enumerate((10, 20, 30, 40)):
+        times = signature("Numeric.MulScalar", VECTOR, rhs=float(place))
+        plus = signature("Numeric.AddScalar", VECTOR, rhs=place / 2)
+        session.run(Define(5, times), Define(6, plus))
+        session.run((5, 1, first), (6, first, first + 1), Drop((first,)))
+        assert session.values(first + 1, size=1000) == [x * place + place / 2 for x in range(1000)]
+    counts = session.interpreter.counts
+    assert (counts.plans_explored, counts.plans_found, counts.operations_fused) == (1, 2, 6)
+
+
 def test_a_read_ends_the_window(session: EngineSession) -> None:
     tasks = chain(10)
     for request in range(3):
