@@ -9,7 +9,7 @@ from operator import is_not
 from sys import getrefcount
 from typing import Any, Final
 
-from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, ShapeMismatch
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.graphs import GraphPlan, Step, StepFailed
@@ -73,14 +73,16 @@ class GraphRunner:
             if plan.error is not None:
                 self._fail(outputs, plan.error)
                 return
-            self._run_steps(_Call(plan, outputs, numbers), self._awaited(inputs))
+            values = _checked(plan, self._awaited(inputs))
+            self._run_steps(_Call(plan, outputs, numbers), values)
             return
         if plan.error is not None:
             self._fail(outputs, plan.error)
             return
         for array, (shape, dtype) in zip(values, plan.expected):  # noqa: B905 - equal lengths
             if array.shape != shape or array.dtype != dtype:
-                self._fail(outputs, _mismatch(plan, values))
+                array = None
+                self._run_steps(_Call(plan, outputs, numbers), _checked(plan, values))
                 return
         array = None  # a reference less, for the check of a reusable input
         quota = self._quota
@@ -294,7 +296,15 @@ def _live(steps: Sequence[Step]) -> dict[int, int]:
     return live
 
 
-def _mismatch(plan: GraphPlan, values: Sequence[Any]) -> ShapeMismatch:
-    seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in values)
-    expected = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in plan.expected)
-    return ShapeMismatch(f"the session's tensors are {seen}, the graph takes {expected}")
+def _checked(plan: GraphPlan, values: list[Any]) -> list[Any]:
+    """Return inputs with failures in place of arrays of other shapes and dtypes than declared.
+
+    Like that of a missing tensor, such a failure becomes the failure of each step that uses it.
+    """
+    checked = []
+    for value, (shape, dtype) in zip(values, plan.expected, strict=True):
+        if not isinstance(value, OperationFailed) and (value.shape, value.dtype) != (shape, dtype):
+            seen = f"{value.dtype}{list(value.shape)}"
+            value = OperationFailed(f"the tensor is {seen}, the graph takes {dtype}{list(shape)}")
+        checked.append(value)
+    return checked

@@ -511,3 +511,18 @@ def test_memory_of_definitions_counts_until_they_are_replaced(session: EngineSes
         sizes.append(counted.bytes)
     assert sizes[0] > 256 * 20 * 3000
     assert sizes[2] < 1.2 * sizes[0]
+
+
+@pytest.mark.parametrize("other", [1, 99])
+def test_an_input_of_another_dtype_fails_only_the_steps_that_use_it(
+    session: EngineSession, other: int
+) -> None:
+    session.run(
+        Upload(7, places(0, 1)),
+        DefineGraph(GRAPH, 3, ((NEGATE, 0), (NEGATE, 1), (NEGATE, 2)), (3, 4, 5)),
+        (GRAPH, 7, 2, other, 11, 12, 13),  # 99 is unknown
+    )
+    with pytest.raises(OperationFailed, match=r"int64\[2\], the graph takes float32\[2\]"):
+        session.values(11, size=2)
+    assert session.values(12, size=2) == [-10, -20]
+    assert (13 in session.interpreter.tensors.arrays) == (other == 1)
