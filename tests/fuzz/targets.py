@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 import msgpack
+import numpy as np
 
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
@@ -30,6 +31,7 @@ from burn_remote_protocol.dialects.burn_responses import (
     encode_reply,
 )
 from burn_remote_protocol.dialects.native import (
+    MAX_SIGNATURES,
     Batch,
     decode_frame,
     decode_task,
@@ -37,7 +39,7 @@ from burn_remote_protocol.dialects.native import (
     encode_frame,
     encode_task,
 )
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     HandshakeRefused,
@@ -52,6 +54,7 @@ from burn_remote_protocol.messages import (
     Cleanup,
     Closing,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -74,7 +77,8 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
-from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.peer_proofs import PROOF, PROOF_SETTING
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.peer_authentication import admit_target, prove_to_source
@@ -86,6 +90,7 @@ from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
+from support.kernels import signature
 from support.recorded import golden
 from support.scripted import ScriptedLink
 
@@ -179,6 +184,87 @@ def session(data: bytes) -> None:
     assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
 
 
+def graph(data: bytes) -> None:
+    """Run a graph of drawn steps: it gives the results and failures of its operations one by one.
+
+    Four bytes are a step: its signature and its inputs. Where they give no valid definition, the
+    engine refuses it.
+    """
+    values = [int.from_bytes(data[place : place + 1], "big") for place in range(len(data))]
+    if len(values) < 8:
+        return
+    count, wanted = values[0] % 4 + 1, values[1]
+    numbers: tuple[float, ...] = (values[2] / 16 - 4, values[3] - 8.0)
+    steps, specs = [], [_V] * count
+    for first in range(4, min(len(values) - 3, 4 + 4 * 40), 4):
+        signed = _STEPS[values[first] % len(_STEPS)]
+        slots = []
+        for use, one in zip(signed.input_uses, values[first + 1 :], strict=False):
+            fitting = [slot for slot, spec in enumerate(specs) if spec == use.spec]
+            # Mostly slots that fit.
+            slots.append(fitting[one % len(fitting)] if fitting and one < 255 else one)
+        steps.append((values[first] % len(_STEPS), *slots))
+        specs += signed.outputs
+    outputs = tuple(
+        slot for slot in range(count, len(specs)) if slot % 7 in {wanted % 7, wanted // 36}
+    )
+    places = [(at, 1, at % 2) for at, step in enumerate(steps) if step[0] in _NUMBERED]
+    numbers = numbers[: len({place for _, _, place in places})]
+    engine, seen = _prepared_engine(count)
+    task = DefineGraph(MAX_SIGNATURES, count, tuple(steps), outputs, tuple(places))
+    ids = [100 + slot for slot in outputs]
+    try:
+        engine.handle(task)
+        call = (MAX_SIGNATURES, *range(1, count + 1), *ids, *((numbers,) if places else ()))
+        for _ in range(2):
+            engine.run(Batch(0, (call,)))
+    except ProtocolViolation:
+        pass
+    else:
+        other, expected = _prepared_engine(count)
+        _run_each(other, count, steps, numbers)
+        for slot in outputs:
+            assert seen(100 + slot) == expected(100 + slot), f"slot {slot} of {task}, {numbers}"
+        other.close()
+    quota = engine._interpreter.quota
+    engine.close()
+    assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
+
+
+def _prepared_engine(count: int) -> tuple[Engine, Callable[[int], Any]]:
+    """Return an engine with the signatures of ``graph`` and inputs, and a view of its tensors."""
+    outbox = BurnAnswers()
+    interpreter = new_interpreter(_backend(), SETTINGS, outbox)
+    engine = Engine(interpreter, Transfers(), outbox, transfer_domain="test")
+    for number, signed in enumerate(_STEPS):
+        engine.handle(Define(number, signed))
+    for tensor in range(1, count + 1):
+        elements = np.array([tensor, -tensor, 0.5 * tensor], np.float32)
+        engine.handle(Upload(tensor, TensorData(elements.tobytes(), (3,), F32)))
+
+    def seen(tensor: int) -> Any:
+        array = interpreter.tensors.arrays.get(tensor)
+        if array is None:
+            return type(interpreter.tensors.slots[tensor])
+        return array.shape, np.where(np.isnan(array), np.nan, array).tobytes()
+
+    return engine, seen
+
+
+def _run_each(engine: Engine, count: int, steps: Any, numbers: tuple[float, ...]) -> None:
+    ids = [*range(1, count + 1)]
+    for at, (number, *slots) in enumerate(steps):
+        signed = _STEPS[number]
+        if number in _NUMBERED:
+            changed = Scalar("Float", numbers[at % 2 if len(numbers) > 1 else 0])
+            arguments = (signed.arguments[0], changed, *signed.arguments[2:])
+            signed = Signature(signed.kind, signed.row, signed.dtype, arguments)
+        made = [100 + len(ids) + place for place in range(signed.output_count)]
+        inputs = [ids[slot] for slot in slots]
+        engine.handle(Execute(Operation(signed, (*inputs, *made))))
+        ids += made
+
+
 def peer_handshake(data: bytes) -> None:
     """Send frames to both sides of the peer handshake, which fail or wait for more.
 
@@ -234,6 +320,26 @@ def _backend() -> Backend:
     return open_backends("numpy", 1)[0]
 
 
+_V: Final = TensorSpec((3,), F32)
+# The signatures of ``graph``: elementwise ones, a view, several outputs, one that fails for some
+# elements, and some with a scalar.
+_STEPS: Final = (
+    signature("Numeric.Add", _V, _V),
+    signature("Numeric.Mul", _V, _V),
+    signature("Numeric.Sub", _V, _V),
+    signature("Numeric.AddScalar", _V, rhs=1.0),
+    signature("Numeric.MulScalar", _V, rhs=2.0),
+    signature("Float.Exp", _V),
+    signature("Base.Flip", _V, axes=(0,)),
+    signature("Base.Reshape", _V, out=_V),
+    signature("Base.Expand", TensorSpec((1,), F32), out=_V),
+    signature("Base.Select", _V, TensorSpec((3,), I64), dim=0),
+    signature("Float.IntoInt", _V, out=TensorSpec((3,), I64)),
+    signature("Numeric.MaxDimWithIndices", _V, dim=0),
+)
+_NUMBERED: Final = (3, 4)
+_GRAPH: Final = DefineGraph(4096, 1, ((0, 0, 0), (4, 1), (6, 2)), (3,), ((1, 1, 0),))
+
 HELLO: Final = encode_frame(Hello((1,)))
 _KEY: Final = bytes(range(32))
 _SPEC: Final = TensorSpec((2, 3), F32)
@@ -287,6 +393,22 @@ def _tasks() -> Iterator[Any]:
         decoded = decode_operation(value.tuples)
         yield Execute(decoded)
         yield Define(0, decoded.signature)
+    yield from (_GRAPH, DefineGraph(4351, 2, ((0, 0, 1), (1, 2, 2)), (3, 2), ((1, 1, 0),)))
+
+
+def _graphs() -> Iterator[bytes]:
+    random = np.random.default_rng(0)
+    for length in (8, 20, 60, 164):
+        yield from (random.bytes(length) for _ in range(20))
+
+
+def _graph_sessions() -> Iterator[bytes]:
+    upload = encode_task(Upload(1, TensorData(bytes(12), (3,), F32)))
+    definitions = [encode_task(Define(place, one)) for place, one in enumerate(_STEPS)]
+    call, read = msgpack.packb((4096, 1, 2, (0.5,))), encode_task(Read(1, 2, _V))
+    yield joined(
+        encode_batch(0, [upload, *definitions]), encode_batch(0, [encode_task(_GRAPH), call, read])
+    )
 
 
 def _sessions() -> Iterator[bytes]:
@@ -298,6 +420,7 @@ def _sessions() -> Iterator[bytes]:
         decoded = decode_operation(value.tuples)
         if sum(use.spec.nbytes for use in decoded.signature.input_uses) <= 2048:
             yield joined(encode_batch(0, [encode_task(task) for task in _whole(decoded)]))
+    yield from _graph_sessions()
     begin = encode_task(BeginUpload(5, _SPEC, 24))
     chunk = bytes.fromhex("030000000000000000000000000000050000000000000000") + bytes(24)
     yield joined(encode_batch(0, [begin]), chunk, encode_batch(0, [read]))
@@ -343,6 +466,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "native_frame": native_frame,
     "operation": operation,
     "session": session,
+    "graph": graph,
     "peer_handshake": peer_handshake,
     "burn_frame": burn_frame,
     "burn_session": burn_session,
@@ -353,6 +477,7 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "native_frame": _frames,
     "operation": lambda: (value.payload for value in golden("OperationIr")),
     "session": _sessions,
+    "graph": _graphs,
     "peer_handshake": _peer_handshakes,
     "burn_frame": _burn_frames,
     "burn_session": _burn_sessions,

@@ -28,7 +28,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.interpreter import Interpreter
 
-__all__ = ["RANDOM", "Outcome", "difference", "replay"]
+__all__ = ["RANDOM", "Outcome", "Replay", "difference", "in_context", "replay"]
 
 # Relative and absolute tolerances, equal to those of the recorder's own replay.
 TOLERANCES: Final = {
@@ -72,7 +72,9 @@ class _Server:
         return TensorData(content, use.spec.shape, use.spec.dtype)
 
 
-class _Replay:
+class Replay:
+    """The replay of one session; ``kept`` has the responses to reads without random numbers."""
+
     def __init__(self, session: dict[str, Any], backend: Backend, compare_usage: bool) -> None:
         self.frames = session["frames"]
         self.compare_usage = compare_usage
@@ -84,6 +86,7 @@ class _Replay:
         self.random: set[Key] = set()
         self.random_reads: set[str] = set()
         self.compared = 0
+        self.kept: list[TensorData | str] = []
 
     def run(self) -> Outcome:
         for frame in self.frames:
@@ -157,6 +160,8 @@ class _Replay:
             problem = None if seen is None else f"{seen} instead of the answer to a sync"
         else:
             problem = difference(dict(expected), seen, key in self.random_reads)
+            if key not in self.random_reads:
+                self.kept.append(seen)
         if problem:
             self.problems.append(f"answer {key}: {problem}")
 
@@ -197,7 +202,11 @@ def _elements(data: TensorData) -> Any:
 
 def replay(session: dict[str, Any], backend: Backend, *, compare_usage: bool = True) -> Outcome:
     """Run a recorded session on a backend and compare the responses."""
-    # In a separate context, so that the backend's settings end with it, as in a worker thread.
+    return in_context(Replay(session, backend, compare_usage), backend)
+
+
+def in_context(replaying: Replay, backend: Backend) -> Outcome:
+    """Run a replay in a context of its own, so that the backend's settings end with it."""
     context = contextvars.copy_context()
     context.run(backend.prepare_thread)
-    return context.run(_Replay(session, backend, compare_usage).run)
+    return context.run(replaying.run)
