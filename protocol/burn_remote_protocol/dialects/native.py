@@ -96,8 +96,9 @@ CHUNK_BYTES: Final = 512 * 1024
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # Limit of every frame but a chunk. A client sends a batch at 64 KiB, and a task with thousands of
-# tensors takes about 250 KiB. Decoding the worst frame of this size (lists of one element) holds
-# Python's interpreter lock for 17 ms.
+# tensors takes about 250 KiB. Decoding a frame of this size holds Python's interpreter lock for
+# 15 ms if it consists of lists of one element, and for 26 ms if they are nested 1,000 deep; freeing
+# those takes 14 ms more.
 MAX_BODY_BYTES: Final = 512 * 1024
 
 # Flag: the chunk's header has a checksum, the low 32 bits of the 64-bit XXH3. For 512 KiB,

@@ -23,7 +23,13 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.session_pump import serve_session
-from burn_remote_server.execution.sessions import Session, Sessions
+from burn_remote_server.execution.sessions import (
+    DECODED_COST_PER_BYTE,
+    DECODED_SIZE,
+    FRAME_COST,
+    Session,
+    Sessions,
+)
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
@@ -106,6 +112,18 @@ class Gate:
     def __call__(self) -> None:
         self.entered.set()
         assert self.opened.wait(5)
+
+
+async def test_a_batch_costs_what_decoding_the_bytes_of_its_frame_does() -> None:
+    running = Running()
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.submit(Upload(1, DATA), size=1000)
+        assert running.session.spent == FRAME_COST + 1000 * DECODED_COST_PER_BYTE
+        assert running.session.queued_bytes == 1000 * DECODED_SIZE
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
 
 
 async def test_small_work_runs_at_once_on_the_event_loop() -> None:

@@ -1,0 +1,92 @@
+"""Long decoding takes turns, in the order of requests, with pauses between them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from burn_remote_server.execution import decoding_turns
+from burn_remote_server.execution.decoding_turns import SHORT_SECONDS, DecodingTurns
+
+
+class Clock:
+    """A clock that advances only by what decoding and pauses take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self.resume = asyncio.Event()
+        monkeypatch.setattr(decoding_turns, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        replaced = SimpleNamespace(Lock=asyncio.Lock, sleep=self.sleep)
+        monkeypatch.setattr(decoding_turns, "asyncio", replaced)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self.resume.wait()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def test_the_next_turn_begins_after_a_pause_as_long_as_the_turn(clock: Clock) -> None:
+    turns = DecodingTurns()
+    began: list[str] = []
+
+    async def decode(name: str, seconds: float) -> None:
+        async with turns.turn():
+            began.append(name)
+            clock.now += seconds
+
+    waiting = [asyncio.create_task(decode(name, 0.04)) for name in ("first", "second", "third")]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert began == ["first"]
+    assert clock.pauses == [pytest.approx(0.04)]
+    clock.resume.set()
+    await asyncio.gather(*waiting)
+    assert began == ["first", "second", "third"]
+    assert clock.pauses == [pytest.approx(0.04)] * 3
+
+
+async def test_a_short_turn_ends_without_a_pause(clock: Clock) -> None:
+    turns = DecodingTurns()
+    for _ in range(3):
+        async with turns.turn():
+            clock.now += SHORT_SECONDS / 2
+    assert not clock.pauses
+
+
+async def test_a_session_that_requests_turns_again_and_again_delays_another_by_one(
+    clock: Clock,
+) -> None:
+    clock.resume.set()
+    turns = DecodingTurns()
+    order: list[str] = []
+
+    async def decode(name: str, count: int) -> None:
+        for _ in range(count):
+            async with turns.turn():
+                order.append(name)
+                clock.now += 0.04
+
+    attackers = [asyncio.create_task(decode(f"attacker {n}", 50)) for n in range(4)]
+    await asyncio.sleep(0)
+    seen = len(order)
+    await asyncio.create_task(decode("honest", 1))
+    assert order.index("honest") - seen <= len(attackers)
+    for attacker in attackers:
+        attacker.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+
+
+async def test_a_turn_that_fails_lets_others_continue(clock: Clock) -> None:
+    turns = DecodingTurns()
+    with pytest.raises(ValueError, match="invalid frame"):
+        async with turns.turn():
+            raise ValueError("invalid frame")
+    async with turns.turn():
+        pass
