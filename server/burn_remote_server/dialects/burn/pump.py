@@ -285,6 +285,7 @@ async def _listen(link: AsyncLink) -> None:
     """Detect that the client closes ``/response``, on which it sends nothing."""
     while True:
         await link.receive()
+        await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
 
 
 async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> int:

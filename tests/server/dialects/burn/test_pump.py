@@ -92,6 +92,23 @@ async def test_both_sockets_with_the_token_are_one_session(
     assert len(host.sessions) == 0
 
 
+async def test_others_run_while_a_client_floods_the_socket_for_responses(
+    host: Host, sessions: BurnSessions
+) -> None:
+    request, response = scripted([INIT]), scripted([INIT, *[b"flood"] * 10_000])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(response.frames) > 9_000
+    response.frames.clear()
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
 @pytest.mark.parametrize("first", ["/request", "/response"])
 async def test_the_sockets_of_a_session_may_come_in_any_order(
     first: str, host: Host, sessions: BurnSessions
