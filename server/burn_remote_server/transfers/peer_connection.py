@@ -42,6 +42,11 @@ __all__ = ["PeerConnection"]
 
 logger = get_logger(__name__)
 
+# Fetches of one connection that are under way. A source serves 2,048 requests at a time and reads
+# no more, and for one that it has not read, it cannot say that it still works. Fetches that this
+# end gave up may occupy the other half.
+MAX_FETCHES: Final = 1024
+
 # Most abandoned fetches that are remembered until the peer replies. Beyond it, a peer that replies
 # late is not told to stop and sends tensors that nobody needs.
 MAX_ABANDONED: Final = 1024
@@ -68,12 +73,29 @@ class PeerConnection:
         self.is_broken = False  # the connection broke, not because of an invalid message
         self.is_undecodable = False  # the peer sent bytes that are no message
         self._downloads: dict[int, Download] = {}
+        self._slots = asyncio.Semaphore(MAX_FETCHES)
+        self._waiting = 0  # fetches that wait for a slot
         # Transfer ids by request, of fetches that were abandoned before the peer replied.
         self._abandoned: dict[int, bytes] = {}
         self._requests = 0
 
     async def fetch(self, transfer: bytes, download: Download) -> Any:
-        """Fetch one tensor; fail if the peer is silent or too slow."""
+        """Fetch one tensor; fail if the peer is silent or too slow.
+
+        Beyond ``MAX_FETCHES`` at a time it waits first, without a time limit: each of those has its
+        own.
+        """
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._fetch(transfer, download)
+        finally:
+            self._slots.release()
+
+    async def _fetch(self, transfer: bytes, download: Download) -> Any:
         self._requests += 1
         request = self._requests
         self._downloads[request] = download
@@ -172,7 +194,7 @@ class PeerConnection:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being fetched."""
-        return not self._downloads
+        return not self._downloads and not self._waiting
 
     async def beat(self, interval_seconds: float) -> None:
         """Send a frame each interval, whose checksum soon reveals the loss of an earlier one."""

@@ -237,6 +237,43 @@ async def test_fetches_over_a_connection_that_the_source_ends_are_tried_again() 
     assert exchange.peer.is_broken
 
 
+async def test_a_fetch_beyond_the_most_at_a_time_is_sent_when_another_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The source would not read its request, and could not say that it works on it.
+    monkeypatch.setattr(module, "MAX_FETCHES", 2)
+    async with exchange() as run:
+        fetching = [run.fetch(number) for number in (1, 2, 3)]
+        first, second = await run.asked(), await run.asked()
+        third = asyncio.ensure_future(run.asked())
+        await turns(20)
+        assert not third.done()
+        for request in (first, second):
+            await run.spec(request)
+        await run.send(first)
+        assert (await third).offset == 100  # the confirmation of the first
+        last = await run.asked()
+        assert last.transfer == transfer(3)
+        await run.spec(last)
+        await run.send(last)
+        await run.send(second)
+        assert [run.value(await each) for each in fetching] == [BYTES] * 3
+        assert run.peer.is_idle
+
+
+async def test_fetches_that_wait_for_others_fail_when_the_connection_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_FETCHES", 1)
+    async with exchange() as run:
+        fetching = [run.fetch(number) for number in range(4)]
+        await run.asked()
+        await run.far.close()
+        for each in fetching:
+            with pytest.raises(TransferFailed, match="broke"):
+                await each
+
+
 async def test_a_peer_that_accepts_no_requests_is_given_up() -> None:
     async with exchange(capacity_bytes=1, stall_seconds=0.01) as run:
         await run.peer.link.send(b"what fills the link")
