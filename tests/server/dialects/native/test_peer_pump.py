@@ -32,6 +32,7 @@ from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.dialects.native import peer_pump
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.hosting.host import Host
@@ -154,6 +155,31 @@ async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
         assert "signature" in str(answer.error)
         await serving
         host.sessions_ended.set()
+
+
+async def test_a_peer_with_the_most_fetches_under_way_is_not_read_until_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_pump, "MAX_PEER_FETCHES", 2)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        ids = [bytes([number]) * 32 for number in range(6)]
+        requests = [FetchRequest(number, transfer, 0) for number, transfer in enumerate(ids)]
+        link = ScriptedLink(map(encode_frame, [Hello(VERSIONS), *requests]))
+        serving = asyncio.create_task(serve_peer(link, host))
+        await link.wait_sent(1)
+        await turns(50)
+        # Two wait for their tensors, a third was read and waits for its turn.
+        assert len(link.frames) == 3
+        for number, transfer in enumerate(ids):
+            exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
+            key = ("native", transfer)
+            host.transfers.expose(key, exposed, owner=host, count=1, expires_seconds=60)
+            await link.wait_sent(1 + 2 * (number + 1))  # the welcome, replies and chunks
+        assert not link.frames
+        link.end()
+        await serving
+        host.draining.set()
 
 
 # -- checked frames -------------------------------------------------------------------------------
