@@ -404,8 +404,8 @@ class GraphPlan:
         """Return the instruction for a step that is one elementwise call of two operands.
 
         A call from the loop without a function of Python between them takes half the time. If an
-        operand in ``private`` dies, the result takes its memory: 0.8 times the time for small
-        arrays, and half of it from 64 KiB on. ``private`` is updated.
+        operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
+        arrays, and half of it at 64 KiB. ``private`` is updated.
         """
         plan = step.plan
         if plan.error is not None or not plan.is_bare:
