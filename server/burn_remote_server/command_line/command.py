@@ -33,6 +33,7 @@ USAGE_EXIT_CODE: Final = 2
 LISTENING: Final = "Listening"
 ADMITTING: Final = "Access"
 COMPUTING: Final = "Computation"
+MOVING: Final = "Moves between servers"
 SESSION_LIMITS: Final = "Limits of one session"
 SERVER_LIMITS: Final = "Limits of all sessions together"
 WAITING: Final = "Timeouts"
@@ -66,7 +67,8 @@ def _switch(setting: str, panel: str) -> Any:
     """Return the option for a setting that is on or off: ``--fusion`` and ``--no-fusion``."""
     flag = flag_name(setting)
     option = _flag(setting, panel, "")
-    option.param_decls = (f"{flag}/--no-{flag.removeprefix('--')}",)
+    # Typer takes the first name of an annotated option from its default.
+    option.default = f"{flag}/--no-{flag.removeprefix('--')}"
     return option
 
 
@@ -87,7 +89,10 @@ def _default_text(setting: str, default: object) -> str:
     help="Store the tensors of remote programs and compute with them.\n\n"
     "Each setting is a flag, an environment variable and an entry in the --config file, such as "
     "--drain-seconds, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. A flag overrides the variable, "
-    "and the variable overrides the file. A size is a number of bytes, or a text such as 64MiB."
+    "and the variable overrides the file. A size is a number of bytes, or a text such as 64MiB.\n\n"
+    "Tokens have no flag, because every user of a machine can see the flags of its processes: set "
+    "BURN_REMOTE_TOKENS to the tokens of clients, as name:token pairs separated by commas, or give "
+    "--token-file; set BURN_REMOTE_PEER_TOKEN to the token that your servers prove to each other."
 )
 def command(
     context: typer.Context,
@@ -105,13 +110,16 @@ def command(
     backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
-    cuda_ipc: Annotated[str | None, _flag("cuda_ipc", COMPUTING, "true|false")] = None,
     fusion: Annotated[bool | None, _switch("fusion", COMPUTING)] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,
     seed: Annotated[str | None, _flag("seed", COMPUTING, "NUMBER")] = None,
     inline_cost_limit: Annotated[str | None, _flag("inline_cost_limit", COMPUTING, "COUNT")] = None,
+    cuda_ipc: Annotated[str | None, _flag("cuda_ipc", MOVING, "true|false")] = None,
+    transfer_checksum: Annotated[
+        str | None, _flag("transfer_checksum", MOVING, "true|false")
+    ] = None,
     max_session_bytes: Annotated[
         str | None, _flag("max_session_bytes", SESSION_LIMITS, "BYTES")
     ] = None,
@@ -143,9 +151,6 @@ def command(
     max_connections: Annotated[str | None, _flag("max_connections", SERVER_LIMITS, "COUNT")] = None,
     max_connections_per_address: Annotated[
         str | None, _flag("max_connections_per_address", SERVER_LIMITS, "COUNT")
-    ] = None,
-    transfer_checksum: Annotated[
-        str | None, _flag("transfer_checksum", SERVER_LIMITS, "true|false")
     ] = None,
     max_sessions: Annotated[str | None, _flag("max_sessions", SERVER_LIMITS, "COUNT")] = None,
     heartbeat_seconds: Annotated[str | None, _flag("heartbeat_seconds", WAITING, "SECONDS")] = None,

@@ -50,8 +50,20 @@ def test_every_setting_is_a_flag(setting: str, served: list[Settings], help_text
 
 
 @pytest.mark.parametrize("secret", sorted(SECRETS))
-def test_secrets_have_no_flag(secret: str, help_text: str) -> None:
+def test_a_secret_has_a_variable_in_the_help_and_no_flag(secret: str, help_text: str) -> None:
+    assert f"BURN_REMOTE_{secret.upper()} " in help_text
     assert f" {flag_name(secret)} " not in help_text
+
+
+def test_every_flag_is_complete_and_named_once_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["--help"]) == 0
+    first_words = re.findall(r"^│ (--\S+)", capsys.readouterr().out, re.MULTILINE)
+    flags = {flag_name(setting) for setting in Settings.model_fields.keys() - SECRETS}
+    assert flags <= set(first_words)
 
 
 def test_help_says_how_flags_variables_and_the_file_relate(help_text: str) -> None:
