@@ -65,7 +65,8 @@ class Signatures:
 
         Arguments and errors are those of ``infer``.
         """
-        # Numbers of a function that is being recorded, except scalars: they decide something here.
+        # A traced number in a shape, axis or key decides the signature, so the graph guards its
+        # value. Scalars stay traced.
         key, parameters, requested = definite((key, parameters, requested))
         signature = infer(self.row, inputs, parameters, requested)
         while len(self.known) >= SIGNATURES_PER_ROW:

@@ -218,7 +218,7 @@ class Session(Protocol):
         ...
 
     def settle_soon(self) -> Pending[None]:
-        """Request the same without blocking, although the server may read nothing for now."""
+        """Request the same as ``settle``, without blocking while the server reads nothing."""
         ...
 
     def take_failures(self) -> OperationFailed | None:

@@ -144,7 +144,7 @@ class Pending(Generic[T]):
         """Have ``waker`` called when the value is here, until the block ends."""
         try:
             self._wakers.append(waker)
-            # ``_finish`` appends an outcome before it looks for wakers: one of both calls.
+            # ``_finish`` appends an outcome before it looks for wakers, so one of the two calls it.
             if self._outcomes:
                 waker()
             yield
@@ -155,7 +155,7 @@ class Pending(Generic[T]):
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if not self._outcomes:
             self._outcomes.append((value, error))
-        # Even if it was done before: an interrupt may have come before these were called.
+        # Also with an earlier outcome: an interrupt may have prevented these calls then.
         for waker in [*self._wakers]:
             waker()
         self._call_back()

@@ -72,7 +72,7 @@ class Watchable(Flushable, Protocol):
         ...
 
     def close(self, *, discards: bool = False) -> None:
-        """End the session; ``discards``: without the work that the server has not executed."""
+        """End the session; ``discards`` has the server skip the work that it has not executed."""
         ...
 
     def take_failures(self) -> OperationFailed | None:
@@ -127,7 +127,8 @@ class Flusher:
         """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
         try:
             self._due = self._clock() + FLUSH_SECONDS
-            # First armed, then the look at the thread: ``advance`` does both in the other order.
+            # Set ``armed``, then read ``_is_idle``; ``advance`` sets ``_is_idle``, then reads
+            # ``armed``. So at least one of the two threads sees what the other has set.
             self.armed = session
             if self._is_idle:
                 self._asked.put(_nothing)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import burn_remote as br
-from burn_remote.runner import stack as module
+from burn_remote.runner import session_runner as module
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack

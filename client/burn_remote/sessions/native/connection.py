@@ -429,7 +429,7 @@ class Connection:
 
 
 def _end_of_attempt(began: float, deadline: float) -> float:
-    """Return when an attempt must end and the next one begin: at the last one, else the end."""
+    """Return when an attempt must end: at the start of the last one, or at the deadline."""
     last = deadline - LAST_ATTEMPT_SECONDS
     return last if began < last else deadline
 

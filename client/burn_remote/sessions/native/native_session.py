@@ -215,8 +215,9 @@ class NativeSession:
 
     def _define_graph(self, graph: Graph) -> int:
         signatures = {id(step.signature): step.signature for step in graph.steps}
-        # New numbers may replace some that this graph needs, which then get new ones too. No new
-        # one is replaced: a graph has at most as many steps as there are numbers.
+        # Numbering a signature may take the number of another one of this graph, which then gets a
+        # new number in the next round. The loop ends, because a graph has at most as many steps as
+        # there are numbers.
         while missing := [key for key in signatures if key not in self._numbered]:
             for key in missing:
                 self._number(signatures[key], even_if_long=True)

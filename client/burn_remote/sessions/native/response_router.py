@@ -98,8 +98,8 @@ class ResponseRouter:
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget the failures that no read and no sync has raised, as one error."""
-        # One without a tensor is the answer to a sync on a lost device, which the end of a session
-        # asks by itself.
+        # A failure without a tensor reports a lost device to a sync. Closing a session also sends
+        # such a sync, whose failure is not the program's.
         self._unreported = [one for one in self._unreported if one.tensor is not None]
         if not self._unreported:
             return None
