@@ -1,6 +1,7 @@
 """Measure fusion: processor time of programs with and without it, alternating.
 
     python benchmarks/fusion.py                   the programs, as graphs
+    python benchmarks/fusion.py --streams         the programs, as batches of single operations
     python benchmarks/fusion.py --sizes           several sizes: where blocks pay
     python benchmarks/fusion.py --block-sizes     the programs with several block sizes
 
@@ -26,8 +27,9 @@ from rich.table import Table
 
 import burn_remote_server.fusion.array.block_program as block_program
 import burn_remote_server.fusion.array.elementwise as elementwise
+from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.messages import DefineGraph
+from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -36,6 +38,7 @@ from burn_remote_server.execution.plans import Plan
 from burn_remote_server.fusion.opening import with_fusion
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.engines import EngineSession, undecoded
 from support.kernels import signature
 
 REPEATS = 15
@@ -65,6 +68,8 @@ class Program:
         """Return the graph of the program on a backend."""
         session = backend.open_session()
         numbered = {number: Plan(signed, session) for number, signed in enumerate(self.plans)}
+        for plan in numbered.values():
+            plan.let_fuse(session)
         task = DefineGraph(4096, self.input_count, tuple(self.steps), outputs)
         return GraphPlan(
             task,
@@ -170,18 +175,57 @@ def runs_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], obj
     return [partial(graph.run, arrays, ()) for graph in graphs]
 
 
+def batch_of(program: Program, outputs: tuple[int, ...], first: int) -> Batch:
+    """Return the operations as single tasks, each tensor dropped after its last use.
+
+    The inputs are tensors 1, 2 …; the results begin at ``first``.
+    """
+    count = program.input_count
+    ids = [*range(1, count + 1), *range(first, first + len(program.specs))]
+    last_use = {slot: place for place, step in enumerate(program.steps) for slot in step[1:]}
+    tasks: list[Any] = []
+    for place, (number, *inputs) in enumerate(program.steps):
+        made = count + place
+        tasks.append((number, *[ids[slot] for slot in inputs], ids[made]))
+        dropped = [
+            ids[slot]
+            for slot in {*inputs, made}
+            if slot >= count and slot not in outputs and last_use.get(slot, place) == place
+        ]
+        if dropped:
+            tasks.append(undecoded(Drop(tuple(dropped))))
+    tasks.append(undecoded(Drop(tuple(ids[slot] for slot in outputs))))
+    return Batch(0, tuple(tasks))
+
+
+def streams_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], object]]:
+    """Return the program as a stream of operations, without and with fusion."""
+    runs: list[Callable[[], object]] = []
+    for backend in (NumpyBackend(), with_fusion(NumpyBackend())):
+        session = EngineSession(backend=backend, max_bytes=2**34)
+        session.run(*(Define(number, signed) for number, signed in enumerate(program.plans)))
+        for slot, array in enumerate(program.arrays()):
+            session.tensors.store(slot + 1, array)
+        batch = batch_of(program, outputs, 1000)
+        session.engine.run(batch)  # the second time, in ``compared``, explores the window
+        runs.append(partial(session.engine.run, batch))
+    return runs
+
+
 def main(
+    streams: Annotated[bool, typer.Option("--streams")] = False,
     sizes: Annotated[bool, typer.Option("--sizes")] = False,
     block_sizes: Annotated[bool, typer.Option("--block-sizes")] = False,
     repeats: int = REPEATS,
 ) -> None:
     """Print the figures."""
     np.seterr(all="ignore")
+    make_runs = streams_of if streams else runs_of
     table = Table("program", "without, ms", "with, ms", "without ÷ with")
     programs = [gelu(), adam(), cheap()]
     blocks = [block_program.BLOCK_ELEMENTS]
     if sizes:
-        programs = [make(2**power) for power in range(14, 23) for make in (pair, five)]
+        programs = [make(2**power) for power in range(17, 23) for make in (pair, five)]
         programs += [dying(count, 2**power) for power in (18, 20, 22) for count in (2, 4, 6, 8)]
     if block_sizes:
         blocks = [2**power for power in range(12, 19)]
@@ -193,7 +237,7 @@ def main(
                 patch.object(elementwise, "RESULTS_PER_INPUT", 0),
                 patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
             ):
-                without, fused = compared(runs_of(program, outputs), repeats)
+                without, fused = compared(make_runs(program, outputs), repeats)
             name = f"{program.name}, blocks of {block:,}" if block_sizes else program.name
             table.add_row(name, f"{without:.3f}", f"{fused:.3f}", f"{without / fused:.2f}")
     console.print(table)

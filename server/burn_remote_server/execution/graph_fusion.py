@@ -41,19 +41,21 @@ def _operations(
         outputs = tuple(range(next_slot, next_slot + plan.output_count))
         next_slot += plan.output_count
         operations.append(None)
-        if plan.error is not None or not plan.gives_one:
+        if plan.error is not None or not plan.is_fusible:
             continue
-        numbers = _numbers(task, plan, place) if place in numbered else None
-        calls = session.bind_elementwise(plan.signature, numbers)
-        if numbers is not None and [len(call.constants) for call in calls] != [1]:
-            continue
+        calls = plan.calls
+        if place in numbered:
+            # Only if every number gives a call with one constant.
+            calls = session.bind_elementwise(plan.signature, _numbers(task, plan, place))
+            if [len(call.constants) for call in calls] != [1]:
+                continue
         used = {*step[1:], *outputs} - kept
         operations[place] = StreamOperation(
             plan.signature,
             plan.run,
             calls,
             step[1:],
-            (-1 - place,) if numbers else (),
+            (-1 - place,) if place in numbered else (),
             outputs,
             frozenset(slot for slot in used if last_use.get(slot, place) == place),
         )
