@@ -189,8 +189,7 @@ class DType:
         return self.category is Category.BOOL
 
     def __hash__(self) -> int:
-        """Return the hash of the name. NumPy's dtypes have other hashes, although they compare
-        equal."""
+        """Return the hash of the name. NumPy's dtypes that are equal have other hashes."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:

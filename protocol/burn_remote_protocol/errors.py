@@ -90,8 +90,7 @@ _EXCERPT: Final = _Excerpt()
 
 
 def shown(value: object) -> str:
-    """Return a short representation of a value from a peer; its size and nesting may be
-    anything."""
+    """Return a short representation of a peer's value, which may have any size and nesting."""
     text = _EXCERPT.repr(value)
     return text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}…"
 

@@ -152,8 +152,7 @@ class ListCodec(FieldCodec):
 
 @dataclass(frozen=True, slots=True)
 class WrappedCodec(FieldCodec):
-    """A struct of one field: on the wire an array of length one, as an argument the field's
-    value."""
+    """A struct of one field: an array of length one on the wire, the field's value otherwise."""
 
     inner: FieldCodec
     what: str

@@ -12,7 +12,7 @@ from typing import Final
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.command_line import banner, signals
-from burn_remote_server.command_line.garbage import BoundedCollector
+from burn_remote_server.command_line.garbage_collection import BoundedCollector
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners import service

@@ -317,8 +317,8 @@ class Engine:
             reason = str(value) or "the server has no memory for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
         if isinstance(task, Sync) and isinstance(value, OperationFailed):
-            # A failure without tensors, which the reply to this sync reports; Burn's dialect has no
-            # other way.
+            # Reported in the reply to this sync, as a failure without tensors: Burn's dialect has
+            # no other message for it.
             self._outbox.failed((), value)
             value = None
         if isinstance(value, memoryview):

@@ -51,8 +51,7 @@ class Exposed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that this object keeps alive, even after its session dropped the
-        tensor."""
+        """Bytes that this object keeps alive, even after its session dropped the tensor."""
         return 0 if self.failure is not None else memory_bytes(self.spec)
 
 

@@ -17,8 +17,9 @@ ENTRY_BYTES: Final = 160
 
 
 class Failures:
-    """Counts the memory of a session's failures, and of their table entries, in its quota. Each of
-    the two has a free allowance.
+    """Accounts of a session's failures and of their table entries, which count in its quota.
+
+    Each of the two accounts has a free allowance.
 
     Many tensors may share one failure, which counts until nothing references it. Each entry of the
     table counts by itself. If a failure or an entry does not fit into the quota, reading the tensor

@@ -123,7 +123,8 @@ class Interpreter:
         replaced = self.numbered.get(number)
         self.numbered[number] = self._prepare(signature)
         if replaced is not None and getrefcount(replaced) > _NO_GRAPH:
-            # Graphs keep it. Only numbered plans are few.
+            # Graphs still use the plan. Only plans that have a number are limited in number, so
+            # this one counts in the quota now.
             self._count_plan(replaced, PLAN_BYTES)
 
     def define_graph(self, task: DefineGraph) -> None:

@@ -332,8 +332,7 @@ class Host:
         return self.counter_registry.total()
 
     def peer_address(self, index: int) -> str:
-        """Return the address at which other servers reach a device of this process, by its
-        index."""
+        """Return the address at which other servers reach the device with this index."""
         return self.settings.peer_address(self.port, index)
 
     def is_own(self, address: str) -> bool:

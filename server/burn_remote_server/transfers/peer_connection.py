@@ -42,9 +42,9 @@ __all__ = ["PeerConnection"]
 
 logger = get_logger(__name__)
 
-# Fetches of one connection that are under way. A source serves 2,048 requests at a time and reads
-# no more, and for one that it has not read, it cannot say that it still works. Fetches that this
-# end gave up may occupy the other half.
+# Fetches of one connection that are under way: half of the 2,048 requests that a source serves at a
+# time, because abandoned fetches may occupy the other half. A source does not read more requests,
+# so it could not report that it still works on them.
 MAX_FETCHES: Final = 1024
 
 # Most abandoned fetches that are remembered until the peer replies. Beyond it, a peer that replies
@@ -155,8 +155,7 @@ class PeerConnection:
         await self.link.send(encode_frame(wanted))
 
     def _abandon(self, request: int, transfer: bytes) -> None:
-        """Remember an abandoned fetch, to confirm it (and so stop the peer) when the peer
-        replies."""
+        """Remember an abandoned fetch: confirming it once the peer replies stops the peer."""
         self._abandoned[request] = transfer
         if len(self._abandoned) > MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]

@@ -132,8 +132,7 @@ class FrameParser:
         return state.size - state.missing if state.parts is not None else 0
 
     def bytes_to_read(self) -> int:
-        """Return how many bytes to read next. If more than ``READ_BYTES``, they are certain to
-        follow."""
+        """Return how many bytes to read next. More than ``READ_BYTES`` are certain to follow."""
         state = self._state
         if state.missing > READ_BYTES:
             return state.missing

@@ -58,13 +58,11 @@ class SocketStream(Protocol):
         ...
 
     def bound_silence(self, seconds: float) -> None:
-        """Make a ``read`` without a timeout return ``False`` after ``seconds`` without any
-        bytes."""
+        """Make a ``read`` without a timeout return ``False`` after ``seconds`` without bytes."""
         ...
 
     def watch(self, timeout_seconds: float | None) -> WatchResult:
-        """Wait until the stream is readable, another thread calls ``wake``, or the timeout
-        expires."""
+        """Wait until the stream is readable, another thread calls ``wake``, or time is up."""
         ...
 
     def has_buffered(self) -> bool:

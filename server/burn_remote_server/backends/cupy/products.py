@@ -21,8 +21,7 @@ __all__ = ["matmul"]
 
 
 class _GemmTypes(NamedTuple):
-    """cuBLAS's constants for a dtype and its accumulator, and 1 and 0 in the accumulator's
-    dtype."""
+    """cuBLAS's constants for a dtype and its accumulator, and the accumulator's 1 and 0."""
 
     elements: int
     sums: int

@@ -42,7 +42,7 @@ MAX_BATCH_FRAMES: Final = 256
 # A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
 # loop, and so many bytes take up to 2 ms.
 FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
-# Nor does a batch with this many frames that were not recognized, which take up to 2 ms as well.
+# A batch with this many unrecognized frames takes no more frames: decoding these takes up to 2 ms.
 MAX_UNKNOWN_FRAMES: Final = 16
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64

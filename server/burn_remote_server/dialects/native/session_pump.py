@@ -222,8 +222,7 @@ class _Connection:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _beat(self) -> None:
-        """Send a frame each interval, so that its checksum soon reveals the loss of an earlier
-        frame."""
+        """Send a frame each interval: its checksum soon reveals the loss of an earlier one."""
         while True:
             await asyncio.sleep(self._host.settings.heartbeat_seconds)
             self._writer.acknowledge(self._attachment.acknowledgement())

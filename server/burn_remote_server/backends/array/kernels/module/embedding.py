@@ -42,8 +42,7 @@ class Embedding(ModuleKernels):
     def embedding_backward(
         self, weights: Array, out_grad: Array, indices: Array, *, out: TensorSpec
     ) -> Array:
-        """Return the gradient with respect to ``weights``: the sum of ``out_grad`` over each row's
-        uses."""
+        """Return the gradient of ``weights``: the sum of ``out_grad`` over each row's uses."""
         operation = "EmbeddingBackward"
         check_rank(operation, "weights", weights, 2, "[rows, dim]")
         rows, dim = weights.shape

@@ -120,15 +120,13 @@ class MaxPooling(Folding):
     def max_pool1d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient with respect to ``x``; only the shape of ``x`` and the indices are
-        used."""
+        """Return the gradient with respect to ``x``, of which only the shape is used."""
         return self._backward("MaxPool1dWithIndicesBackward", x, grad, indices)
 
     def max_pool2d_with_indices_backward(
         self, x: Array, grad: Array, indices: Array, *, out: TensorSpec, **_: Any
     ) -> Array:
-        """Return the gradient with respect to ``x``; only the shape of ``x`` and the indices are
-        used."""
+        """Return the gradient with respect to ``x``, of which only the shape is used."""
         return self._backward("MaxPool2dWithIndicesBackward", x, grad, indices)
 
     def _maxima(self, x: Array, windows: Windows) -> Array:

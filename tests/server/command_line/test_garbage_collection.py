@@ -9,7 +9,8 @@ import pytest
 
 _START = """
 import gc, weakref
-from burn_remote_server.command_line.garbage import BoundedCollector, EXAMINED_OBJECTS, GROWTH
+from burn_remote_server.command_line.garbage_collection import BoundedCollector
+from burn_remote_server.command_line.garbage_collection import EXAMINED_OBJECTS, GROWTH
 
 class Node:
     pass
