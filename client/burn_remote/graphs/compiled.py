@@ -81,7 +81,8 @@ class _Recorded:
     numbers: NumberProgram
     registers: tuple[int, ...]  # of the number program, for the graph's numbers
     result: Template | None  # ``None`` if the result is the graph's only output
-    guards: tuple[tuple[Callable[[], Any] | None, object, Guard], ...]  # also as read and seen
+    # Each guard, with its function ``read`` and its value ``seen``, which a call compares first.
+    guards: tuple[tuple[Callable[[], Any] | None, object, Guard], ...]
 
     def issue(
         self,
@@ -189,7 +190,8 @@ class CompiledFunction(Generic[P, R]):
         statics: Sequence[Any],
     ) -> Any:
         """Record a call for which there is no graph."""
-        # Uncompiled with a runner around these tensors only, and while another thread records.
+        # Run the function uncompiled if a runner is around only these tensors, or if another thread
+        # records on the device.
         if not isinstance(client, RunnerStack) or not client.recording.acquire(blocking=False):
             return self._function(*call[0], **call[1])
         try:

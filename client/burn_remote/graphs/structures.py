@@ -37,7 +37,7 @@ NUMBER: Final = "number"
 # Deeper nesting is a mistake, such as a list that contains itself.
 MAX_DEPTH: Final = 32
 
-# In place of a source: a container in a container, and a value that stays the same.
+# Members that come from no source: a nested container, and a value that is always the same.
 _NESTED: Final = -1
 _SAME: Final = -2
 
@@ -45,7 +45,7 @@ _CONTAINERS: Final = frozenset({tuple, list, dict, OrderedDict, slice})
 
 
 def is_container(value: Any) -> bool:
-    """Return whether a value is taken apart."""
+    """Return whether a value is a container whose members are arguments or results."""
     return type(value) in _CONTAINERS or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
