@@ -42,6 +42,13 @@ def test_closing_raises_a_failure_that_nobody_read(opened: br.Device) -> None:
     opened.close()
 
 
+def test_a_division_by_zero_that_a_read_raised_is_not_raised_again(opened: br.Device) -> None:
+    quotient = br.tensor([1, 2], device=opened) // 0
+    with pytest.raises(br.OperationFailed, match="integer division by 0"):
+        quotient.numpy()
+    opened.close()
+
+
 def test_a_block_that_ends_normally_raises_it_too(opened: br.Device) -> None:
     with pytest.raises(br.OperationFailed, match="99"), opened:
         failing(opened)

@@ -106,8 +106,9 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
         return quotient
     # Burn rounds integer quotients towards zero, but its remainders have the divisor's sign. Where
     # quotient, divisor and remainder do not add up to x1, the quotient is one too large.
+    # The remainder is that of the truncated one, so that a division by zero is one failure.
     truncated_remainder = subtract(x1, multiply(quotient, x2))
-    too_large = not_equal(truncated_remainder, remainder(x1, x2))
+    too_large = not_equal(truncated_remainder, remainder(truncated_remainder, x2))
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
 
 

@@ -136,3 +136,17 @@ def test_the_oracle_agrees_with_numpy_where_numpy_rounds_once() -> None:
     short = values.astype(np.float32)
     expected = short.astype(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(exact_cast(short, BFLOAT16).astype(np.float32), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_floor_divide_of_the_extreme_integers_matches_numpy(
+    device: br.Device, dtype: type[np.signedinteger[Any]]
+) -> None:
+    limits = np.iinfo(dtype)
+    a = np.array([limits.min, limits.min + 1, -7, -1, 0, 1, 7, limits.max], dtype)
+    b = a[a != 0]
+    first, second = np.repeat(a, len(b)), np.tile(b, len(a))
+    with np.errstate(over="ignore"):
+        expected = first // second
+    quotient = br.tensor(first, device=device) // br.tensor(second, device=device)
+    assert_same(quotient.numpy(), expected)
