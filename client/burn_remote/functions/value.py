@@ -11,7 +11,12 @@ from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equiva
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
-from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    BurnRemoteError,
+    DTypeMismatch,
+    ShapeMismatch,
+)
 from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
@@ -232,8 +237,13 @@ def read(tensors: Iterable[Tensor]) -> list[Array]:
     """Wait for the elements of several tensors, on any devices, in one round trip.
 
     Returns one NumPy array for each, as ``Tensor.numpy`` does. All requests are sent before the
-    first wait. Raises the error of the first tensor that failed.
+    first wait. Raises the error of the first tensor that failed. A coroutine awaits
+    ``asyncio.gather(*(x.read() for x in tensors))`` instead.
     """
+    if is_tensor(tensors):
+        raise ArgumentMismatch(
+            "read takes several tensors, and would read this one row by row; write x.numpy()"
+        )
     pending = [read_array(tensor.handle) for tensor in tensors]
     return [one.result() for one in pending]
 

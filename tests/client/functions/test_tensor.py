@@ -260,6 +260,14 @@ def test_read_sends_all_requests_before_the_first_wait(device: RecordingDevice) 
     assert asked == [one.handle.id for one in tensors]
 
 
+def test_reading_one_tensor_as_several_is_refused() -> None:
+    with (
+        br.LocalDevice() as device,
+        pytest.raises(br.ArgumentMismatch, match=r"row by row; write x\.numpy\(\)"),
+    ):
+        br.read(br.zeros((3, 2), device=device))
+
+
 async def test_a_read_can_be_awaited(device: RecordingDevice) -> None:
     pending = br.zeros((1,), device=device).read()
     task = asyncio.ensure_future(pending)
