@@ -50,6 +50,15 @@ def test_a_misspelled_function_gives_the_similar_name(
         getattr(module, typed)
 
 
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [("device_put", "tensor"), ("device_get", "read"), ("put", "tensor"), ("synchronize", "sync")],
+)
+def test_names_for_moves_and_waits_give_our_equivalent(typed: str, text: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{typed}'; in burn_remote: .*\b{text}\("):
+        getattr(burn_remote, typed)
+
+
 @pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())
 def test_the_equivalents_of_functions_exist(typed: str, written: str) -> None:
     assert typed not in burn_remote.__all__

@@ -142,7 +142,8 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
         return f"{seen}: this machine has as many connections as the server allows; close some"
     if status in (502, 503, 504):
         return f"{seen}: it is starting, draining or overloaded; try again later"
-    return f"{seen} and no WebSocket; check the port, and that a Burn server listens there"
+    place = "the port" if address.path.count("/") < 2 else "the port and the path"
+    return f"{seen} and no WebSocket; check {place}, and that a Burn server listens there"
 
 
 def _resolve(address: Address, deadline: float) -> list[Any]:

@@ -73,11 +73,16 @@ def test_a_tls_handshake_with_a_silent_server_times_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "advice"),
-    [(404, "no WebSocket; check the port"), (401, "check the token"), (503, "try again later")],
+    ("status", "path", "advice"),
+    [
+        (404, "/session", "no WebSocket; check the port, and"),
+        (404, "/mistyped/session", "no WebSocket; check the port and the path, and"),
+        (401, "/session", "check the token"),
+        (503, "/session", "try again later"),
+    ],
 )
 @pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
-def test_an_http_server_is_recognized(status: int, advice: str, version: str) -> None:
+def test_an_http_server_is_recognized(status: int, path: str, advice: str, version: str) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = version
 
@@ -91,7 +96,7 @@ def test_an_http_server_is_recognized(status: int, advice: str, version: str) ->
         serving = threading.Thread(target=server.handle_request)
         serving.start()
         with pytest.raises(ConnectionFailed) as caught:
-            connect(f"ws://127.0.0.1:{server.server_port}")
+            connect(f"ws://127.0.0.1:{server.server_port}{path}")
         serving.join(PATIENCE_SECONDS)
     text = str(caught.value)
     assert caught.value.http_status == status
