@@ -110,7 +110,7 @@ def uniform(
     device: Device | None = None,
 ) -> Tensor:
     """Draw from the uniform distribution from ``a`` to ``b``."""
-    return random.uniform(shape, a, b, dtype=dtype, device=device)
+    return random.uniform(shape, low=a, high=b, dtype=dtype, device=device)
 
 
 @explained
@@ -123,7 +123,7 @@ def normal(
     device: Device | None = None,
 ) -> Tensor:
     """Draw from the normal distribution."""
-    return random.normal(shape, mean, std, dtype=dtype, device=device)
+    return random.normal(shape, mean=mean, std=std, dtype=dtype, device=device)
 
 
 @explained
@@ -148,7 +148,9 @@ def trunc_normal(
     if low == high:
         raise UsageError(f"a={a} and b={b} are too far from mean={mean} for std={std}")
     wanted = as_dtype(dtype)
-    share = random.uniform(shape, low, high, dtype=F64 if wanted is F64 else F32, device=device)
+    share = random.uniform(
+        shape, low=low, high=high, dtype=F64 if wanted is F64 else F32, device=device
+    )
     drawn = add(multiply(_erfinv(share), std * math.sqrt(2)), mean)
     return astype(clip(drawn, a, b), wanted)
 
@@ -186,7 +188,7 @@ def xavier_uniform(
     Glorot and Bengio (2010), equation 16. Shape: ``[out, in, …]``.
     """
     bound = gain * math.sqrt(6 / math.fsum(_fans(shape)))
-    return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
+    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device)
 
 
 @explained
@@ -198,7 +200,7 @@ def xavier_normal(
     Glorot and Bengio (2010), equation 12. Shape: ``[out, in, …]``.
     """
     std = gain * math.sqrt(2 / math.fsum(_fans(shape)))
-    return random.normal(shape, 0.0, std, dtype=dtype, device=device)
+    return random.normal(shape, std=std, dtype=dtype, device=device)
 
 
 @explained
@@ -218,7 +220,7 @@ def kaiming_uniform(
     ``"fan_out"``. Shape: ``[out, in, …]``.
     """
     bound = math.sqrt(3) * _kaiming_std(shape, a, mode, nonlinearity)
-    return random.uniform(shape, -bound, bound, dtype=dtype, device=device)
+    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device)
 
 
 @explained
@@ -236,7 +238,7 @@ def kaiming_normal(
     Arguments as for ``kaiming_uniform``.
     """
     std = _kaiming_std(shape, a, mode, nonlinearity)
-    return random.normal(shape, 0.0, std, dtype=dtype, device=device)
+    return random.normal(shape, std=std, dtype=dtype, device=device)
 
 
 @explained

@@ -43,9 +43,9 @@ INT_RANDOM: Final = Operator(numeric.INT_RANDOM)
 @explained
 def uniform(
     shape: Shape,
+    *,
     low: float = 0.0,
     high: float = 1.0,
-    *,
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:
@@ -56,9 +56,9 @@ def uniform(
 @explained
 def normal(
     shape: Shape,
+    *,
     mean: float = 0.0,
     std: float = 1.0,
-    *,
     dtype: AnyDType = F32,
     device: Device | None = None,
 ) -> Tensor:

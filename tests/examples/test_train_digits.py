@@ -43,7 +43,7 @@ def test_the_gradients_match_finite_differences() -> None:
         device.seed(0)
         weights = train_digits.initial_weights(device)
         # Not 0: ReLU has no derivative there, and black pixels would give exactly 0.
-        bias = br.random.uniform((train_digits.CHANNELS,), 0.1, 0.5, device=device)
+        bias = br.random.uniform((train_digits.CHANNELS,), low=0.1, high=0.5, device=device)
         weights["filter_bias"] = bias
         given = (br.tensor(images, device=device), br.tensor(labels, device=device))
         rows = br.arange(ROWS, device=device)

@@ -360,6 +360,8 @@ POSITIONAL: Final = {
     "broadcast_to": "x.broadcast_to((2, 3))",
     "concat": "concat([x, y])",
     "empty": "empty((2, 3), dtype=…)",
+    "normal": "normal((2, 3), mean=0.0, std=1.0)",
+    "uniform": "uniform((2, 3), low=0.0, high=1.0)",
     "expand_dims": "x.expand_dims((0, 1))",
     "flatten": "x.reshape(shape) to join some axes",
     "flip": "x.flip((0, 1))",

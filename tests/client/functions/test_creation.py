@@ -96,7 +96,7 @@ def test_a_step_of_zero_is_refused(device: RecordingDevice) -> None:
 
 def test_random_operations_carry_their_distribution(device: RecordingDevice) -> None:
     cases = [
-        (br.random.uniform((2,), -1, 1, device=device), ("Uniform", -1.0, 1.0)),
+        (br.random.uniform((2,), low=-1, high=1, device=device), ("Uniform", -1.0, 1.0)),
         (br.random.normal((2,), std=3, device=device), ("Normal", 0.0, 3.0)),
         (br.random.bernoulli((2,), 0.3, device=device), ("Bernoulli", 0.3)),
         (br.random.default((2,), device=device), ("Default",)),

@@ -221,9 +221,9 @@ def test_creation_functions_match_numpy(device: br.Device) -> None:
 def test_random_numbers_have_their_distribution(device: br.Device) -> None:
     device.seed(7)
     count = 20_000
-    u = br.random.uniform((count,), -1, 3, device=device).numpy()
+    u = br.random.uniform((count,), low=-1, high=3, device=device).numpy()
     assert -1 <= u.min() < u.max() < 3 and abs(u.mean() - 1) < 0.05
-    n = br.random.normal((count,), 5, 2, device=device).numpy()
+    n = br.random.normal((count,), mean=5, std=2, device=device).numpy()
     assert abs(n.mean() - 5) < 0.1 and abs(n.std() - 2) < 0.1
     c = br.random.bernoulli((count,), 0.3, dtype=br.bool, device=device).numpy()
     assert abs(c.mean() - 0.3) < 0.02
