@@ -188,7 +188,7 @@ class Settings(BaseModel):
     max_session_tensors: Count = Field(
         1_000_000,
         description="Live tensors of one session; one more fails with QuotaExceeded. Beyond the "
-        "first 1,024, each counts 768 bytes in the session's memory besides its elements.",
+        "first 1,024, each counts 1,024 bytes in the session's memory besides its elements.",
     )
     max_tensor_bytes: Bytes | None = Field(
         None,

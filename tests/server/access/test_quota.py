@@ -48,7 +48,7 @@ def test_the_objects_of_many_tensors_count_and_are_returned_with_them() -> None:
     quota.take(0, FREE_TENSORS)
     assert quota.total_bytes == 0
     stored = FREE_TENSORS
-    with pytest.raises(QuotaExceeded, match="the objects of many tensors, 2,304,000 are allowed"):
+    with pytest.raises(QuotaExceeded, match="the objects of many tensors, 3,072,000 are allowed"):
         for _ in range(10_000):
             quota.take(1, 1)
             stored += 1
