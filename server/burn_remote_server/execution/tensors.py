@@ -211,7 +211,9 @@ class TensorTable:
         Raises the errors of ``array``, ``UnknownTensor`` for another shape, and ``DeviceLost``.
         """
         if self.lost is not None:
-            raise self.lost.with_traceback(None)
+            failure = self.slots.get(tensor)  # it names the operation during which it was lost
+            error = failure if isinstance(failure, OperationFailed) else self.lost
+            raise error.with_traceback(None)
         array = self.array(tensor)
         if tuple(array.shape) != array_shape(spec):
             raise UnknownTensor(

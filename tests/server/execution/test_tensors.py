@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import BOOL_U32, F32
+from burn_remote_protocol.dtypes import BOOL_U32, F32, I64
 from burn_remote_protocol.errors import (
     DeviceLost,
     LimitExceeded,
@@ -18,13 +18,15 @@ from burn_remote_protocol.errors import (
     TransferFailed,
     UnknownTensor,
 )
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.messages import Define, Upload
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.execution.tensors import TensorTable
-from support.engines import vector
+from support.engines import EngineSession, vector
+from support.kernels import signature
 
 
 class Table:
@@ -245,3 +247,16 @@ def test_no_tensor_of_a_lost_device_is_read() -> None:
         table.tensors.settle()
     table.tensors.drop((1,))
     assert table.counted == (0, 0)
+
+
+def test_a_tensor_that_failed_before_the_device_was_lost_still_raises_its_own_failure() -> None:
+    session = EngineSession()
+    session.upload(1, 1, 2)
+    places = TensorData(np.array([0, 9]).tobytes(), (2,), I64)
+    select = signature("Base.Select", vector(2), TensorSpec((2,), I64), dim=0)
+    session.run(Define(0, select), Upload(2, places), (0, 1, 2, 3))
+    session.interpreter.lose("the device is lost")
+    with pytest.raises(OperationFailed, match=r"Base\.Select"):
+        session.values(3, size=2)
+    with pytest.raises(DeviceLost):
+        session.values(1, size=2)
