@@ -74,7 +74,7 @@ def bernoulli(
     shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
     """Return 1 with probability ``p`` and 0 otherwise; booleans for a bool dtype."""
-    if not 0 <= _number("p", p) <= 1:
+    if not 0 <= _number("p, which follows the shape,", p) <= 1:
         raise UsageError(f"p must be from 0 to 1, not {p}")
     wanted = as_dtype(dtype)
     if wanted.is_bool:
@@ -130,15 +130,13 @@ def _is_float(number: int) -> bool:
 
 
 def _number(name: str, value: float) -> float:
-    return real_number(f"{name}, which follows the shape,", value)
+    return real_number(name, value)
 
 
 def _bounds(low: float, high: float) -> tuple[str, float, float]:
     least, most = _number("low", low), _number("high", high)
     if not least <= most:
-        raise UsageError(
-            f"low={least:g} is greater than high={most:g}; write a shape as one tuple: (2, 3)"
-        )
+        raise UsageError(f"low={least:g} is greater than high={most:g}")
     return "Uniform", least, most
 
 

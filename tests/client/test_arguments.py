@@ -61,15 +61,11 @@ def test_an_argument_that_is_not_an_integer_is_shown(text: str) -> None:
 
 
 NOT_NUMBERS: dict[str, Callable[[], object]] = {
-    r"std, which follows the shape, must be a number, not \(2, 3\)": lambda: br.random.normal(
-        0, 1, (2, 3), device=DEVICE
+    r"std must be a number, not \(2, 3\)": lambda: br.random.normal(1, std=(2, 3), device=DEVICE),
+    r"high must be a number, not \(2, 3\)": lambda: br.random.uniform(
+        1, high=(2, 3), device=DEVICE
     ),
-    r"high, which follows the shape, must be a number, not \(2, 3\)": lambda: br.random.uniform(
-        0, 1, (2, 3), device=DEVICE
-    ),
-    r"mean, which follows the shape, must be a number, not '1'": lambda: br.random.normal(
-        2, "1", device=DEVICE
-    ),
+    "mean must be a number, not '1'": lambda: br.random.normal(2, mean="1", device=DEVICE),
     "p must be a number, not 'a'": lambda: F.dropout(f(2), "a"),
     r"p, which follows the shape, must be a number": lambda: br.random.bernoulli(
         2, [1], device=DEVICE
@@ -131,10 +127,8 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
     "from 1 to 255, not 256": lambda: br.quant_scheme(block=(4, 256)),
     r"block must have 1 to 5 sizes, not \(\)": lambda: br.quant_scheme(block=()),
     "num_classes must be from 1 to": lambda: F.one_hot(i(2), 0),
-    r"low=3 is greater than high=1; write a shape as one tuple: \(2, 3\)": lambda: (
-        br.random.uniform(2, 3, device=DEVICE)
-    ),
-    "std must not be negative, but is -1": lambda: br.random.normal(2, 0, -1, device=DEVICE),
+    "low=3 is greater than high=1": lambda: br.random.uniform(2, low=3, device=DEVICE),
+    "std must not be negative, but is -1": lambda: br.random.normal(2, std=-1, device=DEVICE),
     "299 does not fit in uint8": lambda: br.random.integers(
         0, 300, 2, dtype="uint8", device=DEVICE
     ),
