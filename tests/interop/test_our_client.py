@@ -247,6 +247,8 @@ def test_a_move_of_a_failed_tensor_raises_an_error_and_does_not_hang(
         failed = br.zeros((3,), device=native).take(br.tensor([7], device=native))
         with pytest.raises(br.BurnRemoteError):
             failed.to(br.RemoteDevice(ours.address, dialect="burn-0.21")).numpy()
+        with pytest.raises(br.OperationFailed):  # at its source, nothing has read the failure
+            native.sync()
 
 
 def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(
