@@ -63,7 +63,7 @@ def normal(
     device: Device | None = None,
 ) -> Tensor:
     """Draw from the normal distribution with the given mean and standard deviation."""
-    distribution = ("Normal", _number("mean", mean), _number("std", std))
+    distribution = ("Normal", real_number("mean", mean), real_number("std", std))
     if not std >= 0:
         raise UsageError(f"std must not be negative, but is {std}")
     return _drawn(shape, distribution, as_dtype(dtype), device)
@@ -74,7 +74,7 @@ def bernoulli(
     shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
 ) -> Tensor:
     """Return 1 with probability ``p`` and 0 otherwise; booleans for a bool dtype."""
-    if not 0 <= _number("p, which follows the shape,", p) <= 1:
+    if not 0 <= real_number("p, which follows the shape,", p) <= 1:
         raise UsageError(f"p must be from 0 to 1, not {p}")
     wanted = as_dtype(dtype)
     if wanted.is_bool:
@@ -129,12 +129,8 @@ def _is_float(number: int) -> bool:
     return float(number) == number
 
 
-def _number(name: str, value: float) -> float:
-    return real_number(name, value)
-
-
 def _bounds(low: float, high: float) -> tuple[str, float, float]:
-    least, most = _number("low", low), _number("high", high)
+    least, most = real_number("low", low), real_number("high", high)
     if not least <= most:
         raise UsageError(f"low={least:g} is greater than high={most:g}")
     return "Uniform", least, most
