@@ -8,7 +8,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -111,23 +110,22 @@ class Graph:
         self, runner: RunnerClient, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
     ) -> tuple[TensorHandle, ...]:
         """Issue the operations one by one, by a runner that does not take graphs."""
-        handles: list[TensorHandle | None] = [*inputs]
+        handles: dict[int, TensorHandle] = dict(enumerate(inputs))
+        next_slot = self.input_count
         last_use = {slot: place for place, step in enumerate(self.steps) for slot in step.inputs}
         kept = {*self.output_slots}
         for place, step in enumerate(self.steps):
             chosen = [handles[slot] for slot in step.inputs]
-            made = runner.register_op(_with_numbers(step, numbers), chosen)  # type: ignore[arg-type]
+            made = runner.register_op(_with_numbers(step, numbers), chosen)
             chosen.clear()
-            handles += made
+            slots = range(next_slot, next_slot + len(made))
+            handles.update(zip(slots, made, strict=True))
             del made
-            for slot in step.inputs:
-                if last_use[slot] == place and slot not in kept:
-                    handles[slot] = None  # drops the tensor
-            first = len(handles) - len(step.signature.outputs)
-            for slot in range(first, len(handles)):
-                if slot not in last_use and slot not in kept:
-                    handles[slot] = None
-        return tuple([handles[slot] for slot in self.output_slots])  # type: ignore[misc]
+            next_slot = slots.stop
+            for slot in {*step.inputs, *slots}:
+                if last_use.get(slot, place) == place and slot not in kept:
+                    del handles[slot]  # drops the tensor
+        return tuple([handles[slot] for slot in self.output_slots])
 
 
 class _Part(NamedTuple):
@@ -189,10 +187,6 @@ def _split(graph: Graph, most_steps: int) -> tuple[_Part, ...]:
 
 def _with_numbers(step: GraphStep, numbers: Sequence[Any]) -> Signature:
     """Return the signature of a step with the numbers of a call."""
-    signature = step.signature
     if not step.numbers:
-        return signature
-    arguments = [*signature.arguments]
-    for field, place in step.numbers:
-        arguments[field] = Scalar(arguments[field].variant, numbers[place])
-    return Signature(signature.kind, signature.row, signature.dtype, tuple(arguments))
+        return step.signature
+    return step.signature.with_scalars((field, numbers[place]) for field, place in step.numbers)

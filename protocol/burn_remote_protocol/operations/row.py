@@ -7,13 +7,13 @@ signature with ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["Call", "Estimate", "Estimates", "Operation", "Row", "Rule", "Signature", "TensorUse"]
@@ -112,6 +112,17 @@ class Signature:
         object.__setattr__(self, "call", Call(tuple(inputs), parameters, tuple(outputs)))
         object.__setattr__(self, "input_uses", tuple(uses))
         object.__setattr__(self, "output_count", len(outputs))
+
+    def with_scalars(self, changes: Iterable[tuple[int, float | int | bool]]) -> Signature:
+        """Return this signature with other values of some scalars.
+
+        ``changes`` has the positions of the scalars among the arguments, and the new values, which
+        keep their variants.
+        """
+        arguments = [*self.arguments]
+        for position, value in changes:
+            arguments[position] = Scalar(arguments[position].variant, value)
+        return Signature(self.kind, self.row, self.dtype, tuple(arguments))
 
     def describe(self) -> str:
         """List the inputs and outputs: ``float32[2, 3], float32[3, 4] -> float32[2, 4]``."""
