@@ -58,12 +58,12 @@ class Guard(NamedTuple):
     @property
     def read(self) -> Callable[[], Any] | None:
         """A function that returns the value now, if the path has no steps."""
-        return None if self.path or type(self.root) is int else self.root  # type: ignore[return-value]
+        return None if self.path or isinstance(self.root, int) else self.root
 
     def holds(self, statics: Sequence[Any]) -> bool:
         """Return whether the value is the same as when the graph was recorded."""
         root = self.root
-        now = statics[root] if type(root) is int else root()  # type: ignore[operator]
+        now = statics[root] if isinstance(root, int) else root()
         for step in self.path:
             now = stored(now, step)
         return now is self.seen or _plain(now) == self.key
@@ -154,7 +154,7 @@ class _Search:
         key = _plain(value)
         if key is not _NOT_PLAIN:
             if len(self.found) < MAX_GUARDS:
-                place = (path, root if type(root) is int else _identity(root))
+                place = (path, root if isinstance(root, int) else _identity(root))
                 seen = value if _is_immutable(value) else _NOT_PLAIN
                 self.found.setdefault(place, Guard(name, root, path, seen, key))
             if isinstance(key, weakref.ref):
