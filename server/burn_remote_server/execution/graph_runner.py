@@ -12,7 +12,8 @@ from typing import Any, Final
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.execution.graphs import GraphPlan, Step, StepFailed
+from burn_remote_server.execution.graph_definitions import Step
+from burn_remote_server.execution.graphs import GraphPlan, StepFailed
 from burn_remote_server.execution.ownership import HELD_IN_LIST
 from burn_remote_server.execution.plans import as_failure, memory_bytes
 from burn_remote_server.execution.tensors import TensorTable

@@ -13,31 +13,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import length_hint
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, shown
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.operations.wire_values import Scalar, is_scalar_value
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.wire_values import is_scalar_value
 from burn_remote_server.backends.interface import (
     Backend,
     BackendSession,
     ElementwiseCall,
     Run,
 )
+from burn_remote_server.execution.graph_definitions import (
+    FREED_BYTES,
+    Step,
+    allocate_registers,
+    definition_bytes,
+    expected_inputs,
+    number_variants,
+    peak_bytes,
+    plan_of_step,
+    slot_specs,
+)
 from burn_remote_server.execution.graph_fusion import fused_steps
 from burn_remote_server.execution.ownership import held_by_a_call, held_only_here
 from burn_remote_server.execution.plans import Plan, memory_bytes
 from burn_remote_server.fusion.search import Block
 
-__all__ = ["GRAPH_STEP_COST", "GraphPlan", "Step", "StepFailed"]
-
-# Memory of one step of a graph, of one input of a step, and of one entry of its numbers, with the
-# value of the last call (measured).
-GRAPH_STEP_BYTES: Final = 600
-GRAPH_INPUT_BYTES: Final = 16
-GRAPH_NUMBER_BYTES: Final = 256
+__all__ = ["GRAPH_STEP_COST", "GraphPlan", "StepFailed"]
 
 # The time to check and compile a step, in nanoseconds.
 GRAPH_STEP_COST: Final = 6_000
@@ -45,15 +49,9 @@ GRAPH_STEP_COST: Final = 6_000
 # Estimated time, in nanoseconds, between two checks of whether the session has ended.
 STOP_COST: Final = 10_000_000
 
-# Memory of a step whose numbers change, in addition: it keeps a plan of its own (measured).
-NUMBERED_STEP_BYTES: Final = 2_500
-
 # Calling a kernel from the loop, in nanoseconds, and preparing a step again for new numbers.
 CALL_COST: Final = 300
 PREPARE_COST: Final = 30_000
-
-# Dead values of this size are freed at once; smaller ones when their register is used again.
-FREED_BYTES: Final = 64 * 1024
 
 _INTEGER: Final = frozenset({int})
 
@@ -62,18 +60,6 @@ _INTEGER: Final = frozenset({int})
     _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _INTO_ONLY, _INTO_FIRST, _INTO_SECOND, _MANY_INPUTS,
     _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE, _CHECK,
 ) = range(12)  # fmt: skip
-
-
-class Step(NamedTuple):
-    """One operation of a graph, with registers in place of tensors."""
-
-    plan: Plan
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    released: tuple[int, ...]  # inputs that no later step uses; outputs may take their registers
-    unused: tuple[int, ...]  # outputs that no step uses
-    kept: int  # how many of the outputs are outputs of the graph
-    numbers: tuple[tuple[int, int], ...]  # (argument of the signature, place in the call)
 
 
 class StepFailed(Exception):
@@ -119,14 +105,14 @@ class GraphPlan:
         A long program calls ``check`` from time to time; it may raise a ``BaseException``.
         Raises ``ProtocolViolation`` for an invalid definition.
         """
-        plans = [_plan_of(step, numbered) for step in task.steps]
-        specs = _slot_specs(task, plans)
+        plans = [plan_of_step(step, numbered) for step in task.steps]
+        specs = slot_specs(task, plans)
         self.input_count = task.input_count
         self.output_count = len(task.outputs)
         self.output_specs = tuple(specs[slot] for slot in task.outputs)
         self.output_bytes = sum(map(memory_bytes, self.output_specs))
-        self.variants = _number_variants(task, plans)
-        self.expected = _expected(task, plans)
+        self.variants = number_variants(task, plans)
+        self.expected = expected_inputs(task, plans)
         # The types of a call's elements, unless it has numbers.
         ids = self.input_count + self.output_count
         self._call_types = [int] * ids if not self.variants else None
@@ -136,9 +122,9 @@ class GraphPlan:
         self._prepare = prepare
         self._limited = limited
         self._check = check
-        self.nbytes = _definition_bytes(task)
-        self.steps, self._outputs, self._registers = _allocated(task, plans, len(specs))
-        self.peak_bytes = _peak_bytes(self.steps)
+        self.nbytes = definition_bytes(task)
+        self.steps, self._outputs, self._registers = allocate_registers(task, plans, len(specs))
+        self.peak_bytes = peak_bytes(self.steps)
         self.cost = sum(map(_cost, self.steps))
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
@@ -257,13 +243,9 @@ class GraphPlan:
         known = self._prepared.get(place)
         if known is not None and known[0] == key:
             return known[1]
-        signature = step.plan.signature
-        arguments = [*signature.arguments]
-        for (field, _), value in zip(step.numbers, own, strict=True):
-            arguments[field] = Scalar(arguments[field].variant, value)
-        plan = self._prepare(
-            Signature(signature.kind, signature.row, signature.dtype, tuple(arguments))
-        )
+        fields = [field for field, _ in step.numbers]
+        changed = step.plan.signature.with_scalars(zip(fields, own, strict=True))
+        plan = self._prepare(changed)
         self._prepared[place] = (key, plan)
         return plan
 
@@ -499,155 +481,3 @@ def _raising(error: BurnRemoteError) -> Callable[..., Any]:
         raise error.with_traceback(None)
 
     return run
-
-
-def _plan_of(step: tuple[int, ...], numbered: Mapping[int, Any]) -> Plan:
-    plan = numbered.get(step[0]) if step else None
-    if not isinstance(plan, Plan):
-        raise ProtocolViolation(f"a step of a graph begins with a signature, not {shown(step)}")
-    if len(step) != 1 + plan.input_count:
-        raise ProtocolViolation(
-            f"{plan.signature.row} has {plan.input_count} inputs, not {len(step) - 1}"
-        )
-    if plan.last_uses:
-        raise ProtocolViolation("a step of a graph must not drop its inputs")
-    return plan
-
-
-def _slot_specs(task: DefineGraph, plans: Sequence[Plan]) -> list[TensorSpec]:
-    """Return the spec of each slot. Raises ``ProtocolViolation`` if steps disagree about one."""
-    specs: list[TensorSpec | None] = [None] * task.input_count
-    for step, plan in zip(task.steps, plans, strict=True):
-        for slot, use in zip(step[1:], plan.signature.input_uses, strict=True):
-            if slot >= len(specs):
-                raise ProtocolViolation(f"slot {slot} of a graph is used before it is filled")
-            if specs[slot] is None:
-                specs[slot] = use.spec
-            elif specs[slot] != use.spec:
-                raise ProtocolViolation(
-                    f"slot {slot} of a graph holds {specs[slot]}, but {plan.signature.row} "
-                    f"declares {use.spec}"
-                )
-        specs.extend(plan.signature.outputs)
-    known = [spec for spec in specs if spec is not None]
-    if len(known) != len(specs):
-        raise ProtocolViolation("a graph has an input that no step uses")
-    outputs = task.outputs
-    if len(set(outputs)) != len(outputs) or any(
-        not task.input_count <= slot < len(known) for slot in outputs
-    ):
-        raise ProtocolViolation(f"a graph's outputs are results of its steps, not {shown(outputs)}")
-    return known
-
-
-def _expected(task: DefineGraph, plans: Sequence[Plan]) -> tuple[tuple[Any, Any], ...]:
-    """Return the shape and array dtype of each input of a graph."""
-    expected: dict[int, tuple[Any, Any]] = {}
-    for step, plan in zip(task.steps, plans, strict=True):
-        for slot, found in zip(step[1:], plan.expected, strict=False):
-            expected.setdefault(slot, found)
-    return tuple(expected[slot] for slot in range(task.input_count) if slot in expected)
-
-
-def _number_variants(task: DefineGraph, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the scalar variant of each number of a call."""
-    variants: dict[int, str] = {}
-    for step, field, position in task.numbers:
-        arguments = plans[step].signature.arguments if step < len(plans) else ()
-        scalar = arguments[field] if field < len(arguments) else None
-        if type(scalar) is not Scalar:
-            raise ProtocolViolation(f"argument {field} of step {step} of a graph is no scalar")
-        if variants.setdefault(position, scalar.variant) != scalar.variant:
-            raise ProtocolViolation(f"number {position} of a graph has two types")
-    if [*range(len(variants))] != sorted(variants):
-        raise ProtocolViolation(f"the numbers of a graph are not consecutive: {sorted(variants)}")
-    return tuple(variants[position] for position in range(len(variants)))
-
-
-def _allocated(
-    task: DefineGraph, plans: Sequence[Plan], slot_count: int
-) -> tuple[tuple[Step, ...], tuple[int, ...], list[Any]]:
-    """Assign registers to slots.
-
-    Returns the steps, the registers of the graph's outputs, and the registers besides those of the
-    inputs, empty.
-    """
-    last_use = [-1] * slot_count
-    for place, step in enumerate(task.steps):
-        for slot in step[1:]:
-            last_use[slot] = place
-    kept = {*task.outputs}
-    register = {slot: slot for slot in range(task.input_count)}
-    free: list[int] = []
-    top = next_slot = task.input_count
-    numbers: dict[int, list[tuple[int, int]]] = {}
-    for place, field, position in task.numbers:
-        numbers.setdefault(place, []).append((field, position))
-    steps: list[Step] = []
-    for place, (step, plan) in enumerate(zip(task.steps, plans, strict=True)):
-        inputs = tuple(register[slot] for slot in step[1:])
-        dying = [slot for slot in dict.fromkeys(step[1:]) if last_use[slot] == place]
-        released = [register[slot] for slot in dying if slot not in kept]
-        free += released
-        made = range(next_slot, next_slot + plan.output_count)
-        next_slot += plan.output_count
-        for slot in made:
-            if free:
-                register[slot] = free.pop()
-            else:
-                register[slot] = top
-                top += 1
-        unused = [register[slot] for slot in made if last_use[slot] < 0 and slot not in kept]
-        free += unused
-        outputs = tuple(register[slot] for slot in made)
-        steps.append(
-            Step(
-                plan,
-                inputs,
-                outputs,
-                tuple(released),
-                tuple(unused),
-                len(kept.intersection(made)),
-                tuple(numbers.get(place, ())),
-            )
-        )
-    return (
-        tuple(steps),
-        tuple(register[slot] for slot in task.outputs),
-        [None] * (top - task.input_count),
-    )
-
-
-def _definition_bytes(task: DefineGraph) -> int:
-    """Return the memory of a graph without its tensors."""
-    numbered = {step for step, _, _ in task.numbers}
-    return (
-        GRAPH_STEP_BYTES * len(task.steps)
-        + GRAPH_INPUT_BYTES * sum(map(len, task.steps))
-        + GRAPH_NUMBER_BYTES * len(task.numbers)
-        + NUMBERED_STEP_BYTES * len(numbered)
-    )
-
-
-def _peak_bytes(steps: Sequence[Step]) -> int:
-    """Return the most bytes that the registers hold, those of the inputs excepted.
-
-    A small dead value counts until its register is used again, because the program frees it then.
-    """
-    held: dict[int, int] = {}
-    total = peak = 0
-    for step in steps:
-        total += step.plan.output_bytes
-        peak = max(peak, total)
-        dead = {*step.released, *step.unused}
-        for register in dead.difference(step.outputs):
-            if held.get(register, 0) >= FREED_BYTES:
-                total -= held.pop(register)
-        specs = step.plan.signature.outputs
-        for register, size in zip(step.outputs, map(memory_bytes, specs), strict=True):
-            total -= held.pop(register, 0)
-            held[register] = size
-        for register in step.unused:
-            if held[register] >= FREED_BYTES:
-                total -= held.pop(register)
-    return peak
