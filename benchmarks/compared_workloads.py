@@ -90,21 +90,26 @@ def training(device: br.Device) -> Workload:
     ]  # fmt: skip
     tensors = [br.tensor(array, device=device) for array in arrays]
 
-    def train() -> tuple[int, float | None]:
-        x, y, w1, b1, w2, b2 = tensors
-        for _ in range(TRAINING_STEPS):
-            hidden = (x @ w1 + b1).relu()
-            logits = hidden @ w2 + b2
-            d_logits = (logits.softmax(axis=-1) - y) * (1 / 64)
-            d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(br.float32)
-            w2 = w2 - hidden.T @ d_logits * 0.1
-            b2 = b2 - d_logits.sum(axis=0, keepdims=True) * 0.1
-            w1 = w1 - x.T @ d_hidden * 0.1
-            b1 = b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1
-        w1.sum().numpy()
+    def run() -> tuple[int, float | None]:
+        train(tensors, TRAINING_STEPS)
         return TRAINING_STEPS, None
 
-    return train
+    return run
+
+
+def train(tensors: list[br.Tensor], steps: int) -> None:
+    """Train a perceptron 784-128-10, and read the sum of its weights at the end."""
+    x, y, w1, b1, w2, b2 = tensors
+    for _ in range(steps):
+        hidden = (x @ w1 + b1).relu()
+        logits = hidden @ w2 + b2
+        d_logits = (logits.softmax(axis=-1) - y) * (1 / 64)
+        d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(br.float32)
+        w2 = w2 - hidden.T @ d_logits * 0.1
+        b2 = b2 - d_logits.sum(axis=0, keepdims=True) * 0.1
+        w1 = w1 - x.T @ d_hidden * 0.1
+        b1 = b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1
+    w1.sum().numpy()
 
 
 def local_workloads(device: br.Device) -> dict[str, Workload]:

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 import psutil
 import typer
+from compared_workloads import train
 from echo import echo_round_trip_seconds
 from rich.console import Console
 from rich.progress import track
@@ -121,21 +122,11 @@ def training_step(device: br.Device, steps: int = 200) -> Figures:
             w1 = w1 - x.T @ d_hidden * 0.1
             b1 = b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1
 
-    def remote() -> None:
-        x, y, w1, b1, w2, b2 = tensors
-        for _ in range(steps):
-            hidden = (x @ w1 + b1).relu()
-            logits = hidden @ w2 + b2
-            d_logits = (logits.softmax(axis=-1) - y) * (1 / 64)
-            d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(br.float32)
-            w2 = w2 - hidden.T @ d_logits * 0.1
-            b2 = b2 - d_logits.sum(axis=0, keepdims=True) * 0.1
-            w1 = w1 - x.T @ d_hidden * 0.1
-            b1 = b1 - d_hidden.sum(axis=0, keepdims=True) * 0.1
-        w1.sum().numpy()
-
     tensors = [br.tensor(array, device=device) for array in arrays]
-    here, there = median_seconds(local, 5) / steps, median_seconds(remote, 5) / steps
+    here, there = (
+        median_seconds(local, 5) / steps,
+        median_seconds(lambda: train(tensors, steps), 5) / steps,
+    )
     return {
         "training step, local NumPy, ms": here * 1e3,
         "training step, remote, ms": there * 1e3,
