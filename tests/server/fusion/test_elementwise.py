@@ -17,30 +17,26 @@ from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS, MIN_REUSING_ELEMENTS
 from burn_remote_server.fusion.opening import with_fusion
 from support.engines import EngineSession, floats
+from support.fused_sessions import (
+    ADD,
+    ADD_INTEGERS,
+    DIVIDE,
+    INTEGERS,
+    SIGNATURES,
+    SUM,
+    TWICE,
+    VECTOR,
+    fused_session,
+)
 from support.kernels import signature
 from support.random_programs import forced_fusion
 
 GRAPH = 4096
-ADD, TWICE, SUM, DIVIDE, ADD_INTEGERS = range(5)
-VECTOR = TensorSpec((1000,), F32)
-INTEGERS = TensorSpec((1000,), I64)
-
-SIGNATURES = {
-    ADD: signature("Numeric.Add", VECTOR, VECTOR),
-    TWICE: signature("Numeric.MulScalar", VECTOR, rhs=2.0),
-    SUM: signature("Numeric.SumDim", VECTOR, axis=0, accumulator_len=1),
-    DIVIDE: signature("Numeric.Div", INTEGERS, INTEGERS),
-    ADD_INTEGERS: signature("Numeric.Add", INTEGERS, INTEGERS),
-}
 
 
 @pytest.fixture
 def session() -> Iterator[EngineSession]:
-    with forced_fusion():
-        session = EngineSession(backend=with_fusion(NumpyBackend()))
-        session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
-        session.upload(1, *range(1000))
-        session.upload(2, *[1.0] * 1000)
+    with fused_session() as session:
         yield session
 
 

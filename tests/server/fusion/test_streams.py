@@ -8,37 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, Drop, Read
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.fusion.opening import with_fusion
 from support.engines import EngineSession
+from support.fused_sessions import (
+    ADD,
+    DIVIDE,
+    SIGNATURES,
+    TWICE,
+    VECTOR,
+    fused_session,
+)
 from support.kernels import signature
 from support.random_programs import forced_fusion
-
-ADD, TWICE, SUM, DIVIDE = range(4)
-VECTOR, INTEGERS = TensorSpec((1000,), F32), TensorSpec((1000,), I64)
-SIGNATURES = {
-    ADD: signature("Numeric.Add", VECTOR, VECTOR),
-    TWICE: signature("Numeric.MulScalar", VECTOR, rhs=2.0),
-    SUM: signature("Numeric.SumDim", VECTOR, axis=0, accumulator_len=1),
-    DIVIDE: signature("Numeric.Div", INTEGERS, INTEGERS),
-}
 
 
 @pytest.fixture
 def session() -> Iterator[EngineSession]:
-    with forced_fusion():
-        session = EngineSession(backend=with_fusion(NumpyBackend()))
-        session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
-        session.upload(1, *range(1000))
-        session.upload(2, *[1.0] * 1000)
+    with fused_session() as session:
         yield session
 
 
