@@ -75,6 +75,25 @@ def upload_and_read(count: int = 1) -> list[bytes]:
     return [encode_tasks([Upload(1, DATA)], 0), *reads]
 
 
+async def converse(
+    host: Host,
+    sessions: BurnSessions,
+    request: ScriptedLink,
+    response: ScriptedLink,
+    *,
+    replies: int,
+) -> None:
+    """Serve both sockets of a session until it has sent its replies, then end them."""
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    await response.wait_sent(replies)
+    for link in (request, response):
+        link.end()
+    await asyncio.gather(*serving)
+
+
 async def test_both_sockets_with_the_token_are_one_session(
     host: Host, sessions: BurnSessions
 ) -> None:
@@ -330,14 +349,7 @@ async def test_different_operations_are_decoded_a_few_at_a_time_and_others_run_b
     known = [encode_tasks([Execute(Operation(made[0], (5,)))], 1)] * 100
     request = scripted([INIT, *operations, *known, encode_tasks([Sync(9)], 9)])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
-    await response.wait_sent(1)
-    for link in (request, response):
-        link.end()
-    await asyncio.gather(*serving)
+    await converse(host, sessions, request, response, replies=1)
     assert sum(decoded) == 201
     assert decoded[:6] == [burn_pump.MAX_UNKNOWN_FRAMES] * 6
     assert max(decoded) >= 100  # a repeated operation is recognized
@@ -352,14 +364,7 @@ async def test_frames_that_are_decoded_in_one_turn_are_bounded_by_their_bytes(
     uploads = [encode_tasks([Upload(number, data)], number) for number in range(9)]
     request = scripted([INIT, *uploads, encode_tasks([Sync(9)], 9)])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
-    await response.wait_sent(1)
-    for link in (request, response):
-        link.end()
-    await asyncio.gather(*serving)
+    await converse(host, sessions, request, response, replies=1)
     assert sum(decoded) == 10
     assert max(decoded) == 2
 
