@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from support.servers import RunningServer
+from support.waiting import wait_until
 
 __all__ = ["WAIT_SECONDS", "Process", "Report", "Snapshot", "eventually"]
 
@@ -143,8 +143,15 @@ def eventually(
     timeout_seconds: float = WAIT_SECONDS,
 ) -> Snapshot:
     """Return the first snapshot that satisfies the claim. Raises ``AssertionError`` at timeout."""
-    deadline = time.monotonic() + timeout_seconds
-    while not claim(snapshot := Snapshot.of(server)):
-        assert time.monotonic() < deadline, f"after {timeout_seconds:g} seconds: {snapshot}"
-        time.sleep(0.02)  # polling interval; nothing depends on its length
+    snapshot = Snapshot.of(server)
+
+    def is_satisfied() -> bool:
+        nonlocal snapshot
+        snapshot = Snapshot.of(server)
+        return claim(snapshot)
+
+    try:
+        wait_until(is_satisfied, timeout_seconds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {snapshot}") from None
     return snapshot

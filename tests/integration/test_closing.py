@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Callable
 
@@ -13,8 +12,7 @@ import pytest
 
 import burn_remote as br
 from support.servers import RunningServer, server
-
-PATIENCE_SECONDS = 5.0
+from support.waiting import wait_until
 
 
 def failing(device: br.Device, index: int = 99) -> br.Tensor:
@@ -154,7 +152,7 @@ def test_a_session_without_devices_and_tensors_ends(first_server: RunningServer)
         gc.collect()  # its thread may have been flushing a moment ago
         return session() is None
 
-    wait_for(is_gone)
+    wait_until(is_gone)
 
 
 def test_the_device_of_a_tensor_whose_device_was_forgotten_can_be_closed(
@@ -165,13 +163,6 @@ def test_the_device_of_a_tensor_whose_device_was_forgotten_can_be_closed(
     x.device.close()
     with pytest.raises(br.ClosedDevice):
         x.numpy()
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
@@ -188,4 +179,4 @@ def test_a_server_skips_the_queued_work_of_a_device_that_was_closed(dialect: str
             y = x @ x
         del y
         device.close(timeout_seconds=0)
-        wait_for(lambda: running.threads <= before)
+        wait_until(lambda: running.threads <= before)
