@@ -43,8 +43,8 @@ from burn_remote_server.fusion.search import Block
 
 __all__ = ["GRAPH_STEP_COST", "GraphPlan", "StepFailed"]
 
-# The time to check and compile a step, in nanoseconds.
-GRAPH_STEP_COST: Final = 6_000
+# The time to check and compile a step, in nanoseconds: 18 to 23 µs (measured, with fusion).
+GRAPH_STEP_COST: Final = 25_000
 
 # Estimated time, in nanoseconds, between two checks of whether the session has ended.
 STOP_COST: Final = 10_000_000
