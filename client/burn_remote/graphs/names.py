@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from burn_remote.functions.tensor import Tensor
@@ -78,12 +78,21 @@ def _surroundings(function: Any, call: Any) -> Iterator[tuple[str, Any]]:
     yield from zip(parameters[code.co_argcount - len(defaults) :], defaults, strict=False)
     yield from (function.__kwdefaults__ or {}).items()
     # Before other global variables: ``self`` has the attributes that methods use.
-    yield from ((name, one) for name, one in zip(parameters, args, strict=False))
-    yield from kwargs.items()
+    yield from _objects((*zip(parameters, args, strict=False), *kwargs.items()))
     for name in code.co_names:
         if name in function.__globals__:
             yield name, function.__globals__[name]
     yield from function.__globals__.items()
+
+
+def _objects(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Iterate over the arguments that are not tensors or containers of tensors.
+
+    Those are arguments of the graph too, so the function did not take them from outside.
+    """
+    for name, value in arguments:
+        if not isinstance(value, Tensor | tuple | list | dict):
+            yield name, value
 
 
 def _parameters(function: Any) -> tuple[str, ...]:

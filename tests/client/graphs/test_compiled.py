@@ -224,6 +224,18 @@ def test_a_compiled_function_inside_another_is_part_of_its_graph(device: br.Devi
     assert calls.count == 1
 
 
+captured: Any = None
+
+
+def test_a_captured_tensor_that_is_also_an_argument_is_named_as_captured(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "captured", values(device, 4))
+    for argument in (captured, [captured], {"w": captured}):
+        with pytest.raises(br.UsageError, match=r"uses captured \(float32\[4\]\)"):
+            br.compile(lambda given: captured * 2)(argument)
+
+
 def test_a_captured_tensor_is_refused_by_its_name(device: br.Device) -> None:
     weight = values(device, 4)
     with pytest.raises(br.UsageError, match=r"test_compiled.py:\d+.*uses weight \(float32\[4\]\)"):
