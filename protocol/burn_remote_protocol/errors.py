@@ -18,9 +18,9 @@ BurnRemoteError
 │   └── ClosedDevice
 └── OperationFailed           an operation failed on the server; reads of its outputs raise it
     ├── Unsupported           the backend has no implementation of it
-│   ├── UnknownTensor         it names a tensor that is unknown to the session
+    ├── UnknownTensor         it names a tensor that is unknown to the session
     ├── OutOfMemory           the device has no room for its result
-│   ├── QuotaExceeded         a quota of the session is exceeded
+    ├── QuotaExceeded         a quota of the session is exceeded
     ├── DeviceLost            the device is unusable until its server is restarted
     └── TransferFailed        a tensor could not be moved between servers
 
@@ -152,7 +152,10 @@ class ConnectionLost(BurnRemoteError, ConnectionError):
 
 
 class SessionLost(ConnectionLost):
-    """The server no longer holds the session: its lease ran out, or it was restarted."""
+    """The server no longer holds the session; the text says why.
+
+    Its lease ran out, the server was stopped, or the session's quota had no room for an error.
+    """
 
     code = "session_lost"
 

@@ -11,6 +11,7 @@ from burn_remote_protocol.messages import Closing, Hello, Refused, Welcome
 __all__ = [
     "CHECKSUM",
     "CHECKSUM_SETTING",
+    "HOPS_SETTING",
     "MEMORY_SETTING",
     "WAITING_SETTING",
     "accepted",
@@ -27,6 +28,9 @@ MEMORY_SETTING: Final = "memory_handles"
 # Setting in ``Hello``: the fetching server understands ``Waiting``.
 WAITING_SETTING: Final = "waiting"
 
+# Setting in ``Hello``: the fetching server understands ``hops`` in ``Waiting``.
+HOPS_SETTING: Final = "waiting_hops"
+
 
 def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
     """Return the highest version that both sides support. Raises ``VersionMismatch`` if none is."""
@@ -40,9 +44,11 @@ def agreed_version(hello: Hello, spoken: Sequence[int]) -> int:
 
 
 def accepted(reply: object, spoken: Sequence[int]) -> Welcome:
-    """Return the server's ``Welcome``. Raises the error in a ``Refused`` or ``Closing``,
-    ``ProtocolViolation`` for any other message, and ``VersionMismatch`` if the server chose a
-    version that this end did not offer."""
+    """Return the server's ``Welcome``.
+
+    Raises the error in a ``Refused`` or ``Closing``, ``ProtocolViolation`` for any other message,
+    and ``VersionMismatch`` if the server chose a version that this end did not offer.
+    """
     if isinstance(reply, Refused | Closing):
         raise reply.error
     if not isinstance(reply, Welcome):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
@@ -12,6 +12,7 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = [
+    "MAX_HOPS",
     "Acknowledged",
     "BeginUpload",
     "Chunk",
@@ -49,8 +50,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Ask to resume a session. ``received`` is the number of the server's session frames that the
-    client has received."""
+    """Ask to resume a session.
+
+    ``received`` is the number of the server's session frames that the client has received.
+    """
 
     session: int
     secret: bytes = field(repr=False)
@@ -59,8 +62,11 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first frame of a client, or of a server that fetches from a peer. ``versions`` lists the
-    protocol versions that it supports; ``settings`` are hints that a server may ignore."""
+    """The first frame of a client, or of a server that fetches from a peer.
+
+    ``versions`` lists the protocol versions that it supports; ``settings`` are hints that a server
+    may ignore.
+    """
 
     versions: tuple[int, ...]
     token: str | None = field(default=None, repr=False)
@@ -278,9 +284,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PeerChallenge:
-    """The source's reply to a target that offers to prove its peer token. It holds the version
-    that the source chose and the nonce that the proof must cover. ``peer_proofs`` describes the
-    exchange.
+    """The source's reply to a target that offers to prove its peer token.
+
+    It holds the version that the source chose and the nonce that the proof must cover.
+    ``peer_proofs`` describes the exchange.
     """
 
     version: int
@@ -318,16 +325,28 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """The location of a fetched tensor's elements, sent instead of chunks. ``handle`` opens memory
-    of the source that starts with the elements and stays valid until the target confirms their
-    arrival."""
+    """The location of a fetched tensor's elements, sent instead of chunks.
+
+    ``handle`` opens memory of the source that starts with the elements and stays valid until the
+    target confirms their arrival.
+    """
 
     request: int
     handle: bytes
 
 
+# The largest ``hops`` of a ``Waiting``. Larger: longer chains of servers may wait for each other.
+# Smaller: servers that wait for each other in a cycle fail sooner.
+MAX_HOPS: Final = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Tell the target of a fetch that the source still executes the work before the tensor."""
+    """Tell the target of a fetch that the work before the tensor still makes progress.
+
+    ``hops`` is 0 if the source itself works. If it waits for another server, ``hops`` is larger
+    than that of the sign that it passes on, at most ``MAX_HOPS``.
+    """
 
     request: int
+    hops: int = 0

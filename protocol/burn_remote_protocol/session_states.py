@@ -328,8 +328,10 @@ class SessionEnd(Generic[F]):
     # -- frames -------------------------------------------------------------------------------
 
     def receive(self, link: int) -> bool:
-        """Count a session frame. Returns ``False`` if the frame must be ignored: a later link
-        serves the session and will deliver it again."""
+        """Count a session frame; return whether to deliver it.
+
+        A frame must be ignored if a later link serves the session, which will deliver it again.
+        """
         if link != self.link:
             return False
         self.received += 1

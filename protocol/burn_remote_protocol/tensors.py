@@ -67,9 +67,11 @@ class TensorSpec(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """One range of ``Slice`` and ``SliceAssign``: ``start`` and ``end`` may be negative, counted
-    from the end; ``end=None`` means to the end; a negative ``step`` walks the selected range
-    ``start..end`` backwards (Burn's rule, not Python's)."""
+    """One range of ``Slice`` and ``SliceAssign``.
+
+    ``start`` and ``end`` may be negative, counted from the end; ``end=None`` means to the end. A
+    negative ``step`` walks the selected range ``start..end`` backwards (Burn's rule, not Python's).
+    """
 
     start: int
     end: int | None

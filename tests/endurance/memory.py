@@ -42,6 +42,7 @@ from support.specs import f32
 
 __all__ = ["ATTACKS", "Outcome", "attack"]
 
+KIB: Final = 2**10
 MIB: Final = 2**20
 SCALAR: Final = f32(1)
 
@@ -170,6 +171,20 @@ def views(address: str, limit: int) -> Iterable[Wire]:
                 kept.append(tensor[: MIB // 8])
                 del tensor
                 device.sync()
+    return ()
+
+
+def scattered(address: str, limit: int) -> Iterable[Wire]:
+    """Drop all but a few of many small tensors, and make large ones."""
+    with br.RemoteDevice(address) as device:
+        small = [br.ones((25 * 1024,), device=device) for _ in range(limit * 3 // 4 // (100 * KIB))]
+        device.sync()
+        kept = small[::50]  # in the allocator's heap, they lie between the freed ones
+        del small
+        device.sync()
+        large = [br.ones((2 * MIB,), device=device) for _ in range(limit * 3 // 4 // (8 * MIB) - 1)]
+        device.sync()
+        assert kept and large
     return ()
 
 
@@ -399,6 +414,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     each.__name__: each
     for each in (
         views,
+        scattered,
         exposed,
         slow_readers,
         slow_readers_of_copies,

@@ -45,6 +45,7 @@ from burn_remote_protocol.errors import (
     HandshakeRefused,
     OperationFailed,
     ProtocolViolation,
+    SessionLost,
     TransferFailed,
 )
 from burn_remote_protocol.links.addresses import Address
@@ -147,7 +148,7 @@ def burn_session(data: bytes) -> None:
                     interpreter.execute(task)
                 elif not isinstance(task, Close):
                     engine.handle(task)
-    except ProtocolViolation:
+    except (ProtocolViolation, SessionLost):
         pass
     finally:
         engine.close()
@@ -218,7 +219,7 @@ def graph(data: bytes) -> None:
         call = (MAX_SIGNATURES, *range(1, count + 1), *ids, *((numbers,) if places else ()))
         for _ in range(2):
             engine.run(Batch(0, (call,)))
-    except ProtocolViolation:
+    except (ProtocolViolation, SessionLost):
         pass
     else:
         other, expected = _prepared_engine(count)
@@ -363,6 +364,7 @@ def _frames() -> Iterator[bytes]:
         PeerProof(bytes(32), "ws://a:1", bytes(32)),
         PeerConfirmation(bytes(32)),
         Waiting(1),
+        Waiting(1, 8),
         Closing(refusal),
     ):
         yield encode_frame(message)

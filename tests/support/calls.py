@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import inspect
+import tempfile
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -283,10 +287,15 @@ OPERATORS: Final = frozenset(
 WITHOUT_A_DEVICE: Final = frozenset(
     {
         "burn_remote.address_to_id",
+        "burn_remote.checkpoint",
         "burn_remote.compile",
+        "burn_remote.custom_vjp",
         "burn_remote.default_device",
+        "burn_remote.grad",
         "burn_remote.id_to_address",
         "burn_remote.quant_scheme",
+        "burn_remote.safetensors_metadata",
+        "burn_remote.value_and_grad",
         "init.calculate_gain",
     }
 )
@@ -320,23 +329,45 @@ _ARGUMENTS: Final[list[Callable[[], tuple[Any, ...]]]] = [
 ]
 _KEYWORDS: Final[list[dict[str, Any]]] = [{}, {"axis": 0}, {"size": 8}, {"num_groups": 1}]
 
+
+@functools.cache
+def folder() -> Path:
+    """Return a folder that is removed when the process exits."""
+    made = tempfile.TemporaryDirectory()
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+@functools.cache
+def saved_file() -> Path:
+    """Return a checkpoint with one tensor."""
+    path = folder() / "read.safetensors"
+    with br.LocalDevice() as device:
+        br.save_safetensors(path, {"x": br.ones((2,), device=device)})
+    return path
+
+
 # Arguments of the functions that accept none of those.
 EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.cross": lambda: (f(2, 3), f(2, 3)),
     "burn_remote.full": lambda: ((2,), 3),
     "burn_remote.gather": lambda: (f(2, 3), 1, i(2, 1)),
     "burn_remote.gather_nd": lambda: (f(2, 3), i(4, 2)),
+    "burn_remote.jvp": lambda: (br.abs, (f(2),), (f(2),)),
     "burn_remote.linspace": lambda: (0, 1, 5),
+    "burn_remote.load_safetensors": lambda: (saved_file(),),
     "burn_remote.mask_fill": lambda: (f(4), b(4), 0),
     "burn_remote.meshgrid": lambda: (f(2), f(3)),
     "burn_remote.outer": lambda: (f(2), f(3)),
     "burn_remote.permute_dims": lambda: (f(2, 3), (1, 0)),
     "burn_remote.quantized_tensor": lambda: (np.ones((4, 32), np.int8), 1.0, SCHEME),
     "burn_remote.read_quantized": lambda: (br.quantize(f(4, 32), SCHEME),),
+    "burn_remote.save_safetensors": lambda: (folder() / "written.safetensors", {"x": f(2)}),
     "burn_remote.scatter": lambda: (f(2, 3), 1, i(2, 1), f(2, 1)),
     "burn_remote.scatter_nd": lambda: (f(2, 3), i(4, 2), f(4)),
     "burn_remote.unfold": lambda: (f(5), 0, 3, 1),
     "burn_remote.update_along": lambda: (f(2, 3), 1, i(2), f(2, 2)),
+    "burn_remote.vjp": lambda: (br.abs, f(2)),
     "functional.batch_norm": lambda: (f(2, 3), f(3), f(3)),
     "functional.conv_transpose1d": lambda: (f(1, 3, 5), f(3, 4, 3)),
     "functional.conv_transpose2d": lambda: (f(1, 3, 5, 5), f(3, 4, 3, 3)),
@@ -368,6 +399,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "gradients.max_pool_backward": lambda: (f(1, 2, 6), f(1, 2, 3), i(1, 2, 3), 2, 2),
     "init.constant": lambda: ((2, 3), 1.5),
     "random.integers": lambda: (0, 9, (2,)),
+    "Tensor.backward": lambda: (f(1).requires_grad_(),),
     "Tensor.gather": lambda: (f(2, 3), 1, i(2, 1)),
     "Tensor.gather_nd": lambda: (f(2, 3), i(4, 2)),
     "Tensor.mask_fill": lambda: (f(4), b(4), 0),
@@ -376,6 +408,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "Tensor.scatter_nd": lambda: (f(2, 3), i(4, 2), f(4)),
     "Tensor.unfold": lambda: (f(5), 0, 3, 1),
     "Tensor.update_along": lambda: (f(2, 3), 1, i(2), f(2, 2)),
+    "Tensor.register_hook": lambda: (f(1).requires_grad_(), print),
     "Tensor.item": lambda: (f(1),),
     "Tensor.to": lambda: (f(2), _device.get()),
     "Tensor.to_device": lambda: (f(2), _device.get()),

@@ -7,7 +7,7 @@ from typing import Any
 
 from burn_remote.dispatch.signatures import infer
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.interface import OwningHandle, RunnerClient, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.families import numeric
@@ -105,7 +105,7 @@ class SubtractingAdder(ForwardingRunner):
         return super().register_op(subtract, (first, negative))
 
 
-class TrackedHandle(TensorHandle):
+class TrackedHandle(OwningHandle):
     """A handle of a tracked tensor; ``plain`` is the handle of the inner runners."""
 
     __slots__ = ("plain",)

@@ -40,10 +40,10 @@ SIGNATURES: Final = {
 
 
 @contextmanager
-def fused_session() -> Iterator[EngineSession]:
+def fused_session(*, compiles: bool = True) -> Iterator[EngineSession]:
     """Open a session with the tensors 1 (0 to 999) and 2 (ones), both ``VECTOR``."""
     with forced_fusion():
-        session = EngineSession(backend=with_fusion(NumpyBackend()))
+        session = EngineSession(backend=with_fusion(NumpyBackend(), compiles=compiles))
         session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
         session.upload(1, *range(1000))
         session.upload(2, *[1.0] * 1000)

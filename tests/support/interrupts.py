@@ -16,7 +16,8 @@ from typing import Any
 __all__ = ["InterruptAfterCall", "InterruptAt"]
 
 # After these instructions, CPython runs the handlers of signals that have arrived.
-CHECKING = ("CALL", "RESUME", "JUMP_BACKWARD")
+CHECKING = ("CALL", "RESUME")
+CHECKING_JUMP = "JUMP_BACKWARD"
 
 
 class InterruptAt:
@@ -41,6 +42,8 @@ class InterruptAt:
         No garbage is collected meanwhile: finalizers of other tests' objects could run the code.
         """
         before = sys.gettrace()
+        # Python 3.12 reports instructions only if a frame asked for them before ``settrace``.
+        sys._getframe().f_trace_opcodes = True
         gc.disable()
         sys.settrace(self._trace)
         try:
@@ -116,8 +119,11 @@ class InterruptAfterCall(InterruptAt):
 def _places_after_checks(code: CodeType) -> frozenset[int]:
     """Return the offsets of the instructions that follow one that runs signal handlers."""
     instructions = [*dis.get_instructions(code)]
-    return frozenset(
+    after_calls = {
         after.offset
         for before, after in itertools.pairwise(instructions)
         if before.opname.startswith(CHECKING)
-    )
+    }
+    # What stands after a jump is not what follows it.
+    after_jumps = {jump.argval for jump in instructions if jump.opname == CHECKING_JUMP}
+    return frozenset(after_calls | after_jumps)

@@ -331,7 +331,7 @@ class MemoryTransport:
         near, far = async_memory_pair(**options)
 
         async def serve() -> None:
-            await handle(far, Request(target.path, {}))
+            await handle(far, Request(target.path + target.route, {}))
 
         tasks.add(asyncio.ensure_future(serve()))
         return near

@@ -12,10 +12,10 @@ __all__ = ["forced_reuse"]
 
 
 @contextlib.contextmanager
-def forced_reuse() -> Iterator[None]:
-    """Let results of every size take the memory of an input that dies.
+def forced_reuse(least_bytes: int = 0) -> Iterator[None]:
+    """Let results of at least so many bytes take the memory of an input that dies.
 
     Applies to the operations that sessions in this process prepare meanwhile.
     """
-    with patch.object(plans, "REUSED_BYTES", 0):
+    with patch.object(plans, "REUSED_BYTES", least_bytes):
         yield

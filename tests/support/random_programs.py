@@ -1,7 +1,7 @@
 """Random programs of operations, and their execution one by one, as a graph and fused.
 
-``python -m support.random_programs COUNT`` runs programs in a process of its own, so that NumPy's
-vector instructions can be chosen by ``NPY_DISABLE_CPU_FEATURES``.
+``python -m support.random_programs COUNT FIRST compiled|blocks`` runs programs in a process of its
+own, so that NumPy's vector instructions can be chosen by ``NPY_DISABLE_CPU_FEATURES``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 import burn_remote_server.fusion.array.block_program as block_program
 import burn_remote_server.fusion.array.elementwise as elementwise
+import burn_remote_server.fusion.array.reduce as reduce
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
@@ -27,6 +28,7 @@ from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution import graphs
 from burn_remote_server.fusion.opening import with_fusion
+from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature
 from support.memory_reuse import forced_reuse
@@ -36,6 +38,7 @@ __all__ = [
     "RandomProgram",
     "check",
     "difference",
+    "drawn_program",
     "forced_fusion",
     "run_eagerly",
     "run_graph",
@@ -56,6 +59,7 @@ UNARY: Final = [
 # fmt: on
 BINARY: Final = ["Add", "Sub", "Mul", "Div", "Rem"]
 COMPARISONS: Final = ["Greater", "GreaterEqual", "Lower", "LowerEqual"]
+REDUCTIONS: Final = ["SumDim", "ProdDim", "MeanDim", "MaxDim", "MinDim", "MaxAbsDim"]
 BITWISE: Final = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseLeftShift", "BitwiseRightShift"]
 
 
@@ -84,6 +88,11 @@ class RandomProgram:
         self.signatures.append(signed)
         self.specs += signed.outputs
         return True
+
+
+def drawn_program(seed: int) -> RandomProgram:
+    """Return the random program of a seed."""
+    return drawn(Random(seed))
 
 
 def drawn(random: Random) -> RandomProgram:
@@ -156,6 +165,8 @@ def _add_operation(program: RandomProgram, random: Random) -> bool:
     other = random.choice([slot for slot in slots if program.specs[slot].dtype is spec.dtype])
     if random.random() < 0.08:
         return _add_other(program, random, first)
+    if spec.dtype is not BOOL and random.random() < 0.08:
+        return _add_reduction(program, random, first)
     if spec.dtype is BOOL:
         return _add_logic(program, random, first, other)
     is_integer = spec.dtype in INTEGERS
@@ -268,6 +279,17 @@ def _add_other(program: RandomProgram, random: Random, first: int) -> bool:
     return program.add("Numeric.SumDim", first, axis=axis, accumulator_len=1)
 
 
+def _add_reduction(program: RandomProgram, random: Random, first: int) -> bool:
+    """Add a reduction of the rows, most often with an operation on the tensor and its result."""
+    axis = len(program.specs[first].shape) - 1
+    name = f"Numeric.{random.choice(REDUCTIONS)}"
+    if not program.add(name, first, axis=axis, accumulator_len=1):
+        return False
+    if random.random() < 0.7:
+        program.add(f"Numeric.{random.choice(BINARY)}", first, len(program.specs) - 1)
+    return True
+
+
 def _as(spec: TensorSpec, dtype: DType) -> TensorSpec:
     return TensorSpec(spec.shape, dtype)
 
@@ -286,12 +308,17 @@ def _outcomes(session: EngineSession, tensors: list[int]) -> list[Outcome]:
     return found
 
 
-def _session(program: RandomProgram, backend: Any) -> EngineSession:
+def _session(program: RandomProgram, backend: Any, *, dying: bool = False) -> EngineSession:
     session = EngineSession(backend=backend)
     session.run(*(Define(number, each) for number, each in enumerate(program.signatures)))
-    for slot, array in enumerate(program.arrays):
-        session.tensors.store(slot + 1, array)
+    _store_inputs(session, program, dying=dying)
     return session
+
+
+def _store_inputs(session: EngineSession, program: RandomProgram, *, dying: bool) -> None:
+    """Store the inputs from tensor 1 on; those that will die own their memory."""
+    for slot, array in enumerate(program.arrays):
+        session.tensors.store(slot + 1, array.copy(order="K") if dying else array)
 
 
 def run_eagerly(program: RandomProgram) -> list[Outcome]:
@@ -305,25 +332,40 @@ def run_eagerly(program: RandomProgram) -> list[Outcome]:
     return _outcomes(session, [slot + 1 for slot in program.outputs])
 
 
-def run_graph(program: RandomProgram, *, fused: bool) -> tuple[list[Outcome], graphs.GraphPlan]:
-    """Return the outputs of the program as one graph, and the graph."""
-    backend = NumpyBackend()
-    session = _session(program, with_fusion(backend) if fused else backend)
+def run_graph(
+    program: RandomProgram, *, fused: bool, compiles: bool = False, dying: bool = False
+) -> tuple[list[Outcome], graphs.GraphPlan]:
+    """Return the outputs of the program as one graph, and the graph.
+
+    ``dying``: the program's inputs are dropped after the call.
+    """
+    fusing: Any = NumpyBackend()
+    if fused:
+        fusing = with_fusion(fusing, compiles=compiles)
+    session = _session(program, fusing, dying=dying)
     session.run(DefineGraph(GRAPH, program.input_count, tuple(program.steps), program.outputs))
     outputs = [slot + 1 for slot in program.outputs]
-    session.run((GRAPH, *range(1, program.input_count + 1), *outputs))
+    inputs = tuple(range(1, program.input_count + 1))
+    session.run((GRAPH, *inputs, *outputs), *([Drop(inputs)] if dying else []))
     return _outcomes(session, outputs), session.interpreter.numbered[GRAPH]
 
 
 def run_stream(
-    program: RandomProgram, *, fused: bool, repeats: int = 3
+    program: RandomProgram,
+    *,
+    fused: bool,
+    compiles: bool = False,
+    repeats: int = 3,
+    dying: bool = False,
 ) -> tuple[list[Outcome], EngineSession]:
     """Return the outputs of the program as one batch, sent several times, and the session.
 
-    All other results are dropped after their last use.
+    All other results are dropped after their last use; so are the program's inputs if ``dying``.
     """
-    backend = NumpyBackend()
-    session = _session(program, with_fusion(backend) if fused else backend)
+    fusing: Any = NumpyBackend()
+    if fused:
+        fusing = with_fusion(fusing, compiles=compiles)
+    session = _session(program, fusing, dying=dying)
     count = program.input_count
     last_use = {slot: place for place, step in enumerate(program.steps) for slot in step[1:]}
     for repeat in range(repeats):
@@ -331,19 +373,21 @@ def run_stream(
         ids = [*range(1, count + 1), *range(first, first + len(program.specs))]
         tasks: list[Any] = []
         made = count
+        if repeat and dying:
+            _store_inputs(session, program, dying=True)
         for place, (step, signed) in enumerate(zip(program.steps, program.signatures, strict=True)):
             outputs = range(made, made + signed.output_count)
             made += signed.output_count
             tasks.append((step[0], *[ids[slot] for slot in (*step[1:], *outputs)]))
-            dying = {
+            dropped = {
                 slot
                 for slot in (*step[1:], *outputs)
-                if slot >= count
+                if (dying or slot >= count)
                 and slot not in program.outputs
                 and last_use.get(slot, place) == place
             }
-            if dying:
-                tasks.append(Drop(tuple(ids[slot] for slot in sorted(dying))))
+            if dropped:
+                tasks.append(Drop(tuple(ids[slot] for slot in sorted(dropped))))
         session.run(*tasks)
         kept = [ids[slot] for slot in program.outputs]
         if repeat < repeats - 1:
@@ -357,6 +401,9 @@ def forced_fusion(block_elements: int = 64) -> Iterator[None]:
     with (
         forced_reuse(),
         patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
+        patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),
+        patch.object(reduce, "EXACT_OPERATIONS", ((0, 0),)),
         patch.object(elementwise, "RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
         patch.object(block_program, "BLOCK_ELEMENTS", block_elements),
@@ -388,16 +435,23 @@ def _bits(array: Array) -> Array:
     return array.view(np.uint8)
 
 
-def check(seed: int) -> int:
+def check(seed: int, *, compiles: bool = False) -> int:
     """Run a program in all ways; return how many operations were fused."""
+    with np.errstate(all="ignore"):  # as in the threads of a server
+        return _checked(seed, compiles)
+
+
+def _checked(seed: int, compiles: bool) -> int:
     random = Random(seed)
     program = drawn(random)
     expected = run_eagerly(program)
-    replayed, _ = run_graph(program, fused=False)
-    with forced_fusion(random.choice([16, 64, 1000, 65536])):
-        fused, plan = run_graph(program, fused=True)
-        streamed, session = run_stream(program, fused=True)
-    plain, reference = run_stream(program, fused=False)
+    block_elements = random.choice([16, 64, 1000, 65536])
+    dying = random.random() < 0.7
+    replayed, _ = run_graph(program, fused=False, dying=dying)
+    with forced_fusion(block_elements), compiled_at_once(block_elements):
+        fused, plan = run_graph(program, fused=True, compiles=compiles, dying=dying)
+        streamed, session = run_stream(program, fused=True, compiles=compiles, dying=dying)
+    plain, reference = run_stream(program, fused=False, dying=dying)
     steps = [str(signed.row) + signed.describe() for signed in program.signatures]
     assert session.quota.bytes == reference.quota.bytes
     assert session.quota.tensors == reference.quota.tensors
@@ -409,12 +463,11 @@ def check(seed: int) -> int:
     return plan.fused_count + session.interpreter.counts.operations_fused
 
 
-def main(count: int, first: int = 0) -> None:
+def main(count: int, first: int = 0, compiles: bool = False) -> None:
     """Check programs; print how many operations were fused."""
-    np.seterr(all="ignore")
-    fused = sum(check(seed) for seed in range(first, first + count))
+    fused = sum(check(seed, compiles=compiles) for seed in range(first, first + count))
     print(f"{count} programs, {fused} operations fused")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "compiled")

@@ -28,7 +28,16 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.interpreter import Interpreter
 
-__all__ = ["RANDOM", "Outcome", "Replay", "difference", "in_context", "replay"]
+__all__ = [
+    "RANDOM",
+    "TOLERANCES",
+    "Outcome",
+    "Replay",
+    "difference",
+    "elements",
+    "in_context",
+    "replay",
+]
 
 # Relative and absolute tolerances, equal to those of the recorder's own replay.
 TOLERANCES: Final = {
@@ -175,7 +184,7 @@ def difference(expected: Any, seen: TensorData | str, is_random: bool) -> str | 
         return f"{seen.spec} instead of {right.spec}"
     if is_random:
         return None
-    a, b = _elements(right), _elements(seen)
+    a, b = elements(right), elements(seen)
     if right.dtype.name in TOLERANCES:
         relative, absolute = TOLERANCES[right.dtype.name]
         with np.errstate(all="ignore"):
@@ -190,7 +199,8 @@ def difference(expected: Any, seen: TensorData | str, is_random: bool) -> str | 
     return f"{wrong}, first {first}: {b[first]} instead of {a[first]}"
 
 
-def _elements(data: TensorData) -> Any:
+def elements(data: TensorData) -> Any:
+    """Return the elements of a tensor as an array of one axis; bools of any storage as bools."""
     dtypes = {"BF16": ml_dtypes.bfloat16, "F16": "<f2", "F32": "<f4", "F64": "<f8", "Flex32": "<f4"}
     name = data.dtype.name
     if data.dtype.is_bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from burn_remote.functions.device import Device
-from burn_remote.runner.graphs import Graph
+from burn_remote.functions.device_class import Device
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.dtypes import DType, DTypeUsage
@@ -105,6 +105,9 @@ class RecordingSession:
 
     def settle_soon(self) -> Pending[None]:
         return _done(None)
+
+    def line_of(self, tensor: int) -> str:
+        return ""
 
     def take_failures(self) -> None:
         """Return ``None``: nothing fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any, Final
 
@@ -26,12 +27,21 @@ MAX_LIST_LENGTH: Final = 4096
 # no list is longer than the body.
 UNCHECKED_BYTES: Final = 512
 
+# Lists up to this length need no check: nested 1,024 deep, they take 512 KiB. The check initializes
+# an ``Unpacker`` of 40 KiB, as much as a processor's first cache.
+SHORT_LIST_LENGTH: Final = 64
+# Bodies up to this size may be unpacked twice: first without a check, in case all lists are short.
+# It is more than a reply with elements, which are in chunks above 16 KiB.
+UNPACKED_TWICE_BYTES: Final = 32 * 1024
+
 # Unpacking a value of this size (empty maps) holds the interpreter lock for up to 20 ms. A task
 # with thousands of tensors takes about 250 KiB.
 MAX_VALUE_BYTES: Final = 512 * 1024
 
 _BUFFER_32: Final = 0xC6  # MessagePack's type for a byte buffer with a 32-bit length
 _EMPTY_BUFFER: Final = b"\xc4\x00"
+
+_NOT_MESSAGEPACK: Final = (ValueError, TypeError, RecursionError, msgpack.UnpackException)
 
 
 def unpack_frozen(body: bytes | memoryview) -> Any:
@@ -69,6 +79,15 @@ def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, m
 
 def unpack_lists(body: bytes | memoryview) -> Any:
     """Unpack to lists and dictionaries. Raises ``ProtocolViolation`` like ``unpack_frozen``."""
+    if UNCHECKED_BYTES < len(body) <= UNPACKED_TWICE_BYTES:
+        # Replies with elements have short lists. Anything else is unpacked again, with the check.
+        with contextlib.suppress(*_NOT_MESSAGEPACK):
+            return msgpack.unpackb(
+                body,
+                max_array_len=SHORT_LIST_LENGTH,
+                max_map_len=SHORT_LIST_LENGTH,
+                strict_map_key=False,
+            )
     return _unpack(body, use_list=True, strict_map_key=False)
 
 
@@ -78,7 +97,7 @@ def _unpack(body: bytes | memoryview, **how: Any) -> Any:
             _check_completeness(body)
         most = min(MAX_LIST_LENGTH, len(body))
         return msgpack.unpackb(body, max_array_len=most, max_map_len=most, **how)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+    except _NOT_MESSAGEPACK as error:
         text = str(error) or type(error).__name__
         raise ProtocolViolation(f"not MessagePack: {text}") from None
 

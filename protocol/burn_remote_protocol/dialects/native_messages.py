@@ -27,6 +27,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.messages import (
+    MAX_HOPS,
     Acknowledged,
     Closing,
     Failed,
@@ -188,7 +189,7 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     PeerChallenge: (_CHALLENGE, lambda m: [m.version, m.nonce]),
     PeerProof: (_PROOF, lambda m: [m.nonce, m.address, m.proof]),
     PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
-    Waiting: (_WAITING, lambda m: [m.request]),
+    Waiting: (_WAITING, lambda m: [m.request, *([m.hops] if m.hops else ())]),
 }  # fmt: skip
 
 # For each type of frame: the decoder of the message in its body.
@@ -213,5 +214,5 @@ MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
         exactly(PROOF_BYTES, "a proof", proof),
     ),
     _CONFIRMATION: lambda proof: PeerConfirmation(exactly(PROOF_BYTES, "a proof", proof)),
-    _WAITING: lambda request: Waiting(count(request)),
+    _WAITING: lambda request, hops=0: Waiting(count(request), count(hops, MAX_HOPS)),
 }

@@ -49,14 +49,16 @@ class Address:
     """The address of a server: ``scheme://host:port/path``.
 
     ``host`` has no brackets; ``path`` is ``""`` or begins with a slash and does not end with one.
-    ``str()`` and ``repr()``, for messages and logs, hide the token in the path; ``uri`` contains
-    it.
+    ``route`` is what a client appends to the address. ``str()`` and ``repr()``, for messages and
+    logs, show the address that the program wrote: without the route, and with the token in the path
+    hidden. ``uri`` contains both.
     """
 
     scheme: str
     host: str
     port: int
     path: str = ""
+    route: str = ""
 
     @property
     def secure(self) -> bool:
@@ -64,20 +66,20 @@ class Address:
         return SCHEMES[self.scheme]
 
     def __str__(self) -> str:
-        return without_token(self.uri)
+        return without_token(self.uri.removesuffix(self.route))
 
     def __repr__(self) -> str:
         return f"<Address {self}>"
 
     @property
     def uri(self) -> str:
-        """The address to connect to, including the token in its path."""
+        """The address to connect to, including the token in its path, and the route."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
+        return f"{self.scheme}://{host}:{self.port}{self.path}{self.route}"
 
     def joined(self, route: str) -> Address:
         """Return the address of a route (``"/session"``) below this one."""
-        return Address(self.scheme, self.host, self.port, self.path + route.rstrip("/"))
+        return Address(self.scheme, self.host, self.port, self.path, route.rstrip("/"))
 
 
 def parse_address(text: str) -> Address:

@@ -202,7 +202,7 @@ class CheckedAsyncLink:
         """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
         try:
             if not self._opens_frames:
-                # Not before ``open`` has checked the frames that were received already.
+                # Not earlier: the caller first passes frames that have arrived to ``open``.
                 self._opens_frames = True
                 self._link.open_frames(self._checks.open)
             return await self._link.receive()

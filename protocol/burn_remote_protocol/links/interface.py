@@ -71,7 +71,7 @@ class BlockingLink(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end, for error messages: ``"ws://gpu-box:3000/session"``."""
+        """The other end, for error messages: ``"ws://gpu-box:3000"``."""
         ...
 
     @property

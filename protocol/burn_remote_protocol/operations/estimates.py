@@ -511,8 +511,10 @@ def _per_axis(value: Any, axes: int) -> tuple[int, ...]:
 
 
 def _folded(call: Call, x: TensorSpec, out: TensorSpec, cost: int) -> int:
-    """Estimate pooling one axis after the other; each takes one pass per tap or per window,
-    whichever are fewer."""
+    """Estimate pooling one axis after the other.
+
+    Each axis takes one pass per tap or per window, whichever are fewer.
+    """
     axes = len(x.shape) - 2
     kernel = _per_axis(call.parameters["kernel_size"], axes)
     dilation = _per_axis(call.parameters.get("dilation", 1), axes)

@@ -58,8 +58,11 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant of the IR: ``family`` and ``name`` as on the wire, its fields in wire order, the
-    rule for the shape and dtype of its outputs, and the estimates of its cost."""
+    """One variant of the IR, with all that the packages need to know about it.
+
+    ``family`` and ``name`` are as on the wire, and the fields in wire order. The rule computes the
+    shape and dtype of the outputs; the estimates give the operation's cost.
+    """
 
     family: str
     name: str

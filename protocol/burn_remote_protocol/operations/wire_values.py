@@ -72,8 +72,7 @@ class Scalar:
 
     @classmethod
     def of(cls, value: float | int | bool) -> Scalar:
-        """Wrap a Python number; an integer becomes ``Int``, or ``UInt`` if it is too large for
-        ``Int``."""
+        """Wrap a Python number; an integer becomes ``Int``, or ``UInt`` if it is too large."""
         if type(value) is bool:
             return cls("Bool", value)
         if type(value) is int:

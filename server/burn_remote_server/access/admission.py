@@ -76,8 +76,7 @@ class Access:
         return grant
 
     def peer_keys(self) -> tuple[bytes, ...]:
-        """Return the keys that peers may prove; another server must prove one of them, if there are
-        any.
+        """Return the keys of which another server must prove one; none if it need not prove any.
 
         A peer may prove the peer token or a client's token: transfers only give access to tensors
         of clients.
@@ -156,9 +155,10 @@ def _refusal(token: str | None) -> str:
             "this server requires a token; "
             "pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
         )
+    named = "; a name in front of it, as in name:token, is no part of it" if ":" in token else ""
     return (
         "this server does not know this token; "
-        "check RemoteDevice(..., token=...) or BURN_REMOTE_TOKEN"
+        f"check RemoteDevice(..., token=...) or BURN_REMOTE_TOKEN{named}"
     )
 
 

@@ -1,7 +1,7 @@
 """Rules for the servers that this one may connect to when a client asks it to fetch a tensor.
 
 Without rules, a client could use the server to reach networks that the client cannot reach itself
-(server-side request forgery). Each name is resolved once, and the connection goes to the resolved
+(server-side request forgery). Each name is resolved once, and the connection goes to a resolved
 address that passed the check, which prevents DNS rebinding.
 """
 
@@ -35,6 +35,9 @@ METADATA: Final = tuple(
         "192.0.0.192/32",
     )
 )
+
+# Addresses of one host name to dial, one after the other. Each gets a share of the timeout.
+MAX_DIALLED: Final = 4
 
 # NAT64 networks: the last 32 bits of an address are an IPv4 address (RFC 6052, RFC 8215).
 _NAT64: Final = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48"))
@@ -106,8 +109,10 @@ class PeerRules:
         except ValueError:
             return False
 
-    async def resolve(self, address: str) -> tuple[Address, str]:
-        """Resolve an address; return it parsed, with the IP address to connect to.
+    async def resolve(self, address: str) -> tuple[Address, list[str]]:
+        """Resolve an address; return it parsed, with the IP addresses to connect to, at least one.
+
+        They are in the order of the resolver, at most ``MAX_DIALLED``.
 
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
@@ -124,10 +129,11 @@ class PeerRules:
         except (OSError, UnicodeError) as error:
             raise TransferFailed(f"the host name {target.host!r} cannot be resolved") from error
         addresses = [ip for *_, found in answers if (ip := _without_zone(str(found[0])))]
-        for ip in addresses:
-            if self.allows(target.host, ip, target.port):
+        allowed = [ip for ip in addresses if self.allows(target.host, ip, target.port)]
+        if allowed:
+            for ip in allowed[:MAX_DIALLED]:
                 _check_token_stays_private(target, token, ip)
-                return target, str(ip)
+            return target, [*map(str, allowed[:MAX_DIALLED])]
         refusal = f"this server may not fetch from {target.host!r} at port {target.port}"
         if all(map(is_forbidden, addresses)):
             raise TransferFailed(

@@ -11,12 +11,12 @@ device's pool.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
+from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 
-__all__ = ["OverheadAccount", "Pool", "Quota"]
+__all__ = ["OverheadAccount", "Pool", "Quota", "ended_for_memory"]
 
 # Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. With large
 # shares, few operations take the pool's lock; with small ones, few reserved bytes stay unused.
@@ -37,6 +37,18 @@ FREE_TENSORS: Final = 1024
 TENSORS_COUNTED_AT_ONCE: Final = 1024
 
 
+def ended_for_memory(what: str, refusal: QuotaExceeded) -> SessionLost:
+    """Return the error that ends a session because something necessary does not fit into memory."""
+    return SessionLost(
+        f"the server ended the session, because {what} did not fit into the memory limits: "
+        f"{refusal.reason}"
+    )
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Pool:
     """The bytes that all sessions of one device share. Thread-safe."""
 
@@ -46,6 +58,13 @@ class Pool:
         # Reentrant: garbage collection may release memory inside ``take`` of the same thread.
         self._lock: Final = threading.RLock()
         self._taken = 0
+        self._given_back = 0
+        self._report_after = 2**62
+        self._report: Callable[[], None] = _nothing
+
+    def on_given_back(self, size: int, report: Callable[[], None]) -> None:
+        """Call ``report`` each time ``size`` further bytes were returned, in any thread."""
+        self._report_after, self._report = size, report
 
     @property
     def taken(self) -> int:
@@ -74,6 +93,12 @@ class Pool:
         """Return reserved bytes."""
         with self._lock:
             self._taken -= size
+            self._given_back += size
+            is_due = self._given_back >= self._report_after
+            if is_due:
+                self._given_back = 0
+        if is_due:
+            self._report()
 
     def refusal(self, size: int) -> QuotaExceeded:
         """Return the error for ``size`` bytes that did not fit."""
@@ -194,12 +219,14 @@ class Quota:
     def take_slot(self, slots: int) -> None:
         """Check the number of failed and awaited tensors.
 
-        Raises ``LimitExceeded``, which ends the session: a failure that cannot be stored would be
+        Raises ``SessionLost``, which ends the session: a failure that cannot be stored would be
         lost.
         """
         if slots >= self.max_tensors:
-            raise LimitExceeded(
-                "failed or awaited tensors of a session", seen=slots + 1, allowed=self.max_tensors
+            raise SessionLost(
+                f"the server ended the session: {slots + 1:,} of its tensors have failed or are "
+                f"still being fetched, {self.max_tensors:,} are allowed; drop tensors, or raise "
+                "max_session_tensors on the server"
             )
 
     def end(self) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "Kernel",
     "Loan",
     "Memory",
+    "RowReduction",
     "Run",
     "array_shape",
 ]
@@ -48,6 +49,16 @@ class ElementwiseCall(NamedTuple):
     function: Run
     constants: tuple[Any, ...] = ()
     into: Run | None = None
+
+
+class RowReduction(NamedTuple):
+    """A reduction over the last axis, which keeps that axis with length 1.
+
+    ``function(array)`` takes a C-contiguous array. Each element of the result depends on one row of
+    the array only, and has the same bits wherever that row stands among two rows or more.
+    """
+
+    function: Run
 
 
 # Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,
@@ -107,8 +118,10 @@ class BackendSession(ABC):
 
     @abstractmethod
     def synced(self, later: Callable[[], Deliver]) -> bool:
-        """Return whether all work of the session is done. If not, the backend calls the function
-        that ``later()`` returns as soon as it is done."""
+        """Return whether all work of the session is done.
+
+        If not, the backend calls the function that ``later()`` returns as soon as it is done.
+        """
 
     def close(self) -> None:
         """Release the session's resources of the device, other than its arrays."""
@@ -132,12 +145,16 @@ class BackendSession(ABC):
     def bind_elementwise(
         self, signature: Signature, numbers: Mapping[str, float] | None = None
     ) -> tuple[ElementwiseCall, ...]:
-        """Return an operation as calls of elementwise functions, or nothing if it is no such one.
+        """Return an operation as calls of elementwise functions; empty if it is not elementwise.
 
         The first call takes the inputs, each later one the result of the call before. ``numbers``
         has parameters that replace those of the signature.
         """
         return ()
+
+    def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
+        """Return an operation as a reduction over the last axis, or ``None`` if it is none."""
+        return None
 
     @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:
@@ -167,13 +184,17 @@ class Backend(ABC):
 
     @property
     def failure(self) -> str | None:
-        """The reason why the device is lost, and what to do, or ``None`` if it works. A loss lasts
-        until the process restarts."""
+        """The reason why the device is lost, and what to do; ``None`` if it works.
+
+        A loss lasts until the process restarts.
+        """
         return None
 
     def examine(self) -> None:
-        """Update ``failure`` without waiting for the device. Called about once a second; any thread
-        may call it."""
+        """Update ``failure`` without waiting for the device.
+
+        Called about once a second; any thread may call it.
+        """
         return None
 
     def explained(self, error: Exception) -> Exception:
@@ -222,8 +243,10 @@ class Backend(ABC):
 
     @property
     def lends_to(self) -> str | None:
-        """The lending domain: devices with the same value can copy from each other's loans.
-        ``None`` if this device does not lend."""
+        """The lending domain of this device; ``None`` if it does not lend.
+
+        Devices with the same value can copy from each other's loans.
+        """
         return None
 
     def lend(self, shared: Any, dtype: DType) -> Loan | None:
@@ -253,8 +276,10 @@ class Backend(ABC):
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether ``BackendSession.read`` returns memory of this device, possibly the tensor's own;
-        otherwise it returns a copy in host memory."""
+        """Whether ``BackendSession.read`` returns memory of this device, possibly the tensor's own.
+
+        Otherwise it returns a copy in host memory.
+        """
         return True
 
     @property
@@ -263,8 +288,11 @@ class Backend(ABC):
         """The name of the device."""
 
     def owns_memory(self, array: Any) -> bool:
-        """Return whether the array owns its memory, so that it may be overwritten once nothing else
-        refers to it. ``False`` for libraries whose memory pool makes overwriting pointless."""
+        """Return whether the array owns its memory, so that a kernel may overwrite it.
+
+        The caller ensures that nothing else refers to the array. ``False`` for libraries whose
+        memory pool makes overwriting pointless.
+        """
         return False
 
     @abstractmethod
@@ -297,8 +325,11 @@ class Backend(ABC):
         """Return cached memory to the system."""
 
     def begin_recycling(self, max_bytes: int) -> None:
-        """Start to reuse the memory of freed tensors for arriving ones, if that is faster. At most
-        ``max_bytes`` are kept. The caller must then call ``expire_memory`` about once a second."""
+        """Start to reuse the memory of freed tensors for arriving ones, if that is faster.
+
+        At most ``max_bytes`` are kept. The caller must then call ``expire_memory`` about once a
+        second.
+        """
         return None
 
     def expire_memory(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Never
 
 import typer
+import typer.core
 from pydantic import SecretStr
 
 from burn_remote_protocol.errors import BurnRemoteError
@@ -85,14 +86,25 @@ def _default_text(setting: str, default: object) -> str:
     return f"Default: {default:g}." if isinstance(default, float) else f"Default: {default}."
 
 
+class _Command(typer.core.TyperCommand):
+    """The command, with a ``--help`` that is shown as a flag without a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""  # else Typer shows --help <bool>
+        return option
+
+
 @app.command(
+    cls=_Command,
     help="Store the tensors of remote programs and compute with them.\n\n"
     "Each setting is a flag, an environment variable and an entry in the --config file, such as "
     "--drain-seconds, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. A flag overrides the variable, "
     "and the variable overrides the file. A size is a number of bytes, or a text such as 64MiB.\n\n"
     "Tokens have no flag, because every user of a machine can see the flags of its processes: set "
     "BURN_REMOTE_TOKENS to the tokens of clients, as name:token pairs separated by commas, or give "
-    "--token-file; set BURN_REMOTE_PEER_TOKEN to the token that your servers prove to each other."
+    "--token-file; set BURN_REMOTE_PEER_TOKEN to the token that your servers prove to each other.",
 )
 def command(
     context: typer.Context,
@@ -111,6 +123,7 @@ def command(
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
     fusion: Annotated[bool | None, _switch("fusion", COMPUTING)] = None,
+    compiled_kernels: Annotated[bool | None, _switch("compiled_kernels", COMPUTING)] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,

@@ -11,8 +11,10 @@ from typing import Final
 
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_server.backends.numpy.memory_limits import resident_bytes
 from burn_remote_server.command_line import banner, signals
 from burn_remote_server.command_line.garbage_collection import BoundedCollector
+from burn_remote_server.command_line.heap_trimming import HeapTrimmer, malloc_trim
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners import service
@@ -50,6 +52,7 @@ def run(settings: Settings) -> None:
         collector = BoundedCollector()
         collector.install()
         asyncio.get_running_loop().call_later(EXAMINE_EVERY_SECONDS, _examine, collector)
+        _trim_heaps(host)
         signals.on_hangup(asyncio.get_running_loop(), host.reload)
         addresses = [
             websocket_address(
@@ -81,6 +84,13 @@ def run(settings: Settings) -> None:
         problem = _first(group)
     if problem is not None:
         raise CannotStart(_explain(problem, settings)) from problem
+
+
+def _trim_heaps(host: Host) -> None:
+    """Return freed memory to the system, on systems whose C library keeps it."""
+    trim = malloc_trim()
+    if trim is not None:
+        HeapTrimmer(host.memory_pools, trim, resident_bytes).start()
 
 
 def _examine(collector: BoundedCollector) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
@@ -43,36 +45,51 @@ def batch_cost(
     batch: Batch, numbered: Mapping[int, Plan | GraphPlan], *, size: int, binds_slowly: bool
 ) -> int | None:
     """Estimate the cost of a batch of ``size`` bytes; return ``None`` if it is unknown."""
+    total = size + TASK_COST * len(batch.tasks)
     defined: set[int] = set()
-    total = size
-    for task in batch.tasks:
-        try:
-            number = task[0]
-            if number >= 0:
-                if number in defined:  # ``numbered`` still has the previous definition
-                    return None
-                total += numbered[number].cost + TASK_COST
-            elif number == DROP_TASK:
-                total += TASK_COST + DROPPED_COST * len(task[1])
-            elif number in _DEFINITIONS:
-                if binds_slowly:
-                    return None
-                defined.add(task[1])
-                total += TASK_COST + _DEFINITIONS[number](task)
-            elif number == READ_TASK:
-                total += TASK_COST + READ_COST * _elements(task[3][0])
-            elif number not in SLOW_TASKS:
-                total += TASK_COST
-            else:
-                return None
-        except (TypeError, IndexError, KeyError):
+    try:
+        # Operations repeat, and counting one takes a fifth of the time of a step in a loop.
+        counts = Counter(map(itemgetter(0), batch.tasks))
+        if not SLOW_TASKS.isdisjoint(counts):
             return None
+        if min(counts, default=0) < 0:
+            for task in batch.tasks:
+                if task[0] in _DEFINITIONS:
+                    if binds_slowly:
+                        return None
+                    defined.add(task[1])
+                total += _OTHERS[task[0]](task) if task[0] in _OTHERS else 0
+        if not defined.isdisjoint(counts) and _uses_new_definition(batch.tasks):
+            return None  # ``numbered`` still has the previous definition
+        for number, count in counts.items():
+            if number >= 0:
+                total += count * numbered[number].cost
+    except (TypeError, IndexError, KeyError):
+        return None
     return total + DECODED_BYTE_COST * size if defined else total
+
+
+def _uses_new_definition(tasks: Sequence[Any]) -> bool:
+    """Whether a task uses a number that an earlier one defines."""
+    defined: set[int] = set()
+    for task in tasks:
+        if task[0] in _DEFINITIONS:
+            defined.add(task[1])
+        elif task[0] in defined:
+            return True
+    return False
 
 
 _DEFINITIONS: Final[dict[int, Callable[[Any], int]]] = {
     DEFINE_TASK: lambda task: BOUND_COST,
     DEFINE_GRAPH_TASK: lambda task: GRAPH_STEP_COST * len(task[3]),
+}
+
+# Tasks whose cost depends on their contents.
+_OTHERS: Final[dict[int, Callable[[Any], int]]] = {
+    **_DEFINITIONS,
+    DROP_TASK: lambda task: DROPPED_COST * len(task[1]),
+    READ_TASK: lambda task: READ_COST * _elements(task[3][0]),
 }
 
 

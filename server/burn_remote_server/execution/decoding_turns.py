@@ -27,9 +27,9 @@ class DecodingTurns:
     or for as many of every session that sends them.
 
     A session waits for one turn at a time, and turns are given in the order in which they were
-    requested. So a frame waits for at most one turn and one pause of each other session, 80 ms
-    each: 20 s if 256 sessions send frames of the worst kind without a break. Smaller frames wait
-    for none.
+    requested. So a frame waits for at most one turn and one pause of each other session: 80 ms for
+    each session, or 20 s if 256 sessions send frames of the worst kind without a break. Smaller
+    frames wait for none.
     """
 
     def __init__(self) -> None:

@@ -94,7 +94,8 @@ def _not_asynchronous(deliver: Deliver) -> Deliver:
 class Engine:
     """Executes one session's tasks in order.
 
-    Raises ``ProtocolViolation`` for an invalid message; the session must then be closed.
+    Raises ``ProtocolViolation`` for an invalid message, and ``SessionLost`` if the quota has no
+    room for a failure or a reply. The session must then be closed.
     """
 
     def __init__(
@@ -142,11 +143,11 @@ class Engine:
 
     def run(self, batch: Batch) -> None:
         """Execute a batch."""
-        invoke = self._interpreter.invoke
-        numbered = self._interpreter.numbered
+        interpreter = self._interpreter
+        invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
+        numbered = interpreter.numbered
         tasks = batch.tasks
-        if self._interpreter.fusion is not None:
-            self._interpreter.fusion.known_until = 0
+        interpreter.begin_batch()
         waiting = enumerate(tasks)
         for place, task in waiting:
             if self.is_stopped:
@@ -159,12 +160,14 @@ class Engine:
             if plan is None:
                 self.handle(decode_task(task))
             elif len(task) == plan.task_length and type(task[-1]) is int:
-                if plan.is_large:
+                if plan.is_large:  # perhaps fused with the tasks after it
                     self._invoke_large(plan, tasks, place, waiting)
+                elif plan.seen is not None:
+                    invoke_simple(plan, task)
                 else:
                     invoke(plan, task[1:])
             elif isinstance(plan, GraphPlan):
-                # Programs drop the weights that a training step replaces a few steps later.
+                # Programs drop the weights that a training step replaces a few tasks later.
                 dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
                 try:
                     self._interpreter.invoke_graph(plan, task[1:], dropped)
@@ -390,7 +393,7 @@ class Engine:
 
 
 def _fusible(tasks: Sequence[Any], place: int, numbered: Mapping[int, Any]) -> Iterator[Entry]:
-    """Yield the tasks from a place on that fusers may take, up to the first other one."""
+    """Yield the tasks that fusers may take: the one at ``place`` and those directly after it."""
     for task in tasks[place : place + MAX_WINDOW_TASKS]:
         if type(task) is not tuple or not task or type(task[0]) is not int:
             return
@@ -402,7 +405,7 @@ def _fusible(tasks: Sequence[Any], place: int, numbered: Mapping[int, Any]) -> I
             yield Entry(None, task[1])
         elif (
             isinstance(plan, Plan)
-            and plan.is_fusible
+            and plan.joins_windows
             and plan.error is None
             and len(task) == plan.task_length
             and _INTEGER.issuperset(map(type, task))

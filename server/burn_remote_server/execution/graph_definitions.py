@@ -5,8 +5,8 @@ Pure functions of a ``DefineGraph`` and the plans of its steps. ``GraphPlan`` co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, overload
 
 from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.messages import DefineGraph
@@ -17,6 +17,7 @@ from burn_remote_server.execution.plans import Plan, memory_bytes
 __all__ = [
     "FREED_BYTES",
     "Step",
+    "Steps",
     "allocate_registers",
     "definition_bytes",
     "expected_inputs",
@@ -35,6 +36,9 @@ GRAPH_NUMBER_BYTES: Final = 256
 # Memory of a step whose numbers change, in addition: it keeps a plan of its own (measured).
 NUMBERED_STEP_BYTES: Final = 2_500
 
+# Memory of a fused step, in addition: operations and instructions of its block (measured: 920).
+FUSED_STEP_BYTES: Final = 1_000
+
 # Dead values of this size are freed at once; smaller ones when their register is used again.
 FREED_BYTES: Final = 64 * 1024
 
@@ -51,7 +55,37 @@ class Step(NamedTuple):
     numbers: tuple[tuple[int, int], ...]  # (argument of the signature, place in the call)
 
 
+class Steps(Sequence[Step]):
+    """The steps of a graph, in columns; a ``Step`` is made for each use.
+
+    Python's garbage collector stops tracking tuples of integers when it first examines them. Named
+    tuples stay tracked.
+    """
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._columns = tuple(zip(*steps, strict=True)) or ((),) * len(Step._fields)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(Step._make, zip(*self._columns, strict=True))
+
+    @overload
+    def __getitem__(self, place: int) -> Step: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, place: int | slice) -> Step | tuple[Step, ...]:
+        found = [column[place] for column in self._columns]
+        if isinstance(place, slice):
+            return tuple(map(Step._make, zip(*found, strict=True)))
+        return Step._make(found)
+
+
 def plan_of_step(step: tuple[int, ...], numbered: Mapping[int, Any]) -> Plan:
+    """Return the plan of a step's signature. Raises ``ProtocolViolation`` for an invalid step."""
     plan = numbered.get(step[0]) if step else None
     if not isinstance(plan, Plan):
         raise ProtocolViolation(f"a step of a graph begins with a signature, not {shown(step)}")
@@ -116,11 +150,11 @@ def number_variants(task: DefineGraph, plans: Sequence[Plan]) -> tuple[str, ...]
 
 def allocate_registers(
     task: DefineGraph, plans: Sequence[Plan], slot_count: int
-) -> tuple[tuple[Step, ...], tuple[int, ...], list[Any]]:
+) -> tuple[list[Step], tuple[int, ...], list[Any]]:
     """Assign registers to slots.
 
-    Returns the steps, the registers of the graph's outputs, and the registers besides those of the
-    inputs, empty.
+    Returns the steps, the registers of the graph's outputs, and the empty registers that follow
+    those of the inputs.
     """
     last_use = [-1] * slot_count
     for place, step in enumerate(task.steps):
@@ -162,25 +196,26 @@ def allocate_registers(
             )
         )
     return (
-        tuple(steps),
+        steps,
         tuple(register[slot] for slot in task.outputs),
         [None] * (top - task.input_count),
     )
 
 
-def definition_bytes(task: DefineGraph) -> int:
-    """Return the memory of a graph without its tensors."""
+def definition_bytes(task: DefineGraph, fused_count: int) -> int:
+    """Return the memory of a graph without its tensors; ``fused_count`` of its steps are fused."""
     numbered = {step for step, _, _ in task.numbers}
     return (
         GRAPH_STEP_BYTES * len(task.steps)
         + GRAPH_INPUT_BYTES * sum(map(len, task.steps))
         + GRAPH_NUMBER_BYTES * len(task.numbers)
         + NUMBERED_STEP_BYTES * len(numbered)
+        + FUSED_STEP_BYTES * fused_count
     )
 
 
 def peak_bytes(steps: Sequence[Step]) -> int:
-    """Return the most bytes that the registers hold, those of the inputs excepted.
+    """Return the most bytes that the registers hold, except those of the inputs.
 
     A small dead value counts until its register is used again, because the program frees it then.
     """

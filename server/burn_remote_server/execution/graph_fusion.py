@@ -41,7 +41,7 @@ def _operations(
         outputs = tuple(range(next_slot, next_slot + plan.output_count))
         next_slot += plan.output_count
         operations.append(None)
-        if plan.error is not None or not plan.is_fusible:
+        if plan.error is not None or not plan.joins_windows:
             continue
         calls = plan.calls
         if place in numbered:
@@ -58,6 +58,7 @@ def _operations(
             (-1 - place,) if place in numbered else (),
             outputs,
             frozenset(slot for slot in used if last_use.get(slot, place) == place),
+            plan.reduction,
         )
     return operations
 

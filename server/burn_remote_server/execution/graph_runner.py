@@ -21,15 +21,16 @@ from burn_remote_server.fusion.counts import FusionCounts
 
 __all__ = ["GraphRunner", "Stopped"]
 
-# Failures that one call of a graph reports. The values of its outputs tell all; a report only tells
-# a client that reads none of them.
-MAX_REPORTED: Final = 8
+# Most failures that one call of a graph reports. Reads of the outputs return every failure; reports
+# only serve a client that reads none of them. A sequence that a client recognizes by itself has at
+# most as many operations, so its program gets the reports of single operations.
+MAX_REPORTED: Final = 64
 
 Report = Callable[[tuple[int, ...], OperationFailed], None]
 
 
 class Stopped(BaseException):
-    """The session has ended while a graph was running. No kernel's failure."""
+    """The session ended while a graph was running. Not the failure of a kernel."""
 
 
 class GraphRunner:
@@ -62,8 +63,8 @@ class GraphRunner:
     def run(self, plan: GraphPlan, arguments: tuple[Any, ...], dying: Collection[int] = ()) -> None:
         """Run a graph; ``arguments`` are the elements of its task after the number.
 
-        The results may take the memory of the tensors in ``dying``, which nobody uses after it.
-        Raises ``ProtocolViolation`` if they do not fit the graph.
+        The results may take the memory of the tensors in ``dying``, which no later task uses.
+        Raises ``ProtocolViolation`` if the arguments do not fit the graph.
         """
         inputs, outputs, numbers = plan.checked_call(arguments)
         self._counts.graph_calls += 1
@@ -85,7 +86,7 @@ class GraphRunner:
                 array = None
                 self._run_steps(_Call(plan, outputs, numbers), _checked(plan, values))
                 return
-        array = None  # a reference less, for the check of a reusable input
+        array = None  # the check of a reusable input counts references
         quota = self._quota
         counted, count = quota.bytes, quota.tensors
         try:
@@ -160,6 +161,8 @@ class GraphRunner:
             live = _live(plan.steps[:start])
             for register in live:
                 registers[register] = failed.registers[register]
+            for register, failure in failed.lost.items():
+                registers[register] = failure
             failed.registers.clear()  # it holds dead values, which do not count any more
             kept = sum(step.kept for step in plan.steps[:start])
             # The peak was counted. Nothing may take the bytes of live values in between.
@@ -286,7 +289,7 @@ def _dying(plan: GraphPlan, inputs: tuple[int, ...], dying: Collection[int]) -> 
 
 
 def _live(steps: Sequence[Step]) -> dict[int, int]:
-    """Return the bytes of each register that is alive after these steps, inputs excepted."""
+    """Return the bytes of each register that is alive after these steps, except inputs."""
     live: dict[int, int] = {}
     for step in steps:
         for register in step.released:

@@ -5,6 +5,10 @@ A graph's tensors have *slots* (``DefineGraph``). A definition is turned into a 
 ``GraphPlan.run`` does little more than call the kernels: it looks up no tensors, compares no shapes
 and counts no bytes, because all of that was settled when the graph was defined.
 
+Instructions are tuples of integers, which have the places of kernels in a table, and ``Steps`` has
+columns. So Python's garbage collector examines no object of a single step: it stops tracking tuples
+that hold nothing but numbers and such tuples. A tuple with a function would be tracked.
+
 A step that fails ends the loop with ``StepFailed``. ``GraphRunner`` continues from there, with
 failures as values.
 """
@@ -15,7 +19,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import length_hint
 from typing import Any, Final
 
-from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, shown
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    OperationFailed,
+    ProtocolViolation,
+    shown,
+)
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import is_scalar_value
@@ -28,6 +37,7 @@ from burn_remote_server.backends.interface import (
 from burn_remote_server.execution.graph_definitions import (
     FREED_BYTES,
     Step,
+    Steps,
     allocate_registers,
     definition_bytes,
     expected_inputs,
@@ -39,6 +49,7 @@ from burn_remote_server.execution.graph_definitions import (
 from burn_remote_server.execution.graph_fusion import fused_steps
 from burn_remote_server.execution.ownership import held_by_a_call, held_only_here
 from burn_remote_server.execution.plans import Plan, memory_bytes
+from burn_remote_server.fusion.fuser import OverwrittenInputs
 from burn_remote_server.fusion.search import Block
 
 __all__ = ["GRAPH_STEP_COST", "GraphPlan", "StepFailed"]
@@ -55,18 +66,27 @@ PREPARE_COST: Final = 30_000
 
 _INTEGER: Final = frozenset({int})
 
+# (form, k, i, j, target): integers and tuples of integers; ``k`` is the place of the kernel, for
+# ``_NUMBERED`` of the step.
+_Instruction = tuple[Any, ...]
+
 # How the loop runs an instruction: by the number of its inputs, or one of the other forms.
 (
     _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _INTO_ONLY, _INTO_FIRST, _INTO_SECOND, _MANY_INPUTS,
-    _MANY_OUTPUTS, _REUSING, _NUMBERED, _FREE, _CHECK,
-) = range(12)  # fmt: skip
+    _MANY_OUTPUTS, _REUSING, _FUSED, _NUMBERED, _FREE, _CHECK, _FAILED,
+) = range(14)  # fmt: skip
+
+
+# The forms whose fourth element has the registers that their results may take.
+_MAY_REUSE: Final = frozenset({_REUSING, _FUSED, _NUMBERED})
 
 
 class StepFailed(Exception):
     """A step of a program raised ``cause``; ``registers`` has the values before it.
 
     Without a cause, ``place`` is the first step of several that ran as one. None of them has a
-    result yet, and any of them may fail when it runs alone.
+    result yet, and any of them may fail when it runs alone. ``lost`` has the registers whose values
+    were overwritten before these steps failed, and the failure of each.
     """
 
     def __init__(self, place: int, registers: list[Any], cause: Exception | None) -> None:
@@ -74,6 +94,7 @@ class StepFailed(Exception):
         self.place = place
         self.registers = registers
         self.cause = cause
+        self.lost: dict[int, OperationFailed] = {}
 
 
 class GraphPlan:
@@ -101,8 +122,9 @@ class GraphPlan:
         """Check and compile a definition.
 
         ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
-        have changed. ``limited`` adds to the execution of several plans as one the checks of each.
-        A long program calls ``check`` from time to time; it may raise a ``BaseException``.
+        have changed. ``limited`` adds the checks of several plans to a function that executes them
+        together. A long program calls ``check`` from time to time; it may raise a
+        ``BaseException``.
         Raises ``ProtocolViolation`` for an invalid definition.
         """
         plans = [plan_of_step(step, numbered) for step in task.steps]
@@ -122,10 +144,10 @@ class GraphPlan:
         self._prepare = prepare
         self._limited = limited
         self._check = check
-        self.nbytes = definition_bytes(task)
-        self.steps, self._outputs, self._registers = allocate_registers(task, plans, len(specs))
-        self.peak_bytes = peak_bytes(self.steps)
-        self.cost = sum(map(_cost, self.steps))
+        steps, self._outputs, self._registers = allocate_registers(task, plans, len(specs))
+        self.steps: Final = Steps(steps)
+        self.peak_bytes = peak_bytes(steps)
+        self.cost = sum(map(_cost, steps))
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
         self._last_numbers: tuple[Any, ...] = ()
@@ -133,12 +155,13 @@ class GraphPlan:
         self.reusable_inputs: set[int] = set()
         # Steps whose instruction overwrites an input, so that it cannot be repeated.
         self.overwriting: set[int] = set()
-        # By the place of their first step.
+        # The runs of steps that are fused, by the place of their first step.
         self.blocks: dict[int, Block] = {
             block.start: block for block in fused_steps(task, plans, backend, session)
         }
         self.fused_count = sum(block.end - block.start for block in self.blocks.values())
-        self._program, self._places = self._compiled()
+        self.nbytes = definition_bytes(task, self.fused_count)
+        self._program, self._kernels, self._places = self._compiled(steps)
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
 
@@ -161,40 +184,54 @@ class GraphPlan:
                 raise StepFailed(0, r, None) from error
             r = [*inputs, *self._registers]
         program = iter(self._program)
+        kernels = self._kernels
         try:
-            for form, run, i, j, target in program:
+            for form, k, i, j, target in program:
                 if form == _TWO_INPUTS:
-                    r[target] = run(r[i], r[j])
+                    r[target] = kernels[k](r[i], r[j])
                 elif form == _INTO_FIRST:
                     into = r[i]
-                    r[target] = run(into, r[j], into)
+                    r[target] = kernels[k](into, r[j], into)
                 elif form == _INTO_SECOND:
                     into = r[j]
-                    r[target] = run(r[i], into, into)
+                    r[target] = kernels[k](r[i], into, into)
                 elif form == _INTO_ONLY:
                     into = r[i]
-                    r[target] = run(into, into)
+                    r[target] = kernels[k](into, into)
                 elif form == _ONE_INPUT:
-                    r[target] = run(r[i])
+                    r[target] = kernels[k](r[i])
                 elif form == _REUSING:
-                    r[target] = self._reusing(r, run, i, j, inputs, dying)
+                    r[target] = self._reusing(r, kernels[k], i, j, inputs, dying)
                 elif form == _FREE:
                     for register in target:
                         r[register] = None
                 elif form == _MANY_INPUTS:
-                    r[target] = run(*[r[register] for register in i])
+                    r[target] = kernels[k](*[r[register] for register in i])
                 elif form == _NO_INPUT:
-                    r[target] = run()
+                    r[target] = kernels[k]()
                 elif form == _CHECK:
-                    run()
+                    kernels[k]()
                 elif form == _NUMBERED:
-                    self._store(r, target, self.prepared(run, numbers), i)
+                    plan = self.prepared(k, numbers)
+                    if j and plan.reusable:
+                        r[target] = self._reusing(r, plan, i, j, inputs, dying)
+                    else:
+                        self._store(r, target, plan.run, i)
+                elif form == _FUSED:
+                    self._run_fused(r, kernels[k], i, j, target, inputs, dying)
+                elif form == _FAILED:
+                    raise kernels[k].error.with_traceback(None)
                 else:
-                    self._store(r, target, run, i)
+                    self._store(r, target, kernels[k], i)
         except Exception as error:
-            place = self._places[len(self._program) - length_hint(program) - 1]
-            cause = None if place in self.blocks else error
-            raise StepFailed(place, r, cause) from error
+            index = len(self._program) - length_hint(program) - 1
+            place = self._places[index]
+            failed = StepFailed(place, r, None if place in self.blocks else error)
+            if isinstance(error, OverwrittenInputs):
+                registers = self._program[index][2]
+                failure = OperationFailed(str(error))
+                failed.lost = {registers[lost]: failure for lost in error.places}
+            raise failed from error
         return self.outputs(r)
 
     def _set_numbers(self, numbers: tuple[Any, ...]) -> None:
@@ -223,15 +260,15 @@ class GraphPlan:
         """Return the outputs at the end of a program."""
         return [registers[register] for register in self._outputs]
 
-    def prepared(self, place: int, numbers: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return the kernel of a step for the numbers of a call.
+    def prepared(self, place: int, numbers: tuple[Any, ...]) -> Plan:
+        """Return the plan of a step for the numbers of a call.
 
         Raises the error of a plan that is invalid with these numbers.
         """
         plan = self.prepared_plan(place, numbers)
         if plan.error is not None:
             raise plan.error.with_traceback(None)
-        return plan.run
+        return plan
 
     def prepared_plan(self, place: int, numbers: tuple[Any, ...]) -> Plan:
         """Return the plan of a step for the numbers of a call."""
@@ -267,6 +304,28 @@ class GraphPlan:
             if is_free(r, register, values) and self._owns_memory(r[register]):
                 return plan.run_into(*values, out=r[register])
         return plan.run(*values)
+
+    def _run_fused(
+        self,
+        r: list[Any],
+        run: Run,
+        registers: Any,
+        candidates: Any,
+        targets: Any,
+        inputs: Sequence[Any],
+        dying: Collection[int],
+    ) -> None:
+        """Run several steps as one; let it overwrite the inputs that nothing else references."""
+        values = [r[register] for register in registers]
+        reusable = []
+        for register in candidates:
+            is_input = register in dying and r[register] is inputs[register]
+            is_free = held_by_a_call if is_input else held_only_here
+            if is_free(r, register, values) and self._owns_memory(r[register]):
+                reusable.append(registers.index(register))
+        results = run(*values, reusable=reusable)
+        for target, result in zip(targets, results, strict=True):
+            r[target] = result
 
     def _store(self, r: list[Any], targets: Any, run: Callable[..., Any], inputs: Any) -> None:
         results = run(*[r[register] for register in inputs])
@@ -309,41 +368,48 @@ class GraphPlan:
 
     # -- compilation --------------------------------------------------------------------------
 
-    def _compiled(self) -> tuple[tuple[tuple[Any, ...], ...], list[int]]:
-        """Return the instructions, and the step of each."""
-        program: list[tuple[Any, ...]] = []
+    def _compiled(
+        self, all_steps: Sequence[Step]
+    ) -> tuple[tuple[_Instruction, ...], tuple[Any, ...], list[int]]:
+        """Return the instructions, the kernels that they name, and the step of each instruction."""
+        program: list[_Instruction] = []
+        kernels = _Kernels()
         places: list[int] = []
         unread = {*range(self.input_count)}  # registers that still have inputs
         # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
         # reference. Any other kernel may return a view of an input.
         private: set[int] = set()
+        # The calls of plans, bound once: each binding may make new functions.
+        bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
         place = cost = 0
-        while place < len(self.steps):
+        while place < len(all_steps):
             block = self.blocks.get(place)
             end = place + 1 if block is None else block.end
-            steps = self.steps[place:end]
-            instruction = None if block else self._elementwise(place, steps[0], private)
-            if instruction is None:
-                instruction = self._fused(place, block) if block else _instruction(place, steps[0])
+            steps = all_steps[place:end]
+            found = None if block else self._elementwise(place, steps[0], private, bound)
+            if found is None:
+                found = self._fused(steps, place, block) if block else _instruction(place, steps[0])
                 for step in steps:
                     private.difference_update(step.inputs, step.outputs)
-            if instruction[0] == _REUSING:
-                self.reusable_inputs.update(unread.intersection(instruction[3]))
+            form, kernel, i, j, target = found
+            if form in _MAY_REUSE:
+                self.reusable_inputs.update(unread.intersection(j))
             cost += sum(_cost(step) for step in steps)
             if cost > STOP_COST and place:
-                program.append((_CHECK, self._check, 0, 0, 0))
+                program.append((_CHECK, kernels.place(self._check), 0, 0, 0))
                 places.append(place)
                 cost = 0
-            program.append(instruction)
+            k = place if form == _NUMBERED else kernels.place(kernel)
+            program.append((form, k, i, j, target))
             for step in steps:
                 unread.difference_update(step.outputs)
             places.append(place)
             large = self._large_dead(steps)
             if large:
-                program.append((_FREE, None, 0, 0, large))
+                program.append((_FREE, 0, 0, 0, large))
                 places.append(place)
             place = end
-        return tuple(program), places
+        return tuple(program), tuple(kernels.found), places
 
     def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
         """Return the registers whose values, at least as large as ``FREED_BYTES``, die here."""
@@ -356,12 +422,11 @@ class GraphPlan:
             dead |= {register: sizes[register] for register in step.unused}
         return tuple(register for register, size in dead.items() if size >= FREED_BYTES)
 
-    def _fused(self, place: int, block: Block) -> tuple[Any, ...]:
-        """Return the instruction for several steps that one optimization executes."""
+    def _fused(self, steps: Sequence[Step], place: int, block: Block) -> tuple[Any, ...]:
+        """Return the form, kernel and operands for steps that one optimization executes."""
         register: dict[int, int] = {}
         targets: dict[int, int] = {}
         operations = block.execution.operations
-        steps = self.steps[place : block.end]
         for offset, (step, operation) in enumerate(zip(steps, operations, strict=True)):
             for slot, place_of_slot in zip(operation.inputs, step.inputs, strict=True):
                 register.setdefault(slot, place_of_slot)
@@ -369,10 +434,15 @@ class GraphPlan:
             for number in operation.numbers:
                 register[number] = self._number_register(place + offset, operation.calls[0])
         optimization = block.execution.optimization
-        run = self._limited(block.execution.execute_optimization, [step.plan for step in steps])
+        execute = block.execution.execute_optimization
+        run = self._limited(execute, [step.plan for step in steps])
         inputs = tuple(register[slot] for slot in optimization.inputs)
         outputs = tuple(targets[slot] for slot in optimization.outputs)
-        return (_MANY_OUTPUTS, run, inputs, 0, outputs)
+        # With limits, an execution may fail after everything was written.
+        candidates = _dying_registers(steps) if run == execute else set[int]()
+        if candidates.isdisjoint(inputs):
+            return (_MANY_OUTPUTS, run, inputs, 0, outputs)
+        return (_FUSED, run, inputs, tuple(sorted(candidates.intersection(inputs))), outputs)
 
     def _number_register(self, place: int, call: ElementwiseCall) -> int:
         """Return a new register for the constant of a call."""
@@ -382,21 +452,30 @@ class GraphPlan:
             self._number_registers.append((register, place))
         return register
 
-    def _elementwise(self, place: int, step: Step, private: set[int]) -> tuple[Any, ...] | None:
-        """Return the instruction for a step that is one elementwise call of two operands.
+    def _elementwise(
+        self,
+        place: int,
+        step: Step,
+        private: set[int],
+        bound: dict[Plan, tuple[ElementwiseCall, ...]],
+    ) -> tuple[Any, ...] | None:
+        """Return form, kernel and operands of a step that is one elementwise call of two operands.
 
         A call from the loop without a function of Python between them takes half the time. If an
         operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
-        arrays, and half of it at 64 KiB. ``private`` is updated.
+        arrays, and half of it at 64 KiB. Updates ``private`` and ``bound``.
         """
         plan = step.plan
         if plan.error is not None or not plan.is_bare:
             return None
-        values = None
         if step.numbers:
             fields, arguments = plan.signature.row.fields, plan.signature.arguments
             values = {fields[field].name: arguments[field].value for field, _ in step.numbers}
-        calls = self._session.bind_elementwise(plan.signature, values)
+            calls = self._session.bind_elementwise(plan.signature, values)
+        else:
+            if plan not in bound:
+                bound[plan] = self._session.bind_elementwise(plan.signature)
+            calls = bound[plan]
         if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
             return None
         function, constants, into = calls[0]
@@ -433,16 +512,35 @@ class GraphPlan:
         }
 
 
+class _Kernels:
+    """The kernels of a program; each occurs once in ``found``, at its ``place``."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        # By identity: a kernel may define its own equality. ``found`` keeps them alive.
+        self._places: dict[int, int] = {}
+
+    def place(self, kernel: Any) -> int:
+        """Return the place of a kernel, which is added if it is new."""
+        place = self._places.setdefault(id(kernel), len(self.found))
+        if place == len(self.found):
+            self.found.append(kernel)
+        return place
+
+
 def _instruction(place: int, step: Step) -> tuple[Any, ...]:
+    """Return form, kernel and operands of a step."""
     plan, inputs = step.plan, step.inputs
     target: Any = step.outputs[0] if plan.gives_one else step.outputs
     if step.numbers:
-        return (_NUMBERED, place, inputs, 0, target)
-    run = plan.run if plan.error is None else _raising(plan.error)
+        return (_NUMBERED, None, inputs, _reusable_inputs(step), target)
+    if plan.error is not None:
+        return (_FAILED, plan, 0, 0, 0)
+    run = plan.run
     if not plan.gives_one:
         return (_MANY_OUTPUTS, run, inputs, 0, target)
     candidates = _reusable_inputs(step)
-    if candidates and plan.error is None:
+    if candidates:
         return (_REUSING, plan, inputs, candidates, target)
     if len(inputs) == 2:
         return (_TWO_INPUTS, run, *inputs, target)
@@ -464,6 +562,16 @@ def _reusable_inputs(step: Step) -> tuple[int, ...]:
     )
 
 
+def _dying_registers(steps: Sequence[Step]) -> set[int]:
+    """Return the registers whose values, from before these steps, no later step uses."""
+    dying: set[int] = set()
+    made: set[int] = set()
+    for step in steps:
+        dying.update(set(step.released) - made)
+        made.update(step.outputs)
+    return dying
+
+
 def _inputs_like_output(step: Step) -> list[int]:
     """Return the registers of the inputs that have the shape and dtype of the only output."""
     (out,) = step.plan.signature.outputs
@@ -474,10 +582,3 @@ def _inputs_like_output(step: Step) -> list[int]:
 def _number_key(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a key that tells 0.0 from -0.0, and 1 from 1.0 and True."""
     return (*numbers, *map(repr, numbers))
-
-
-def _raising(error: BurnRemoteError) -> Callable[..., Any]:
-    def run(*inputs: Any) -> Any:
-        raise error.with_traceback(None)
-
-    return run

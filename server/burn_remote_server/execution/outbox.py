@@ -19,14 +19,13 @@ from burn_remote_protocol.dialects.native import (
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
-    LimitExceeded,
     OperationFailed,
     QuotaExceeded,
 )
 from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply, Waiting
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
 from burn_remote_server.execution.slots import InFlight
 
 __all__ = ["Frame", "NativeOutbox", "held_bytes"]
@@ -79,16 +78,19 @@ class NativeOutbox:
         is_resumable: bool = True,
         has_checksums: bool = False,
         tells_waiting: bool = False,
+        tells_hops: bool = False,
     ) -> None:
         """Create an empty queue.
 
         ``max_waiting_bytes`` bounds the bytes of queued large tensors. ``is_resumable``: keep sent
         frames until they are acknowledged. ``has_checksums``: add checksums to chunks.
+        ``tells_waiting`` and ``tells_hops``: the target understands ``Waiting``, and its ``hops``.
         """
         self._max_waiting_bytes = max_waiting_bytes
         self._is_resumable = is_resumable
         self._has_checksums = has_checksums
         self._tells_waiting = tells_waiting
+        self._tells_hops = tells_hops
         # Each counter has one writing thread: the engine's, or the connection's.
         self._added_bytes = 0
         self._taken_bytes = 0
@@ -124,7 +126,7 @@ class NativeOutbox:
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         """Queue the reply to a request; the elements of a large tensor follow in chunks.
 
-        Raises ``LimitExceeded``, which ends the session, if not even an error fits into the quota.
+        Raises ``SessionLost``, which ends the session, if not even an error fits into the quota.
         """
         if not isinstance(value, TensorData):
             self._append(encode_frame(Reply(request, value)))
@@ -170,13 +172,14 @@ class NativeOutbox:
         self._append(encode_frame(Reply(request, spec)))
         self._append(encode_frame(Lent(request, handle)))
 
-    def wait(self, request: int) -> None:
-        """Tell the target of a fetch, if it understands, that older work still runs."""
+    def wait(self, request: int, hops: int) -> None:
+        """Tell the target of a fetch, if it understands, that older work makes progress."""
         if self._tells_waiting:
-            self._append(encode_frame(Waiting(request)))
+            # A target that does not understand hops passes no signs on.
+            self._append(encode_frame(Waiting(request, hops if self._tells_hops else 0)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report a failed operation. Raises ``LimitExceeded`` like ``reply``."""
+        """Report a failed operation. Raises ``SessionLost`` like ``reply``."""
         self.failures[error.code] += 1
         self._append(encode_frame(Failed(tensors, error)))
 
@@ -188,11 +191,7 @@ class NativeOutbox:
         try:
             self._append_within_quota(frame)
         except QuotaExceeded as error:
-            raise LimitExceeded(
-                f"queued frames ({error.reason})",
-                seen=len(self._frames) + 1,
-                allowed=len(self._frames),
-            ) from error
+            raise ended_for_memory("a reply or the report of a failure", error) from error
 
     def _append_within_quota(self, frame: bytes) -> None:
         if self._account is not None and (

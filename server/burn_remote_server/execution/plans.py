@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -22,7 +23,12 @@ from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.backends.interface import BackendSession, ElementwiseCall, array_shape
+from burn_remote_server.backends.interface import (
+    BackendSession,
+    ElementwiseCall,
+    RowReduction,
+    array_shape,
+)
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["PLAN_BYTES", "Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
@@ -62,11 +68,15 @@ class Plan:
     a tuple of outputs. ``run_into(*inputs, out=array)`` writes the output into the array of an
     input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
     dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
-    the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check
-    to ``run`` and ``run_into``; ``is_bare`` is false then. ``is_fusible``: fusers may take it
-    as ``calls``; plans with equal ``fusion_key``, unless it is ``None``, differ only in the
-    constant of their call.
-    ``is_large``: it is fusible, or has reusable inputs.
+    the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check to
+    ``run`` and ``run_into``, and clears ``is_bare``.
+
+    Fusers may take the operation, as ``calls`` or as ``reduction``, if ``joins_windows`` is true;
+    if ``is_fusible`` is, it is also large enough to begin a window. Plans with the same
+    ``fusion_key`` differ only in the constant of their call; ``None`` equals no other key.
+    ``is_large`` is true if the operation is fusible or has reusable inputs.
+    ``seen`` has the expected shapes and dtypes in one tuple, for ``Interpreter.invoke_simple``. It
+    is ``None`` if only ``invoke`` runs the plan.
     """
 
     __slots__ = (
@@ -81,12 +91,15 @@ class Plan:
         "is_bare",
         "is_fusible",
         "is_large",
+        "joins_windows",
         "last_uses",
         "output_bytes",
         "output_count",
+        "reduction",
         "reusable",
         "run",
         "run_into",
+        "seen",
         "signature",
         "task_length",
         "workspace_bytes",
@@ -109,12 +122,14 @@ class Plan:
         self.error: BurnRemoteError | None = None
         self.cost = 0
         self.is_bare = True  # ``run`` is the kernel itself
-        self.is_fusible = self.is_large = False
+        self.is_fusible = self.is_large = self.joins_windows = False
         self.calls: tuple[ElementwiseCall, ...] = ()
+        self.reduction: RowReduction | None = None
         self.fusion_key: Hashable | None = None
         self.run: Callable[..., Any] = _no_run
         self.run_into: Callable[..., Any] = _no_run
         self.reusable: tuple[int, ...] = ()
+        self.seen: tuple[Any, ...] | None = None
         try:
             check_declared(signature)
             self.expected = tuple(
@@ -125,6 +140,8 @@ class Plan:
             self.run = _bind(signature, session)
             if self.gives_one and self.output_bytes >= REUSED_BYTES:
                 self._bind_into(signature, session)
+            if self.gives_one and 1 <= self.input_count <= 2 and not self.last_uses:
+                self.seen = tuple(chain.from_iterable(self.expected))
         except BurnRemoteError as error:
             self.error = error
         except Exception as error:  # a bug in the server: fail the operation, not the session
@@ -153,15 +170,29 @@ class Plan:
         self.run, self.run_into = run, wrapper(self.run_into)
 
     def let_fuse(self, session: BackendSession) -> None:
-        """Offer the operation to fusers if it is element-wise and its result is large."""
-        if self.error is None and self.gives_one and self.output_bytes >= REUSED_BYTES:
+        """Offer the operation to fusers.
+
+        They take element-wise operations with large results, reductions of large tensors over the
+        last axis, and element-wise operations on the results of such reductions.
+        """
+        if self.error is not None or not self.gives_one:
+            return
+        is_large = self.output_bytes >= REUSED_BYTES
+        (out,) = self.signature.outputs
+        if is_large or (len(out.shape) > 1 and out.shape[-1] == 1):
             self.calls = session.bind_elementwise(self.signature)
-            self.is_fusible = bool(self.calls)
-            self.is_large = self.is_large or self.is_fusible
-            if len(self.calls) == 1 and len(self.calls[0].constants) == 1:
-                # The number of the call may change from one execution to the next.
-                row, outputs = self.signature.row, self.signature.outputs
-                self.fusion_key = (row, self.expected, outputs, self.last_uses, self.calls[0].into)
+        if not self.calls and self._largest_input_bytes() >= REUSED_BYTES:
+            self.reduction = session.bind_row_reduction(self.signature)
+        self.joins_windows = bool(self.calls) or self.reduction is not None
+        self.is_fusible = self.joins_windows and (is_large or self.reduction is not None)
+        self.is_large = self.is_large or self.is_fusible
+        if len(self.calls) == 1 and len(self.calls[0].constants) == 1:
+            # The number of the call may change from one execution to the next.
+            row, outputs = self.signature.row, self.signature.outputs
+            self.fusion_key = (row, self.expected, outputs, self.last_uses, self.calls[0].into)
+
+    def _largest_input_bytes(self) -> int:
+        return max((memory_bytes(use.spec) for use in self.signature.input_uses), default=0)
 
     def wrong_tensors(self, seen: tuple[Any, ...]) -> ProtocolViolation:
         """Return the error for a wrong number of tensors."""

@@ -114,15 +114,20 @@ class Session:
         """Number of unfinished worker calls and of unfinished responses of the device."""
         return self._worker.queued + self._awaited - self._arrived
 
-    def has_worked_since(self, moment: float) -> bool:
-        """Whether its queue had work from a moment (``time.monotonic``) on, and it is executing.
+    def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
+        """Return the hops of a sign that the session has been busy since a moment without a pause.
 
-        A session that waits for a fetched tensor does not count: sessions that wait for each other
-        would keep each other waiting.
+        Times are those of ``time.monotonic``. 0 if the session works; more if it waits for a tensor
+        of another server, see ``Sign.hops_after``. ``None`` if it was idle, and if it waits for a
+        tensor of this process: then the session that will expose the tensor counts instead.
         """
         busy_since = self._worker.busy_since
-        is_waiting = self.interpreter.tensors.is_waiting
-        return busy_since is not None and busy_since <= moment and not is_waiting
+        if busy_since is None or busy_since > moment:
+            return None
+        slot = self.interpreter.tensors.waits_for
+        if slot is None:
+            return 0
+        return None if slot.sign is None else slot.sign.hops_after(now, stale_seconds)
 
     @property
     def queued_bytes(self) -> int:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["InFlight", "Slot", "Uploading"]
+__all__ = ["InFlight", "Sign", "Slot", "Uploading"]
+
+
+class Sign(NamedTuple):
+    """The latest sign that the work before a fetched tensor makes progress.
+
+    ``moment`` is its time (``time.monotonic``). ``hops`` is 0 if this session, or the source of the
+    tensor, worked at that time; a source that waits for another server sends a larger number.
+    """
+
+    moment: float
+    hops: int
+
+    def hops_after(self, now: float, stale_seconds: float) -> int:
+        """Return the hops with which to pass the sign on: one more, and one for each stale time.
+
+        They increase with the age of the work that a sign goes back to. So servers that wait for
+        each other in a cycle cannot keep each other waiting for ever.
+        """
+        return self.hops + 1 + int((now - self.moment) / stale_seconds)
 
 
 class InFlight:
@@ -20,19 +40,25 @@ class InFlight:
 
     __slots__ = (
         "_arrived", "_error", "_lock", "_timeout_seconds", "_value", "is_dropped", "reserved",
-        "spec",
+        "sign", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
         self.spec = spec
         self._timeout_seconds = timeout_seconds
-        # Bytes reserved for it in the quota, until it arrives, even if it is dropped before.
+        # The latest sign of its source; ``None`` for a tensor of another session of this process.
+        self.sign: Sign | None = None
+        # Bytes reserved for it in the quota: until it is dropped, and at least until it arrives.
         self.reserved: int | None = None
         self.is_dropped = False
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._value: Any = None
         self._error: OperationFailed | None = None
+
+    def note_sign(self, hops: int) -> None:
+        """Note that the work before the tensor makes progress."""
+        self.sign = Sign(time.monotonic(), hops)
 
     def complete(self, array: Any) -> None:
         """Deliver the array."""

@@ -1,26 +1,27 @@
 """Fusion of the operations of a stream: those that have arrived and wait for their execution.
 
-A window is a run of tasks that has already arrived: large element-wise operations, and drops. Any
-other task ends it, so nothing waits for a window. The same window is recognized by its plans, but
-for their numbers, by its tensor ids relative to each other, and by which of its tensors it drops.
-Where a block of the window cannot run as one, because of a tensor, the quota or any error, its
-tasks run as usual.
+A window is a run of tasks that has already arrived: large element-wise operations, reductions of
+large tensors over the last axis, operations on their results, and drops. Any other task ends it, so
+nothing waits for a window. Two windows are equal if their operations have the same plans, apart
+from numbers, are connected in the same way, and drop the same ones of their tensors. If a block of
+a window cannot run as one, because of a tensor, the quota or any error, its tasks run as usual.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, Run
+from burn_remote_server.execution.ownership import held_once
 from burn_remote_server.execution.plans import Plan
 from burn_remote_server.execution.tensors import TensorTable
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
-from burn_remote_server.fusion.fuser import StreamOperation
+from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
 from burn_remote_server.fusion.search import Block, optimized
 
@@ -28,6 +29,9 @@ __all__ = ["MAX_WINDOW_TASKS", "Entry", "Progress", "StreamFusion"]
 
 # Most tasks of a window. Exploring takes about 50 µs for each.
 MAX_WINDOW_TASKS: Final = 256
+# Operations on the results of reductions are small, so looking at them costs a part of what they
+# do. More than these in a row are no part of a normalization.
+MAX_SMALL_OPERATIONS: Final = 16
 
 
 class Progress(Protocol):
@@ -56,19 +60,21 @@ class _Block(NamedTuple):
 
     A negative id ``-1 - place`` is the constant of the window's operation at this place.
 
-    ``start`` and ``end`` are places among the window's operations, ``peak`` the most bytes and
-    tensors that they take together.
+    ``start`` and ``end`` are places among the window's operations. ``peak`` bounds the bytes and
+    the number of tensors that these operations hold at any time. ``dying`` are the places of the
+    inputs that the window drops before it uses them again, unless the operations have limits.
     """
 
     start: int
     end: int
     run: Run
     inputs: tuple[int, ...]
-    expected: tuple[tuple[Any, Any], ...]
+    expected: tuple[tuple[int, tuple[Any, Any]], ...]
     outputs: tuple[int, ...]
     output_bytes: int
     peak: tuple[int, int]
     last_uses: tuple[int, ...]
+    dying: tuple[int, ...]
 
 
 class StreamFusion:
@@ -81,6 +87,7 @@ class StreamFusion:
     def __init__(
         self,
         backend: FusionBackend,
+        owns_memory: Callable[[Any], bool],
         session: BackendSession,
         tensors: TensorTable,
         quota: Quota,
@@ -88,6 +95,7 @@ class StreamFusion:
         counts: FusionCounts,
     ) -> None:
         self._session: Final = session
+        self._owns_memory: Final = owns_memory
         self._tensors: Final = tensors
         self._quota: Final = quota
         self._limited: Final = limited
@@ -96,34 +104,43 @@ class StreamFusion:
         self._store: Final = ExecutionPlanStore[tuple[_Block, ...]](counts)
         # Tasks of the batch before this place belong to a window that was looked up.
         self.known_until = 0
-        # By the place of their first task: the blocks, the place after their last task, and the
-        # drops between.
+        # Keyed by the place of a block's first task: the block, the place after its last task, and
+        # the tensors that tasks in between drop.
         self._blocks: dict[int, tuple[_Block, int, tuple[int, ...]]] = {}
         self._ids: list[int] = []
         self._plans: list[Plan] = []
-        # Tensors whose drop an interrupt of a local device has left to do.
+        # Tensors that an interrupt (Ctrl-C) of a local device has kept from being dropped.
         self._drops: tuple[int, ...] = ()
+        # Tensors that a block may have overwritten, until its results are stored.
+        self._overwritten: tuple[int, ...] = ()
 
     def run(self, entries: Callable[[], Iterable[Entry]], progress: Progress) -> int:
         """Execute a block that begins at the current task; return the number of its tasks.
 
-        ``entries`` are the window's tasks from this one on. 0: the task must run as usual.
+        ``entries`` are the window's tasks from this one on. Returns 0 if the task must run as
+        usual.
         """
         if self._drops:
             self._drop()
+        if self._overwritten:
+            self._lose("it was interrupted")
         place = progress.place
         if place >= self.known_until:
-            self._look_up(place, [*entries()])
+            self._look_up(place, [*_without_small_rest(entries())])
         found = self._blocks.get(place)
         if found is None:
             return 0
         block, end, drops = found
-        if not self._execute(block):
-            self._counts.fallbacks += 1
-            return 0
-        self._counts.operations_fused += block.end - block.start
-        # Without a call between: an interrupt leaves either all tasks to do, or only the drops.
-        self._drops, progress.place = drops, end
+        try:
+            if not self._execute(block):
+                self._counts.fallbacks += 1
+                return 0
+            self._counts.operations_fused += block.end - block.start
+            # Without a call in between, so that after an interrupt only the drops remain.
+            self._drops, progress.place, self._overwritten = drops, end, ()
+        except BaseException:  # an interrupt: the rest of the operations must not use such inputs
+            self._lose("it was interrupted")
+            raise
         if drops:
             self._drop()
         return end - place
@@ -131,6 +148,12 @@ class StreamFusion:
     def clear(self) -> None:
         """Forget all windows."""
         self._store.clear()
+
+    def _lose(self, reason: str) -> None:
+        """Replace tensors that may have been overwritten by failures."""
+        failure = OperationFailed(reason)
+        self._tensors.store_failure(self._overwritten, failure)
+        self._overwritten = ()
 
     def _drop(self) -> None:
         self._tensors.drop(self._drops)
@@ -173,18 +196,28 @@ class StreamFusion:
             expected |= zip(ids, plan.expected, strict=False)
             last_uses += [ids[position] for position in plan.last_uses]
         sizes = {ids[-1]: plan.output_bytes for plan, ids in zip(plans, tensors, strict=True)}
+        run = self._limited(optimization.execute, plans)
+        dying = {tensor for each in found.execution.operations for tensor in each.dying}
         return _Block(
             start,
             end,
-            self._limited(optimization.execute, plans),
+            run,
             optimization.inputs,
-            tuple(expected[tensor] for tensor in optimization.inputs if tensor >= 0),
+            tuple(
+                (place, expected[tensor])
+                for place, tensor in enumerate(optimization.inputs)
+                if tensor >= 0
+            ),
             optimization.outputs,
             sum(sizes[tensor] for tensor in optimization.outputs),
-            # As if nothing died before the end: more than single operations take, and if that does
-            # not fit, single operations decide.
+            # As if no result were freed before the end. Single operations hold less: if this does
+            # not fit, they run instead, and they decide what fails.
             (sum(sizes.values()), len(sizes)),
             tuple(last_uses),
+            # With limits, an execution may fail after everything was written.
+            tuple(place for place, tensor in enumerate(optimization.inputs) if tensor in dying)
+            if run == optimization.execute
+            else (),
         )
 
     # -- execution ----------------------------------------------------------------------------
@@ -193,36 +226,66 @@ class StreamFusion:
         """Execute a block and store its outputs; return whether that succeeded."""
         arrays, ids = self._tensors.arrays, self._ids
         try:
-            inputs = [arrays[ids[tensor]] for tensor in block.inputs if tensor >= 0]
+            inputs = [
+                arrays[ids[tensor]]
+                if tensor >= 0
+                else self._plans[-1 - tensor].calls[0].constants[0]
+                for tensor in block.inputs
+            ]
         except KeyError:
             return False
-        for array, (shape, dtype) in zip(inputs, block.expected, strict=True):
-            if array.shape != shape or array.dtype != dtype:
+        for place, (shape, dtype) in block.expected:
+            if inputs[place].shape != shape or inputs[place].dtype != dtype:
                 return False
         try:
             self._quota.take(*block.peak)
         except QuotaExceeded:
             return False
-        if len(inputs) < len(block.inputs):
-            given = iter(inputs)
-            inputs = [
-                next(given) if tensor >= 0 else self._plans[-1 - tensor].calls[0].constants[0]
-                for tensor in block.inputs
-            ]
+        reusable = [
+            place
+            for place in block.dying
+            if held_once(inputs, place) and self._owns_memory(inputs[place])
+        ]
         outputs = None
         try:
-            # An exception occurs again in the operation that raises it.
+            self._overwritten = tuple([ids[block.inputs[place]] for place in reusable])
+            # Any other exception occurs again in the operation that raises it.
             with contextlib.suppress(Exception):
-                outputs = block.run(inputs)
+                outputs = self._outputs(block, inputs, reusable)
         finally:
             kept = (0, 0) if outputs is None else (block.output_bytes, len(outputs))
             self._quota.give_back(block.peak[0] - kept[0], block.peak[1] - kept[1])
         if outputs is None:
+            self._overwritten = ()
             return False
         for tensor, array in zip(block.outputs, outputs, strict=True):
             self._tensors.forget(ids[tensor])
-            arrays[ids[tensor]] = array
+            arrays[ids[tensor]] = self._tensors.record(array, inputs) if reusable else array
         return True
+
+    def _outputs(self, block: _Block, inputs: list[Any], reusable: list[int]) -> list[Any] | None:
+        """Run a block; tensors that it has overwritten before it fails become failures."""
+        if not reusable:
+            found: list[Any] | None = block.run(inputs)
+            return found
+        try:
+            found = block.run(inputs, reusable)
+            return found
+        except OverwrittenInputs as error:
+            ids = [self._ids[block.inputs[place]] for place in error.places]
+            self._tensors.store_failure(ids, OperationFailed(str(error)))
+            raise
+
+
+def _without_small_rest(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries, up to a long run of small operations."""
+    small = 0
+    for entry in entries:
+        if entry.plan is not None:
+            small = 0 if entry.plan.is_fusible else small + 1
+        if small > MAX_SMALL_OPERATIONS:
+            return
+        yield entry
 
 
 def _operations(window: _Window, plans: Sequence[Plan]) -> list[StreamOperation]:
@@ -240,6 +303,7 @@ def _operations(window: _Window, plans: Sequence[Plan]) -> list[StreamOperation]
                 for tensor in tensors
                 if tensor in window.dropped and last_use[tensor] == place
             ),
+            plan.reduction,
         )
         for place, (plan, tensors) in enumerate(zip(plans, window.tensors, strict=True))
     ]
@@ -248,7 +312,8 @@ def _operations(window: _Window, plans: Sequence[Plan]) -> list[StreamOperation]
 def _window(entries: Sequence[Entry]) -> tuple[_Window, list[Plan], list[int], list[int]]:
     """Return the window that the first entries form; its plans, their places, and its ids.
 
-    An operation ends it that uses a dropped tensor, or makes a tensor that the window knows.
+    An operation ends the window if it uses a dropped tensor, or if its output's id already occurs
+    in the window.
     """
     relative: dict[int, int] = {}
     dropped: set[int] = set()

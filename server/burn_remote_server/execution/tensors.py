@@ -57,12 +57,11 @@ class TensorTable:
         self.slots: Final[dict[int, Slot]] = {}
         # Set when the device is lost; every read then fails.
         self.lost: DeviceLost | None = None
+        # The tensor being fetched for which an operation waits.
+        self.waits_for: InFlight | None = None
 
     def __len__(self) -> int:
         return len(self.arrays) + len(self.slots)
-
-    # Whether an operation waits for a tensor that is being fetched.
-    is_waiting = False
 
     def array(self, tensor: int) -> Any:
         """Return a tensor's array, waiting for it if it is being fetched.
@@ -83,11 +82,13 @@ class TensorTable:
         if isinstance(slot, OperationFailed):
             # The traceback would grow each time the same exception is raised.
             raise slot.with_traceback(None)
-        self.is_waiting = True
+        if slot.sign is not None:
+            slot.note_sign(0)  # the session itself has worked until now
+        self.waits_for = slot
         try:
             fetched = slot.array()
         finally:
-            self.is_waiting = False
+            self.waits_for = None
         array = self._session.adopt(fetched)
         self.store(tensor, array)
         return array
@@ -105,7 +106,7 @@ class TensorTable:
         """Store a new failure in the place of tensors.
 
         Where the quota has no room for it, reading them raises ``QuotaExceeded``. Raises
-        ``LimitExceeded``, which ends the session, for too many tensors.
+        ``SessionLost``, which ends the session, for too many tensors.
         """
         if tensors:
             self.pass_failure(tensors, self._failures.kept(failure))
@@ -113,7 +114,7 @@ class TensorTable:
     def pass_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
         """Store the failure of another tensor in the place of tensors.
 
-        Raises ``LimitExceeded`` like ``store_failure``.
+        Raises ``SessionLost`` like ``store_failure``.
         """
         for tensor in tensors:
             self.forget(tensor)

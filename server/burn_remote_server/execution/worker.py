@@ -96,5 +96,5 @@ class Worker:
     def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except BaseException as error:  # if the thread ended, its session would wait for ever
+        except BaseException as error:  # if the thread ended, its session would wait forever
             self._failed(error)

@@ -17,7 +17,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
     UsageError,
 )
-from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.messages import MAX_HOPS, Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.quota import Pool, Quota
@@ -37,6 +37,7 @@ from burn_remote_server.execution.exposed import (
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
 from burn_remote_server.telemetry.logs import get_logger
@@ -59,6 +60,10 @@ EXPIRE_EVERY_SECONDS: Final = 1.0
 
 # At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
 KEPT_DIVISOR: Final = 8
+
+# Age of a sign, in fetch timeouts, from which it counts one more hop. A source sends one in each
+# timeout, and late ones must not count twice.
+STALE_TIMEOUTS: Final = 1.25
 
 
 def new_interpreter(
@@ -112,7 +117,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         slot.fail(TransferFailed(f"the target has no memory for {exposed.spec}"))
 
 
-def _nothing() -> None:
+def _nothing(hops: int) -> None:
     """Do nothing."""
 
 
@@ -121,7 +126,7 @@ class _PeerFetch:
     """A peer's fetch of a tensor that is not exposed yet."""
 
     exposed: asyncio.Future[Exposed]
-    still_waiting: Callable[[], None]
+    still_waiting: Callable[[int], None]
     since: float = field(default_factory=time.monotonic)
 
 
@@ -231,9 +236,13 @@ class Host:
         self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
+        self._stale_seconds: Final = STALE_TIMEOUTS * settings.fetch_timeout_seconds
         seconds = settings.fetch_timeout_seconds
         self._local_fetches: Final = LocalFetches(
-            self.transfers, seconds, self._not_exposed, self._may_come
+            self.transfers,
+            seconds,
+            self._not_exposed,
+            may_come=lambda since: self._hops(since) is not None,
         )
         self._waiting: Final = Deadlines(seconds, self._give_up)
         for backend in backends:
@@ -241,6 +250,12 @@ class Host:
             allowed = settings.total_bytes(backend.memory_bytes())
             backend.begin_recycling(allowed // KEPT_DIVISOR)
         self._expire()
+
+    @property
+    def memory_pools(self) -> list[Pool]:
+        """The pools that count host memory of all sessions."""
+        on_host = [device.pool for device in self.devices if device.backend.reads_in_place]
+        return [self.reply_pool, *on_host]
 
     def _expire(self) -> None:
         """Free expired exposes, loans and cached memory, and check the devices; repeat each second.
@@ -271,23 +286,33 @@ class Host:
             "servers), it was fetched before, or it has expired"
         )
 
-    def _may_come(self, since: float) -> bool:
-        """Whether work older than a fetch, which began at ``since``, may still expose its tensor.
+    def _hops(self, since: float) -> int | None:
+        """Return the hops of a sign that a fetch that began at ``since`` may still be served.
 
-        The expose was sent before the fetch. So it is executed, or queued in a session that has
-        worked without a pause since it arrived, at the latest one timeout after the fetch.
+        The client sent the expose before the fetch, and this server has received it at most one
+        timeout after the fetch. A session that has not executed it has been busy without a pause
+        since then. If there is no such session that makes progress, the tensor will not be exposed
+        any more, and this returns ``None``.
         """
-        latest = since + self.settings.fetch_timeout_seconds
-        return any(session.has_worked_since(latest) for session in self.sessions)
+        latest, now = since + self.settings.fetch_timeout_seconds, time.monotonic()
+        fewest = MAX_HOPS + 1
+        for session in self.sessions:
+            hops = session.hops_since(latest, now, self._stale_seconds)
+            if hops == 0:
+                return 0
+            if hops is not None:
+                fewest = min(fewest, hops)
+        return fewest if fewest <= MAX_HOPS else None
 
     def _give_up(self, fetch: _PeerFetch) -> None:
         if fetch.exposed.done():
             return
-        if self._may_come(fetch.since):
-            self._waiting.add(fetch)
-            fetch.still_waiting()
-        else:
+        hops = self._hops(fetch.since)
+        if hops is None:
             fetch.exposed.set_exception(self._not_exposed())
+        else:
+            self._waiting.add(fetch)
+            fetch.still_waiting(hops)
 
     def reload(self) -> None:
         """Reload tokens and certificates; if they are unusable, log it and keep the old ones."""
@@ -329,6 +354,12 @@ class Host:
         self.counters.transfers_exposed = self.transfers.exposed
         self.counters.transfers_served = self.transfers.served
         self.counters.transfers_expired = self.transfers.expired
+        backend = self.devices[0].backend
+        if isinstance(backend, FusionBackend):  # all devices share their kernels
+            counts = backend.fusion_runtime.kernel_counts
+            self.counters.kernels_compiled = counts.compiled
+            self.counters.kernels_evicted = counts.evicted
+            self.counters.kernel_compile_seconds = counts.seconds
         return self.counter_registry.total()
 
     def peer_address(self, index: int) -> str:
@@ -360,6 +391,7 @@ class Host:
         ``owner`` is the outbox of the session that fetches.
         """
         if not self.is_own(task.address):
+            slot.note_sign(0)
             fetch = partial(self._fetch_from_peer, owner, backend, task, slot)
             self.downloads.begin(owner, slot, fetch)
             return
@@ -380,21 +412,22 @@ class Host:
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         try:
-            slot.complete(await self.peers.fetch(owner, backend, task))
+            slot.complete(await self.peers.fetch(owner, backend, task, slot.note_sign))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
             slot.fail(TransferFailed("the target has no memory for the tensor"))
 
     async def exposed(
-        self, key: tuple[str, bytes | int], still_waiting: Callable[[], None] = _nothing
+        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = _nothing
     ) -> Exposed:
         """Wait until a tensor is exposed.
 
-        Calls ``still_waiting`` each configured time for which work older than the fetch still runs.
+        After each ``fetch_timeout_seconds``, this calls ``still_waiting(hops)`` if a session may
+        still expose the tensor, and else raises ``TransferFailed``.
 
         If the caller is cancelled, the tensor remains exposed, so that its peer can fetch it over
-        another connection. Raises ``TransferFailed`` after the configured time.
+        another connection.
         """
         future: asyncio.Future[Exposed] = self._loop.create_future()
 

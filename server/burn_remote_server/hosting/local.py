@@ -95,10 +95,11 @@ class LocalLink:
             fetch_timeout_seconds=settings.fetch_timeout_seconds,
         )
         self._frames: deque[bytes] = deque()
-        # Frames that are not fully executed; the first one, once its execution has begun; and the
-        # tasks of it that an interrupt has left to do.
+        # Frames that are not fully executed.
         self._sent: deque[bytes] = deque()
+        # The first of them, once its execution has begun.
         self._begun: bytes | None = None
+        # The tasks of that frame that remain after an interrupt.
         self._rest: tuple[Any, ...] | None = None
         self._arrived = threading.Condition()
         self._running = threading.Lock()

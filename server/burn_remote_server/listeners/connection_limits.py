@@ -35,8 +35,9 @@ class ConnectionLimits:
         return self._total
 
     def enter(self, address: str) -> tuple[bool, str]:
-        """Count a connection; return whether to keep it for a response, and the reason if it is
-        refused.
+        """Count a connection; return whether to keep it, and the reason if it is refused.
+
+        A refused connection may be kept to send it a response.
 
         The caller must call ``leave`` in every case.
         """

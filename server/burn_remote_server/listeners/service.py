@@ -54,7 +54,7 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
     custom = load_operations(settings.custom_operations)
     opened = backends.open_backends(settings.backend, settings.device_count, settings.device_memory)
     if settings.fusion:
-        opened = [with_fusion(backend) for backend in opened]
+        opened = [with_fusion(backend, compiles=settings.compiled_kernels) for backend in opened]
     async with asyncio.TaskGroup() as tasks:
         host = Host(settings, opened, tasks, custom)
         service = _Service(host)

@@ -156,6 +156,11 @@ class Settings(BaseModel):
         description="Execute runs of operations as one where that is faster; results keep the same "
         "bits. docs/graphs-and-fusion.md has the rules. Only the backend numpy has fusers.",
     )
+    compiled_kernels: bool = Field(
+        True,
+        description="Compile parts of such runs to machine code, beside the sessions, if the extra "
+        "fusion is installed (llvmlite). Results keep the same bits.",
+    )
     custom_operations: Names = Field(
         (),
         description="Python module with your own operations, such as package.module; clients "
@@ -357,8 +362,7 @@ class Settings(BaseModel):
         return min(self.max_tensor_bytes or allowed, allowed)
 
     def total_bytes(self, memory_bytes: int) -> int:
-        """Return the bytes that all sessions together may hold on a device with
-        ``memory_bytes``."""
+        """Return the bytes that all sessions on a device with ``memory_bytes`` may hold."""
         return self.max_total_bytes or int(memory_bytes * DEFAULT_MEMORY_SHARE)
 
     def limited(self, limits: Mapping[str, Any]) -> Settings:

@@ -46,6 +46,9 @@ class Counters:
     graph_calls: int = 0
     graph_fallbacks: int = 0
     compile_seconds: float = 0.0
+    kernels_compiled: int = 0
+    kernels_evicted: int = 0
+    kernel_compile_seconds: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)  # by the wire code of the error
 
     def add(self, other: Counters) -> None:

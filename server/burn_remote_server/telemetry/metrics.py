@@ -112,6 +112,19 @@ ROWS: Final = (
         "Time spent on compiling graphs and execution plans.",
         "compile_seconds",
     ),
+    _Row(
+        "burn_remote_kernels_compiled", "Kernels of fused operations compiled.", "kernels_compiled"
+    ),
+    _Row(
+        "burn_remote_kernels_evicted",
+        "Compiled kernels forgotten because there were too many.",
+        "kernels_evicted",
+    ),
+    _Row(
+        "burn_remote_kernel_compile_seconds",
+        "Time spent on compiling kernels, beside the sessions.",
+        "kernel_compile_seconds",
+    ),
     _Row("burn_remote_tensors", "Tensors held now.", "tensors", is_gauge=True),
     _Row("burn_remote_tensor_bytes", "Bytes of tensors held now.", "tensor_bytes", is_gauge=True),
     _Row(

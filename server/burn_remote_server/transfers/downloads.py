@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from burn_remote_protocol.errors import (
@@ -18,10 +19,20 @@ from burn_remote_server.backends.interface import Backend
 __all__ = ["Download", "transfer_failure"]
 
 
+def _ignore(hops: int) -> None:
+    """Do nothing."""
+
+
 class Download:
     """One tensor that is being fetched from a peer."""
 
-    def __init__(self, backend: Backend, spec: TensorSpec) -> None:
+    def __init__(
+        self, backend: Backend, spec: TensorSpec, on_sign: Callable[[int], None] = _ignore
+    ) -> None:
+        """Prepare to receive a tensor.
+
+        ``on_sign(hops)`` is called for each ``Waiting``, and with 0 when data arrive.
+        """
         self.spec = spec
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.received = 0
@@ -30,11 +41,13 @@ class Download:
         self.awaits_reply = True
         self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
-        self.signs = 0  # how often the peer has said that it still works on the tensor
+        self.signs = 0  # how often the peer has said that the tensor may still come
+        self._on_sign = on_sign
 
-    def note_sign(self) -> None:
-        """Note that the peer still works on the tensor."""
+    def note_sign(self, hops: int) -> None:
+        """Note that the work before the tensor makes progress."""
         self.signs += 1
+        self._on_sign(hops)
 
     def try_again(self) -> None:
         """Reset the state, to fetch the missing bytes over another connection."""
@@ -75,6 +88,7 @@ class Download:
             )
         self._backend.write(self._upload, chunk.offset, chunk.data)
         self.received = end
+        self._on_sign(0)
         if end == size:
             self.finish(self._backend.finished(self._upload, self.spec.dtype))
 

@@ -47,7 +47,8 @@ class LocalFetches:
     ) -> None:
         """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``.
 
-        A fetch waits on while ``may_come(since)``: work older than it may still expose the tensor.
+        A fetch continues to wait while ``may_come(since)`` returns true: a session may still expose
+        the tensor of a fetch that began at ``since``.
         """
         self._may_come: Final = may_come
         self._transfers: Final = transfers

@@ -82,8 +82,8 @@ class PeerConnection:
     async def fetch(self, transfer: bytes, download: Download) -> Any:
         """Fetch one tensor; fail if the peer is silent or too slow.
 
-        Beyond ``MAX_FETCHES`` at a time it waits first, without a time limit: each of those has its
-        own.
+        While ``MAX_FETCHES`` fetches run, it waits first. That wait has no time limit, because each
+        running fetch has one.
         """
         self._waiting += 1
         try:
@@ -215,7 +215,7 @@ class PeerConnection:
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
                 elif isinstance(message, Waiting):
-                    self._hand(message.request, Download.note_sign)
+                    self._hand(message.request, lambda download: download.note_sign(message.hops))  # noqa: B023
                 elif isinstance(message, Lent) and self._may_borrow:
                     self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
                 elif isinstance(message, Closing):

@@ -6,11 +6,13 @@ One connection per peer address carries all fetches from it, with their chunks i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ConnectionFailed,
     OperationFailed,
     ProtocolViolation,
     TransferFailed,
@@ -18,6 +20,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.handshake import (
     CHECKSUM,
     CHECKSUM_SETTING,
+    HOPS_SETTING,
     MEMORY_SETTING,
     WAITING_SETTING,
 )
@@ -46,6 +49,10 @@ MAX_PEERS: Final = 256
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
 OPENING_BYTES: Final = 64 * 1024
+
+
+def _ignore(hops: int) -> None:
+    """Do nothing."""
 
 
 class Peers:
@@ -81,10 +88,17 @@ class Peers:
         self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
         self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters)
 
-    async def fetch(self, owner: object, backend: Backend, task: Fetch) -> Any:
+    async def fetch(
+        self,
+        owner: object,
+        backend: Backend,
+        task: Fetch,
+        on_sign: Callable[[int], None] = _ignore,
+    ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
-        Raises ``TransferFailed``.
+        While it waits, ``on_sign(hops)`` is called as ``Download`` does; Burn's dialect has no
+        signs. Raises ``TransferFailed``.
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
@@ -94,7 +108,7 @@ class Peers:
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer needs the expected shape and dtype")
         array = await self._fetch_from_native(
-            task.address, task.transfer, Download(backend, task.spec)
+            task.address, task.transfer, Download(backend, task.spec, on_sign)
         )
         self._counters.transfers_fetched += 1
         return array
@@ -161,21 +175,32 @@ class Peers:
                 beating.cancel()
 
     async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
-        """Connect to a route of an address, if the rules allow the address."""
+        """Connect to a route of an address, if the rules allow the address.
+
+        Of a name's addresses, the first that opens a WebSocket is used; a host may have an address
+        on which its server does not listen, such as ``::1``.
+        """
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
-            target, numeric = await self._rules.resolve(address)
-        link = await connect_async(
-            address,
-            route,
-            connect_to=numeric,
-            tls=self._tls if target.secure else None,
-            timeout_seconds=seconds,
-            max_message_bytes=max_message_bytes,
-        )
-        if self._memory is not None:
-            link.count_received(self._memory, self._stall_seconds)
-        return link
+            target, found = await self._rules.resolve(address)
+        failure: Exception = TimeoutError()
+        for numeric in found:
+            try:
+                link = await connect_async(
+                    address,
+                    route,
+                    connect_to=numeric,
+                    tls=self._tls if target.secure else None,
+                    timeout_seconds=seconds / len(found),
+                    max_message_bytes=max_message_bytes,
+                )
+            except (ConnectionFailed, TimeoutError) as error:
+                failure = error
+                continue
+            if self._memory is not None:
+                link.count_received(self._memory, self._stall_seconds)
+            return link
+        raise failure
 
     async def _open(self, address: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""
@@ -221,6 +246,7 @@ class Peers:
             CHECKSUM_SETTING: CHECKSUM if needs_checksum else None,
             MEMORY_SETTING: self._borrows_from,
             WAITING_SETTING: "yes",
+            HOPS_SETTING: "yes",
         }
         return {name: hint for name, hint in hints.items() if hint is not None}
 

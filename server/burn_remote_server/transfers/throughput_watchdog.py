@@ -87,7 +87,7 @@ class FairShare:
     """The number of bytes that a connection may receive while one tensor gets its fair share.
 
     A source sends the chunks of its tensors round robin, so each of ``n`` tensors receives an
-    ``n``-th of the bytes. The check requires half of that, with a lag of ``MAX_LAG_BYTES``.
+    ``n``-th of the bytes. The check requires half of that, and allows a lag of ``MAX_LAG_BYTES``.
     """
 
     def __init__(self) -> None:

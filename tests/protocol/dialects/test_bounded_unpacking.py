@@ -8,6 +8,7 @@ import tracemalloc
 import msgpack
 import pytest
 
+from burn_remote_protocol.dialects import bounded_unpacking as module
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     MAX_VALUE_BYTES,
@@ -50,6 +51,18 @@ def test_anything_but_one_bounded_value_is_a_violation(unpack: object, body: byt
     assert callable(unpack)
     with pytest.raises(ProtocolViolation, match="not MessagePack"):
         unpack(body)
+
+
+def test_elements_in_short_lists_are_unpacked_without_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(module, "_check_completeness", lambda body: checked.append(len(body)))
+    reply, long = [7, 2, bytes(16 * 1024)], [7, [0] * 65, bytes(16 * 1024)]
+    assert unpack_lists(msgpack.packb(reply)) == reply
+    assert not checked
+    assert unpack_lists(msgpack.packb(long)) == long
+    assert len(checked) == 1
 
 
 def test_an_array_of_the_greatest_length_is_unpacked() -> None:

@@ -94,6 +94,7 @@ FRAMES = [
     PeerProof(b"n" * 32, "ws://node-b:3000", b"p" * 32),
     PeerConfirmation(b"p" * 32),
     Waiting(1),
+    Waiting(1, 8),
 ]
 
 

@@ -82,6 +82,7 @@ BYTES: list[tuple[Any, str]] = [
     (PeerProof(NONCE, "ws://b", PROOF), f"0d 93 {bin8(NONCE)} {fixstr('ws://b')} {bin8(PROOF)}"),
     (PeerConfirmation(PROOF), f"0e 91 {bin8(PROOF)}"),
     (Waiting(7), "0f 91 07"),
+    (Waiting(7, 8), "0f 92 07 08"),
 ]
 
 
@@ -101,6 +102,12 @@ def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
 def test_the_frames_that_hold_secrets_are_marked_so() -> None:
     kinds = {MESSAGE_TO_WIRE[each][0] for each in (Hello, Welcome, PeerProof, PeerConfirmation)}
     assert kinds == SECRET_KINDS
+
+
+@pytest.mark.parametrize("body", ["92 07 09", "92 07 c0", "93 07 01 01", "90"])
+def test_a_sign_with_too_many_hops_or_fields_is_a_violation(body: str) -> None:
+    with pytest.raises(ProtocolViolation):
+        native.decode_frame(bytes.fromhex("0f" + body))
 
 
 @pytest.mark.parametrize("make", [Refused, Closing])

@@ -246,3 +246,8 @@ def test_a_file_that_became_unusable_leaves_access_as_it_was(tmp_path: Path) -> 
     with pytest.raises(InvalidTokens):
         access.reload()
     assert access.admit(ALICE).name == "alice"
+
+
+def test_a_token_with_its_name_in_front_gets_a_hint() -> None:
+    with pytest.raises(HandshakeRefused, match="as in name:token, is no part of it"):
+        with_two().admit(f"alice:{ALICE}")

@@ -130,8 +130,8 @@ async def test_with_an_authority_for_peers_addresses_without_tls_are_refused() -
     rules = PeerRules((), needs_tls=True)
     with pytest.raises(TransferFailed, match=r"has --peer-ca, so it fetches over TLS only"):
         await rules.resolve("ws://127.0.0.1:3000")
-    _, numeric = await rules.resolve("wss://127.0.0.1:3000")
-    assert numeric == "127.0.0.1"
+    _, found = await rules.resolve("wss://127.0.0.1:3000")
+    assert found == ["127.0.0.1"]
 
 
 async def test_a_port_without_a_rule_is_refused_with_the_rule_to_add() -> None:
@@ -145,7 +145,7 @@ async def test_a_token_in_an_address_leaves_this_machine_by_tls_only() -> None:
     with pytest.raises(TransferFailed, match="over a network without TLS") as caught:
         await rules.resolve("ws://192.0.2.7:3000/token/abc")
     assert "abc" not in str(caught.value)
-    assert (await rules.resolve("wss://192.0.2.7:3000/token/abc"))[1] == "192.0.2.7"
+    assert (await rules.resolve("wss://192.0.2.7:3000/token/abc"))[1] == ["192.0.2.7"]
 
 
 def test_the_origin_of_a_connection_is_checked_by_the_same_rules() -> None:
@@ -162,7 +162,7 @@ def test_the_origin_of_a_connection_is_checked_by_the_same_rules() -> None:
 
 async def resolving(
     monkeypatch: pytest.MonkeyPatch, rules: PeerRules, address: str, *answers: str
-) -> str:
+) -> list[str]:
     import asyncio
 
     async def look_up(host: str, port: int, **_: object) -> list[object]:
@@ -174,12 +174,20 @@ async def resolving(
     return (await rules.resolve(address))[1]
 
 
-async def test_a_connection_goes_to_the_address_that_was_checked(
+async def test_connections_go_to_the_addresses_that_were_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules = PeerRules(["node-b"], elsewhere)
     found = await resolving(monkeypatch, rules, "ws://node-b:3000", "192.0.2.7", "192.0.2.8")
-    assert found == "192.0.2.7"
+    assert found == ["192.0.2.7", "192.0.2.8"]
+
+
+async def test_a_name_with_many_addresses_is_dialled_at_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [f"192.0.2.{number}" for number in range(100)]
+    found = await resolving(monkeypatch, PeerRules(["node-b"], elsewhere), "ws://node-b", *answers)
+    assert found == answers[:4]
 
 
 async def test_an_allowed_name_that_resolves_to_a_metadata_address_is_refused(
@@ -189,7 +197,7 @@ async def test_an_allowed_name_that_resolves_to_a_metadata_address_is_refused(
     with pytest.raises(TransferFailed, match=r"may not fetch from 'node-b'.*never allowed"):
         await resolving(monkeypatch, rules, "ws://node-b:3000", "169.254.169.254", "fe80::1%eth0")
     found = await resolving(monkeypatch, rules, "ws://node-b", "169.254.169.254", "192.0.2.7")
-    assert found == "192.0.2.7"
+    assert found == ["192.0.2.7"]
 
 
 async def test_an_unresolvable_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +226,8 @@ async def test_paths_of_other_programs_are_refused(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/1", "/token/abc", "/token/abc%3D/2"])
 async def test_paths_of_devices_are_taken(path: str) -> None:
-    _, numeric = await PeerRules(()).resolve(f"ws://127.0.0.1:3000{path}")
-    assert numeric == "127.0.0.1"
+    _, found = await PeerRules(()).resolve(f"ws://127.0.0.1:3000{path}")
+    assert found == ["127.0.0.1"]
 
 
 async def test_a_malformed_address_is_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
+from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 from burn_remote_server.access.quota import FREE_TENSORS, TENSOR_BYTES, Pool, Quota
 
 
@@ -75,7 +75,7 @@ def test_tensors_in_other_memory_count_their_objects_in_the_quota_of_the_host() 
 
 def test_too_many_failures_end_the_session() -> None:
     Quota(100, 2).take_slot(1)
-    with pytest.raises(LimitExceeded, match="seen 3, allowed 2"):
+    with pytest.raises(SessionLost, match=r"3 of its tensors .* raise max_session_tensors"):
         Quota(100, 2).take_slot(2)
 
 

@@ -66,6 +66,11 @@ def test_every_flag_is_complete_and_named_once_in_80_columns(
     assert flags <= set(first_words)
 
 
+def test_no_flag_without_a_value_shows_the_type_of_one(help_text: str) -> None:
+    assert "--help Show this message" in help_text
+    assert "<bool>" not in help_text
+
+
 def test_help_says_how_flags_variables_and_the_file_relate(help_text: str) -> None:
     assert "BURN_REMOTE_DRAIN_SECONDS" in help_text
     assert "A flag overrides the variable" in help_text

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import LimitExceeded, QuotaExceeded
+from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Pool, Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -269,7 +269,7 @@ def test_large_signatures_count_until_they_are_replaced() -> None:
     interpreter.define(1, large[1])
     assert quota.held == counted
     interpreter.define(2, large[0])
-    with pytest.raises(LimitExceeded, match="large signatures"):
+    with pytest.raises(SessionLost, match=r"large signature .* raise max_session_bytes"):
         interpreter.define(3, large[2])
     interpreter.clear()
     assert quota.held == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from burn_remote_protocol.dtypes import F32
@@ -10,6 +13,16 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.execution.fetches import Fetches
 from burn_remote_server.execution.slots import InFlight
+
+
+class CountedSlot(InFlight):
+    """A fetch that counts how often it is examined."""
+
+    examined = 0
+
+    def arrived(self) -> bool:
+        self.examined += 1
+        return super().arrived()
 
 
 def in_flight(elements: int = 10) -> InFlight:
@@ -55,6 +68,27 @@ def test_a_dropped_tensor_is_not_kept_whichever_comes_first() -> None:
     assert late.array() is None
 
 
+def test_a_tensor_that_has_arrived_keeps_its_reservation_until_it_is_dropped() -> None:
+    quota = Quota(100, 9)
+    fetches = Fetches(quota, None)
+    slot = in_flight(20)
+    fetches.begin(slot)
+    slot.complete("array")
+    with pytest.raises(QuotaExceeded, match="session bytes: 120"):
+        fetches.begin(in_flight(10))
+    assert quota.bytes == 80
+    fetches.drop(slot)
+    assert quota.bytes == 0
+
+
+def test_running_fetches_are_examined_a_constant_number_of_times_on_average() -> None:
+    fetches = Fetches(Quota(10**8, 10**4), None)
+    slots = [CountedSlot(TensorSpec((1,), F32)) for _ in range(2000)]
+    for slot in slots:
+        fetches.begin(slot)
+    assert sum(slot.examined for slot in slots) <= 2 * len(slots)
+
+
 def test_the_number_of_running_fetches_is_limited() -> None:
     fetches = Fetches(Quota(10_000, 999), 3)
     slots = [in_flight() for _ in range(3)]
@@ -98,3 +132,14 @@ def test_the_end_of_a_session_frees_all_reservations() -> None:
     fetches.drop(slots[0])
     fetches.end()
     assert (quota.bytes, quota.tensors) == (0, 0)
+
+
+def test_a_session_that_has_ended_keeps_no_fetched_tensor() -> None:
+    fetches = Fetches(Quota(400, 9), None)
+    slot = CountedSlot(TensorSpec((10,), F32))
+    fetches.begin(slot)
+    fetches.end()
+    alive = weakref.ref(slot)
+    del slot
+    gc.collect()
+    assert alive() is None

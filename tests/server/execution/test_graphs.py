@@ -33,6 +33,8 @@ from burn_remote_server.execution.graph_runner import GraphRunner
 from burn_remote_server.execution.graphs import STOP_COST, GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
 from support.engines import EngineSession, floats, vector
+from support.fused_sessions import ADD as FUSED_ADD
+from support.fused_sessions import TWICE, fused_session
 from support.interrupts import InterruptAt
 from support.kernels import signature
 
@@ -155,6 +157,55 @@ def test_a_graph_counts_the_memory_that_it_takes(
     finally:
         tracemalloc.stop()
     assert taken <= 1.1 * session.quota.held + FREE_OVERHEAD_BYTES + 2**18
+
+
+def test_a_graph_counts_the_memory_of_its_fused_steps() -> None:
+    count = 2000
+    steps = tuple((TWICE, slot) if slot % 2 else (FUSED_ADD, slot, slot) for slot in range(count))
+    with fused_session() as session:
+        session.run(DefineGraph(GRAPH + 1, 1, steps[:64], (64,)))  # warms caches
+        before = session.quota.held
+        tracemalloc.start()
+        try:
+            session.run(DefineGraph(GRAPH, 1, steps, (count,)))
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert session.interpreter.numbered[GRAPH].fused_count == count
+        assert taken <= 1.1 * (session.quota.held - before) + FREE_OVERHEAD_BYTES
+
+
+def test_the_garbage_collector_tracks_no_object_for_each_step(session: EngineSession) -> None:
+    """It stops all threads for as long as it examines objects."""
+    huge = signature("Base.Zeros", out=vector(2**30))
+    session.run(Define(20, CLAMP), Define(21, huge))
+    assert session.interpreter.numbered[21].error is not None
+    kinds = ((NEGATE, 0), (ADD, 0, 0), (LIMIT, 0), (VIEW, 0), (SPLIT, 0), (20, 0), (21,))
+    repeats = 500
+    count = repeats * len(kinds)
+    numbers = tuple((len(kinds) * repeat + 5, LOW, 0) for repeat in range(repeats))
+    gc.collect()
+    before = len(gc.get_objects())
+    session.run(DefineGraph(GRAPH, 1, kinds * repeats, (count,), numbers))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 0.1 * count
+
+
+def test_the_steps_of_a_graph_are_those_of_its_definition(session: EngineSession) -> None:
+    session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (NEGATE, 2), (SPLIT, 3)), (4,)))
+    steps = session.interpreter.numbered[GRAPH].steps
+    add, negate, split = steps
+    assert [step.inputs for step in steps] == [(0, 1), *add[2:3], *negate[2:3]]
+    assert [step.plan.signature.row.name for step in steps] == [
+        "Add",
+        "MulScalar",
+        "MaxDimWithIndices",
+    ]
+    assert [steps[0], steps[-1]] == [add, split]
+    assert steps[1:] == (negate, split)
+    assert steps[:0] == ()
+    assert len(steps) == 3
 
 
 def test_small_values_that_died_count_until_their_memory_is_free() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 from burn_remote_protocol.dtypes import I32
 from burn_remote_protocol.errors import (
     DeviceLost,
-    LimitExceeded,
     OperationFailed,
     OutOfMemory,
     QuotaExceeded,
+    SessionLost,
     ShapeMismatch,
     UnknownTensor,
 )
@@ -78,10 +79,29 @@ def started(*values: float, backend: Any = None, **options: Any) -> EngineSessio
     return session
 
 
+# Whether ``execute`` sends operations as numbered tasks.
+_are_numbered = False
+
+
+@pytest.fixture(autouse=True, params=["in full", "numbered"])
+def operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with operations that are sent in full, and with numbered ones."""
+    monkeypatch.setattr(sys.modules[__name__], "_are_numbered", request.param == "numbered")
+
+
+def execute(session: EngineSession, signed: Signature, tensors: tuple[int, ...]) -> None:
+    """Execute an operation as a message or as a task of a batch."""
+    if _are_numbered:
+        session.interpreter.define(0, signed)
+        session.run((0, *tensors))
+    else:
+        session.interpreter.execute(Operation(signed, tensors))
+
+
 def test_a_refused_operation_keeps_none_of_its_inputs_alive() -> None:
     session = started(max_operation_cost=1)
     released = weakref.ref(session.tensors.arrays[1])
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    execute(session, NEGATE, (1, 2))
     session.run(Read(1, 2, vector(2)), Sync(2), Expose(2, vector(2), 1, b"x" * 32, 1.0))
     failure = session.tensors.slots[2]
     assert isinstance(failure, QuotaExceeded)
@@ -94,7 +114,7 @@ def test_failed_outputs_that_are_kept_count_in_the_quota() -> None:
     session = started(max_bytes=2**20, max_tensors=10**6)
     outputs = range(10, 9000)
     for tensor in outputs:
-        session.interpreter.execute(Operation(NEGATE, (7, tensor)))
+        execute(session, NEGATE, (7, tensor))
     assert type(session.tensors.slots[10]) is UnknownTensor
     assert 8999 not in session.tensors.slots
     for unkept in (2000, 8999):
@@ -109,7 +129,7 @@ def test_failed_outputs_that_are_kept_count_in_the_quota() -> None:
 def test_operations_run_in_order_and_count() -> None:
     session = started()
     for operation, tensors in ((NEGATE, (1, 2)), (ADD, (1, 2, 3)), (NEGATE, (3, 1))):
-        session.interpreter.execute(Operation(operation, tensors))
+        execute(session, operation, tensors)
     assert session.values(3, size=2) == [0, 0]
     assert session.values(1, size=2) == [0, 0]
     assert session.interpreter.executed == 3
@@ -117,21 +137,21 @@ def test_operations_run_in_order_and_count() -> None:
 
 def test_an_output_may_replace_an_input() -> None:
     session = started()
-    session.interpreter.execute(Operation(ADD, (1, 1, 1)))
+    execute(session, ADD, (1, 1, 1))
     assert session.values(1, size=2) == [2, 4]
     assert (session.quota.bytes, session.quota.tensors) == (8, 1)
 
 
 def test_the_last_use_of_an_input_frees_it() -> None:
     session = started()
-    session.interpreter.execute(Operation(last_use(NEGATE, 0), (1, 2)))
+    execute(session, last_use(NEGATE, 0), (1, 2))
     assert list(session.tensors.arrays) == [2]
     assert (session.quota.bytes, session.quota.tensors) == (8, 1)
 
 
 def test_the_last_use_of_an_input_frees_it_although_the_operation_fails() -> None:
     session = started(1, 2, 3)
-    session.interpreter.execute(Operation(last_use(NEGATE, 0), (1, 2)))
+    execute(session, last_use(NEGATE, 0), (1, 2))
     assert not session.tensors.arrays
     assert session.quota.bytes == 0
     assert [tensors for tensors, _ in session.outbox.failures] == [(2,)]
@@ -139,7 +159,7 @@ def test_the_last_use_of_an_input_frees_it_although_the_operation_fails() -> Non
 
 def test_all_outputs_of_a_failed_operation_have_its_failure() -> None:
     session = EngineSession()
-    session.interpreter.execute(Operation(MAXIMA, (9, 2, 3)))
+    execute(session, MAXIMA, (9, 2, 3))
     ((tensors, failure),) = session.outbox.failures
     assert tensors == (2, 3)
     assert session.tensors.slot(2) is session.tensors.slot(3) is failure
@@ -149,7 +169,7 @@ def test_all_outputs_of_a_failed_operation_have_its_failure() -> None:
 def test_several_outputs_are_stored_and_counted() -> None:
     session = EngineSession()
     session.tensors.store(1, np.array([[1, 5, 2], [4, 3, 0]], np.float32))
-    session.interpreter.execute(Operation(MAXIMA, (1, 2, 3)))
+    execute(session, MAXIMA, (1, 2, 3))
     assert session.tensors.array(2).ravel().tolist() == [5, 4]
     assert session.tensors.array(3).ravel().tolist() == [1, 0]
     assert session.quota.tensors == 3
@@ -157,8 +177,8 @@ def test_several_outputs_are_stored_and_counted() -> None:
 
 def test_an_error_of_a_kernel_is_the_failure_of_its_outputs_only() -> None:
     session = started(backend=Kernels(ZeroDivisionError("in the kernel"), np.ones(2, np.float32)))
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
-    session.interpreter.execute(Operation(NEGATE, (1, 3)))
+    execute(session, NEGATE, (1, 2))
+    execute(session, NEGATE, (1, 3))
     ((_, failure),) = session.outbox.failures
     assert failure.reason == "ZeroDivisionError: in the kernel"
     assert failure.operation == "Numeric.MulScalar"
@@ -169,7 +189,7 @@ def test_an_error_of_a_kernel_is_the_failure_of_its_outputs_only() -> None:
 def test_an_operation_that_lacks_memory_runs_again_after_a_cleanup() -> None:
     backend = Kernels(MemoryError(), np.ones(2, np.float32))
     session = started(backend=backend)
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    execute(session, NEGATE, (1, 2))
     assert backend.cleanups == 1
     assert session.values(2, size=2) == [1, 1]
     assert not session.outbox.failures
@@ -177,7 +197,7 @@ def test_an_operation_that_lacks_memory_runs_again_after_a_cleanup() -> None:
 
 def test_an_operation_that_lacks_memory_twice_fails_and_returns_its_quota() -> None:
     session = started(backend=Kernels(MemoryError(), MemoryError()))
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    execute(session, NEGATE, (1, 2))
     ((_, failure),) = session.outbox.failures
     assert isinstance(failure, OutOfMemory)
     assert (session.quota.bytes, session.quota.tensors) == (8, 1)
@@ -186,7 +206,7 @@ def test_an_operation_that_lacks_memory_twice_fails_and_returns_its_quota() -> N
 def test_an_interrupt_passes_and_gives_the_quota_back() -> None:
     session = started(backend=Kernels(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        session.interpreter.execute(Operation(NEGATE, (1, 2)))
+        execute(session, NEGATE, (1, 2))
     assert (session.quota.bytes, session.quota.tensors) == (8, 1)
     assert not session.outbox.failures
 
@@ -194,7 +214,7 @@ def test_an_interrupt_passes_and_gives_the_quota_back() -> None:
 def test_a_result_beyond_the_quota_fails_before_its_kernel_runs() -> None:
     backend = Kernels()  # running any kernel would raise IndexError
     session = started(backend=backend, max_bytes=15)
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    execute(session, NEGATE, (1, 2))
     ((_, failure),) = session.outbox.failures
     assert isinstance(failure, QuotaExceeded)
     assert session.quota.bytes == 8
@@ -202,7 +222,7 @@ def test_a_result_beyond_the_quota_fails_before_its_kernel_runs() -> None:
 
 def test_an_operation_that_costs_too_much_fails_before_its_kernel_runs() -> None:
     session = started(backend=Kernels(), max_operation_cost=0)
-    session.interpreter.execute(Operation(NEGATE, (1, 2)))
+    execute(session, NEGATE, (1, 2))
     ((_, failure),) = session.outbox.failures
     assert isinstance(failure, QuotaExceeded)
     assert "max_operation_cost" in failure.reason
@@ -211,7 +231,7 @@ def test_an_operation_that_costs_too_much_fails_before_its_kernel_runs() -> None
 def test_inputs_of_another_dtype_fail_the_operation() -> None:
     session = started()
     session.tensors.store(2, np.zeros(2, np.int32))
-    session.interpreter.execute(Operation(ADD, (1, 2, 3)))
+    execute(session, ADD, (1, 2, 3))
     ((_, failure),) = session.outbox.failures
     assert "int32[2]" in failure.reason
     assert str(I32) not in failure.operation
@@ -219,8 +239,8 @@ def test_inputs_of_another_dtype_fail_the_operation() -> None:
 
 def test_an_unknown_input_fails_every_output_and_a_failed_one_is_passed_on_silently() -> None:
     session = started()
-    session.interpreter.execute(Operation(ADD, (1, 9, 2)))
-    session.interpreter.execute(Operation(ADD, (2, 1, 3)))
+    execute(session, ADD, (1, 9, 2))
+    execute(session, ADD, (2, 1, 3))
     ((_, failure),) = session.outbox.failures
     assert isinstance(failure, UnknownTensor)
     assert session.tensors.slot(3) is session.tensors.slot(2) is failure
@@ -239,7 +259,7 @@ def test_a_failed_operation_keeps_no_input_alive() -> None:
     arrays = [weakref.ref(session.tensors.arrays[tensor]) for tensor in (1, 2)]
     gc.disable()
     try:
-        session.interpreter.execute(Operation(ADD, (1, 2, 3)))
+        execute(session, ADD, (1, 2, 3))
         for tensor in (1, 2):
             session.tensors.forget(tensor)
         assert all(array() is None for array in arrays)
@@ -249,9 +269,9 @@ def test_a_failed_operation_keeps_no_input_alive() -> None:
 
 def test_a_failure_that_is_passed_on_keeps_no_traceback() -> None:
     session = started()
-    session.interpreter.execute(Operation(ADD, (1, 9, 2)))
+    execute(session, ADD, (1, 9, 2))
     for output in range(3, 10):
-        session.interpreter.execute(Operation(ADD, (2, 1, output)))
+        execute(session, ADD, (2, 1, output))
     ((_, failure),) = session.outbox.failures
     assert session.tensors.slot(9) is failure
     assert failure.__traceback__ is None  # its frames would keep arrays alive
@@ -276,7 +296,7 @@ def test_signatures_without_numbers_are_prepared_once_and_the_oldest_forgotten(
 def test_large_signatures_beyond_the_free_bytes_end_the_session_or_count() -> None:
     session = EngineSession(max_bytes=1)
     many = signature("Base.Cat", tuple(vector(1) for _ in range(1000)), dim=0)
-    with pytest.raises(LimitExceeded, match="large signatures"):
+    with pytest.raises(SessionLost, match=r"large signature .* raise max_session_bytes"):
         for number in range(100):
             session.interpreter.define(number, many)
 

@@ -10,10 +10,10 @@ import pytest
 
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, INLINE_BYTES, decode_frame
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import LimitExceeded, OperationFailed, QuotaExceeded
-from burn_remote_protocol.messages import Chunk, Failed, Fetch, Lent, Reply
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, SessionLost
+from burn_remote_protocol.messages import Chunk, Failed, Fetch, Lent, Reply, Waiting
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.access.quota import OverheadAccount, Quota
+from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Quota
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.slots import InFlight
 
@@ -55,6 +55,18 @@ def test_an_abandoned_read_sends_nothing_more() -> None:
     assert len(outbox) == 0
 
 
+def test_the_bytes_that_an_abandoned_read_has_sent_are_not_freed_again() -> None:
+    outbox = NativeOutbox(no_fetch, max_waiting_bytes=3 * CHUNK_BYTES)
+    outbox.reply(1, data(2 * CHUNK_BYTES))
+    outbox.take()
+    outbox.take()  # the shape and the first chunk
+    outbox.abandon(1)
+    for request in (2, 3):
+        outbox.reply(request, data(2 * CHUNK_BYTES))
+    values = [message.value for message in taken(outbox) if isinstance(message, Reply)]
+    assert [type(value) for value in values] == [TensorSpec, QuotaExceeded]
+
+
 def test_a_loan_is_a_spec_followed_by_the_handle() -> None:
     outbox = NativeOutbox(no_fetch)
     outbox.lend(1, TensorSpec((3,), U8), b"handle")
@@ -88,6 +100,7 @@ def test_large_replies_beyond_the_limit_are_refused_until_some_are_sent() -> Non
     refused = [m for m in taken(outbox) if isinstance(m, Reply) and m.request == 3]
     assert isinstance(refused[0].value, QuotaExceeded)
     assert "150,000 would be queued, 100,000 are allowed" in str(refused[0].value)
+    assert refused[0].value.operation == "Read"
     outbox.reply(4, data(100_000))
     assert isinstance(taken(outbox)[0].value, TensorSpec)  # type: ignore[attr-defined]
 
@@ -190,6 +203,76 @@ def test_a_continued_read_starts_at_its_offset() -> None:
     assert [(chunk.payload, chunk.offset, len(chunk.data)) for chunk in chunks] == [(1, 60, 40)]
 
 
+def test_a_continued_read_counts_only_the_bytes_that_it_sends() -> None:
+    outbox = NativeOutbox(no_fetch, max_waiting_bytes=100_000)
+    outbox.follow(1, data(100_000), start=90_000)
+    outbox.reply(2, data(90_000))
+    outbox.reply(3, data(20_000))
+    values = [message.value for message in taken(outbox) if isinstance(message, Reply)]
+    assert [type(value) for value in values] == [TensorSpec, TensorSpec, QuotaExceeded]
+
+
+def test_a_fetched_tensor_without_elements_is_followed_by_an_empty_chunk() -> None:
+    outbox = NativeOutbox(no_fetch)
+    outbox.follow(1, data(0))
+    reply, chunk = taken(outbox)
+    assert reply == Reply(1, TensorSpec((0,), U8))
+    assert isinstance(chunk, Chunk)
+    assert (chunk.payload, chunk.offset, len(chunk.data)) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_inline"), [(0, True), (INLINE_BYTES, True), (INLINE_BYTES + 1, False)]
+)
+def test_small_elements_are_in_the_reply_itself(size: int, is_inline: bool) -> None:
+    outbox = NativeOutbox(no_fetch)
+    outbox.reply(1, data(size))
+    reply, *chunks = taken(outbox)
+    assert reply == Reply(1, bytes(size) if is_inline else TensorSpec((size,), U8))
+    assert len(chunks) == (not is_inline)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, []),
+        ({"tells_hops": True}, []),
+        ({"tells_waiting": True}, [Waiting(7)]),
+        ({"tells_waiting": True, "tells_hops": True}, [Waiting(7, 3)]),
+    ],
+)
+def test_a_target_is_told_to_wait_only_in_frames_that_it_understands(
+    options: dict[str, bool], told: list[Waiting]
+) -> None:
+    outbox = NativeOutbox(no_fetch, **options)
+    outbox.wait(7, 3)
+    assert taken(outbox) == told
+
+
+def test_the_length_counts_frames_to_repeat_replies_and_unfinished_reads() -> None:
+    outbox = NativeOutbox(no_fetch)
+    for request in (1, 2):
+        outbox.reply(request, None)
+    taken(outbox)
+    outbox.replay()
+    assert len(outbox) == 2
+    outbox.reply(3, data(2 * CHUNK_BYTES))
+    lengths = []
+    while outbox.take() is not None:
+        lengths.append(len(outbox))
+    assert lengths == [3, 2, 1, 1, 0]  # one read has two chunks
+
+
+def test_the_replay_window_counts_frames_and_the_elements_of_chunks() -> None:
+    outbox = NativeOutbox(no_fetch)
+    outbox.reply(1, data(CHUNK_BYTES + 1))
+    frame = outbox.take()
+    assert isinstance(frame, bytes)
+    assert outbox.window.bytes == len(frame)
+    taken(outbox)
+    assert outbox.window.bytes == len(frame) + CHUNK_BYTES + 1
+
+
 def test_a_fetch_is_passed_on_with_its_slot() -> None:
     started: list[object] = []
     outbox = NativeOutbox(lambda task, slot: started.extend((task, slot)))
@@ -211,7 +294,7 @@ def test_a_small_reply_beyond_the_quota_is_refused_in_its_place() -> None:
     last = taken(outbox)[-1]
     assert isinstance(last, Reply)
     assert isinstance(last.value, QuotaExceeded)
-    assert last.value.operation == "Read"
+    assert (last.value.operation, last.value.shapes) == ("Read", str(data(INLINE_BYTES).spec))
     assert count > 0
 
 
@@ -219,10 +302,25 @@ def test_a_session_whose_waiting_failures_fill_its_quota_is_ended() -> None:
     outbox, quota = NativeOutbox(no_fetch), Quota(0, 1)
     outbox.count_in(OverheadAccount(quota))
     long = OperationFailed("x" * 10_000)
-    with pytest.raises(LimitExceeded, match="queued frames"):
+    with pytest.raises(SessionLost, match=r"report of a failure .* raise max_session_bytes"):
         for tensor in range(1000):
             outbox.failed((tensor,), long)
     assert len(outbox) < 1000
+
+
+@pytest.mark.parametrize("unacknowledged", [0, 48, 96])
+def test_small_frames_count_only_beyond_many_that_are_queued_or_unacknowledged(
+    unacknowledged: int,
+) -> None:
+    outbox, account = NativeOutbox(no_fetch), OverheadAccount(Quota(2**20, 1))
+    outbox.count_in(account)
+    for request in range(96):
+        outbox.reply(request, None)
+    for _ in range(unacknowledged):
+        outbox.take()
+    assert account.bytes == 0
+    outbox.reply(96, None)
+    assert account.bytes > 0
 
 
 def test_counted_frames_are_freed_when_they_are_acknowledged() -> None:
@@ -231,7 +329,8 @@ def test_counted_frames_are_freed_when_they_are_acknowledged() -> None:
     for tensor in range(60):
         outbox.failed((tensor,), OperationFailed("x" * 10_000))
     held = quota.held
-    assert held > 0
+    # Each frame takes 256 bytes more, and the heap's fragmentation an eighth.
+    assert held >= 60 * (10_000 + 10_000 // 8 + 256) - FREE_OVERHEAD_BYTES
     taken(outbox)
     assert quota.held == held
     outbox.window.acknowledge(60)

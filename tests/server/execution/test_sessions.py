@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_bat
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation, TransferFailed
-from burn_remote_protocol.messages import Closing, Fetch, Hello, Read, Sync, Upload
+from burn_remote_protocol.messages import MAX_HOPS, Closing, Fetch, Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.session import ArraySession
@@ -34,6 +35,7 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from support.engines import EngineSession, undecoded
+from support.native_clients import until
 from support.scripted import ScriptedLink
 
 SPEC = TensorSpec((4,), F32)
@@ -233,3 +235,48 @@ async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> No
     assert running.stopped_fetching == 1
     assert len(sessions) == 0
     assert sessions.draw_id() >= 0
+
+
+# -- signs for the servers that wait for its tensors ----------------------------------------------
+
+
+async def test_a_session_that_works_gives_a_sign_without_hops() -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        before = time.monotonic()
+        assert running.session.hops_since(before, before, 1.0) is None  # idle
+        gate = Gate(running.session)
+        after = time.monotonic()
+        assert running.session.hops_since(after, after, 1.0) == 0
+        assert running.session.hops_since(before - 1, after, 1.0) is None  # idle at that time
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+async def test_a_session_that_waits_passes_on_only_the_signs_of_other_servers(
+    is_remote: bool,
+) -> None:
+    async with asyncio.timeout(5):
+        running = Running()
+        running.submit(Fetch(b"t" * 32, "ws://a:1", 1, SPEC))
+        await until(lambda: bool(running.below.outbox.fetches))
+        ((_, slot),) = running.below.outbox.fetches
+        if is_remote:
+            slot.note_sign(MAX_HOPS)
+        running.submit(Read(1, 1, SPEC))
+        await until(lambda: running.below.interpreter.tensors.waits_for is slot)
+        moment = time.monotonic()
+        # It has worked itself until it began to wait.
+        assert running.session.hops_since(moment, moment, 5.0) == (1 if is_remote else None)
+        if is_remote:
+            slot.note_sign(3)
+            assert slot.sign is not None
+            later = slot.sign.moment + 6.0
+            assert running.session.hops_since(moment, slot.sign.moment, 5.0) == 4
+            assert running.session.hops_since(moment, later, 5.0) == 5
+        slot.fail(TransferFailed("over"))
+        await running.idle()
+        assert running.below.interpreter.tensors.waits_for is None
+    running.session.end()

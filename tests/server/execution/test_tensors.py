@@ -10,11 +10,11 @@ import pytest
 from burn_remote_protocol.dtypes import BOOL_U32, F32, I64
 from burn_remote_protocol.errors import (
     DeviceLost,
-    LimitExceeded,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
+    SessionLost,
     TransferFailed,
     UnknownTensor,
 )
@@ -93,7 +93,7 @@ def test_an_array_beyond_the_quota_is_refused_and_counts_nothing() -> None:
 def test_a_session_that_stores_too_many_failures_is_ended() -> None:
     table = Table(max_tensors=2)
     table.tensors.store_failure((1, 2), OperationFailed("failed"))
-    with pytest.raises(LimitExceeded, match="seen 3, allowed 2"):
+    with pytest.raises(SessionLost, match=r"3 of its tensors .* raise max_session_tensors"):
         table.tensors.pass_failure((3,), OperationFailed("failed"))
     assert len(table.tensors) == 2
 

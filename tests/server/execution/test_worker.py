@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -98,6 +99,51 @@ def test_a_worker_without_calls_has_no_thread() -> None:
     assert worker._thread is None
 
 
+def test_a_stop_before_the_first_call_has_no_effect() -> None:
+    worker = Worker("test", nothing, nothing, raise_again)
+    worker.stop()
+    done = [threading.Event(), threading.Event()]
+    for event in done:
+        worker.submit(event.set)
+    worker.stop()
+    assert all(event.wait(5) for event in done)
+
+
+def test_the_thread_has_the_name_of_its_session_and_does_not_keep_the_process_alive() -> None:
+    threads: queue.Queue[threading.Thread] = queue.Queue()
+    worker = Worker("session 7", nothing, nothing, raise_again)
+    worker.submit(lambda: threads.put(threading.current_thread()))
+    worker.stop()
+    thread = threads.get(timeout=5)
+    assert thread.name == "session 7"
+    assert thread.daemon
+
+
+def test_a_worker_is_busy_since_the_first_of_the_calls_that_run_without_a_pause() -> None:
+    go = threading.Event()
+    progress: queue.Queue[None] = queue.Queue()
+    worker = Worker("test", nothing, lambda: progress.put(None), raise_again)
+    assert worker.busy_since is None
+    before = time.monotonic()
+    worker.submit(partial(wait, go))
+    first = worker.busy_since
+    assert first is not None
+    assert before <= first <= time.monotonic()
+    worker.submit(nothing)
+    assert worker.busy_since == first
+    go.set()
+    for _ in range(2):
+        progress.get(timeout=5)
+    assert worker.busy_since is None
+    go.clear()
+    later = time.monotonic()
+    worker.submit(partial(wait, go))
+    assert worker.busy_since is not None
+    assert worker.busy_since >= later
+    go.set()
+    worker.stop()
+
+
 def test_a_slow_call_does_not_delay_another_session() -> None:
     go, blocked, other_done = threading.Event(), threading.Event(), threading.Event()
 
@@ -169,6 +215,10 @@ def test_the_arrays_of_a_call_are_freed_when_it_has_ended() -> None:
 
 def raise_again(*errors: BaseException) -> None:
     raise AssertionError("this must not be called") from (errors or (None,))[0]
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(5)
 
 
 def discard(held: object) -> None:

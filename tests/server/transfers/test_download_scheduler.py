@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -31,6 +32,7 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.transfers.download_scheduler import (
     FAILED_AT_ONCE,
     RUNNING_AT_ONCE,
+    STARTED_AT_ONCE,
     DownloadScheduler,
 )
 from support.scripted import ScriptedLink
@@ -334,7 +336,11 @@ async def test_a_peer_that_dies_fails_the_fetch() -> None:
             await awaited(slot)
 
 
-async def test_a_defect_in_a_fetch_fails_the_tensor() -> None:
+async def test_a_defect_in_a_fetch_fails_the_tensor_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR)
+
     async def break_down() -> None:
         raise ZeroDivisionError("of ours")
 
@@ -345,6 +351,7 @@ async def test_a_defect_in_a_fetch_fails_the_tensor() -> None:
         with pytest.raises(TransferFailed, match="the server failed: ZeroDivisionError: of ours"):
             await awaited(slot)
         arrivals.end("session")
+    assert "fetch failed unexpectedly" in caplog.text
 
 
 async def test_a_fetch_whose_task_is_cancelled_settles_its_slot() -> None:
@@ -466,3 +473,80 @@ async def test_downloads_that_wait_for_others_fail_with_their_session_in_slices(
             await asyncio.sleep(0)
     assert failed[1] == RUNNING_AT_ONCE
     assert max(after - before for before, after in pairwise(failed)) <= FAILED_AT_ONCE
+
+
+async def test_the_downloads_of_a_session_run_at_the_same_time() -> None:
+    has_begun = asyncio.Event()
+
+    async def wait_for_the_next(slot: InFlight) -> None:
+        await has_begun.wait()
+        slot.complete("first")
+
+    async def begin(slot: InFlight) -> None:
+        has_begun.set()
+        slot.complete("second")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals, slots = DownloadScheduler(tasks), [InFlight(SPEC), InFlight(SPEC)]
+        arrivals.open("session")
+        arrivals.begin("session", slots[0], partial(wait_for_the_next, slots[0]))
+        arrivals.begin("session", slots[1], partial(begin, slots[1]))
+        found = [await asyncio.to_thread(settled, slot) for slot in slots]
+    assert found == ["first", "second"]
+
+
+async def test_each_iteration_of_the_loop_starts_a_bounded_number_of_downloads() -> None:
+    begun, sessions = [0], range(5)
+
+    async def download(slot: InFlight) -> None:
+        begun[-1] += 1
+        slot.complete("array")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals = DownloadScheduler(tasks)
+        for session in sessions:
+            arrivals.open(session)
+            for _ in range(RUNNING_AT_ONCE):
+                slot = InFlight(SPEC)
+                arrivals.begin(session, slot, partial(download, slot))
+        while begun[-1] < len(sessions) * RUNNING_AT_ONCE:
+            begun.append(begun[-1])
+            await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(begun)) <= STARTED_AT_ONCE <= 100
+
+
+async def test_a_download_whose_session_ends_before_it_starts_never_runs() -> None:
+    started: list[str] = []
+
+    async def download() -> None:
+        started.append("download")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
+        arrivals.open("session")
+        arrivals.begin("session", slot, download)
+        arrivals.end("session")
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not started
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+
+
+async def test_ending_a_session_twice_has_no_effect() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals = DownloadScheduler(tasks)
+        arrivals.open("session")
+        arrivals.end("session")
+        arrivals.end("session")
+
+
+async def test_closing_fails_running_and_waiting_downloads_at_once() -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        arrivals = DownloadScheduler(tasks)
+        arrivals.open("session")
+        slots = [InFlight(SPEC) for _ in range(RUNNING_AT_ONCE + 2 * FAILED_AT_ONCE)]
+        for slot in slots:
+            arrivals.begin("session", slot, asyncio.Event().wait)  # type: ignore[arg-type]
+        arrivals.close()
+        assert all(slot.arrived() for slot in slots)

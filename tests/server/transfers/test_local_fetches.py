@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import open_backends
+from burn_remote_server.execution import exposed as registry
 from burn_remote_server.execution.exposed import Exposed, Transfers
 from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.transfers.local_fetches import FAILED_AT_ONCE, LocalFetches
@@ -143,3 +145,94 @@ async def test_threads_that_fetch_and_expose_at_once_lose_no_tensor() -> None:
     assert not local_fetches._deadlines._items
     assert not transfers._waiting
     local_fetches.close()
+
+
+async def test_a_fetch_waits_while_a_session_may_still_expose_its_tensor() -> None:
+    asked: list[float] = []
+
+    def may_come(since: float) -> bool:
+        asked.append(since)
+        return len(asked) < 3
+
+    before = time.monotonic()
+    local_fetches = LocalFetches(Transfers(), 0.0, lambda: TransferFailed("too late"), may_come)
+    local_fetches.open("session")
+    slot = InFlight(SPEC)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    await _failed_per_turn([slot])
+    with pytest.raises(TransferFailed, match="too late"):
+        slot.array()
+    assert len(asked) == 3
+    assert len({*asked}) == 1
+    assert before <= asked[0] <= time.monotonic()
+
+
+async def test_a_fetch_that_ends_while_it_times_out_starts_no_further_timeout() -> None:
+    def end_it(since: float) -> bool:
+        local_fetches.end("session")
+        return True
+
+    local_fetches = LocalFetches(Transfers(), 0.0, lambda: TransferFailed("too late"), end_it)
+    local_fetches.open("session")
+    slot = InFlight(SPEC)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    await _failed_per_turn([slot])
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+    assert not local_fetches._deadlines._items
+
+
+async def test_a_tensor_exposed_while_its_fetch_times_out_is_delivered_once() -> None:
+    transfers, slot = Transfers(), InFlight(SPEC)
+
+    def expose_it(since: float) -> bool:
+        _expose(transfers)
+        return True
+
+    local_fetches = LocalFetches(transfers, 0.0, lambda: TransferFailed("too late"), expose_it)
+    local_fetches.open("session")
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    await _failed_per_turn([slot])
+    assert slot.array() == "array"
+    assert not local_fetches._deadlines._items
+
+
+async def test_a_fetch_beyond_the_limit_on_waiting_ones_fails_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "MAX_WAITING", 0)
+    local_fetches, slot = _local_fetches(Transfers()), InFlight(SPEC)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    assert slot.arrived()
+    with pytest.raises(TransferFailed, match="try again later"):
+        slot.array()
+
+
+def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails_at_once() -> None:
+    async def opened() -> LocalFetches:
+        return _local_fetches(Transfers())
+
+    local_fetches, slot = asyncio.run(opened()), InFlight(SPEC)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    assert slot.arrived()
+    with pytest.raises(TransferFailed, match="the session ended"):
+        slot.array()
+
+
+async def test_closing_fails_all_waiting_fetches_at_once() -> None:
+    local_fetches = _local_fetches(Transfers())
+    local_fetches.open("other")
+    slots = [InFlight(SPEC) for _ in range(2 * FAILED_AT_ONCE)]
+    for place, slot in enumerate(slots):
+        local_fetches.begin(("session", "other")[place % 2], slot, KEY, _completing(slot))
+    local_fetches.close()
+    assert all(slot.arrived() for slot in slots)
+
+
+async def test_a_fetch_that_was_delivered_keeps_no_timeout() -> None:
+    transfers, slot = Transfers(), InFlight(SPEC)
+    local_fetches = _local_fetches(transfers)
+    _expose(transfers)
+    local_fetches.begin("session", slot, KEY, _completing(slot))
+    assert slot.arrived()
+    assert not local_fetches._deadlines._items

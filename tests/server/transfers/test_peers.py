@@ -48,6 +48,8 @@ from support.source_sockets import SourceSocket
 SPEC = TensorSpec((20_000,), U8)
 GOOD = bytes(range(200)) * 100
 WELCOME = encode_frame(Welcome(1, 0, b"", 0.0, {}, {}, "ws://source:1"))
+# What a server that fetches sends in ``Hello`` in any case.
+SETTINGS = {"waiting": "yes", "waiting_hops": "yes"}
 
 Script = Callable[[int], list[bytes]]
 
@@ -103,14 +105,14 @@ def whole(request: int) -> list[bytes]:
 async def test_a_tensor_arrives_in_checked_frames(peers: Peers) -> None:
     source = Source(whole)
     assert await fetched(peers, source) == GOOD
-    assert [greeting.settings for greeting in source.greetings] == [{"waiting": "yes"}]
+    assert [greeting.settings for greeting in source.greetings] == [SETTINGS]
 
 
 async def test_an_older_source_is_asked_for_checksums_of_chunks(peers: Peers) -> None:
     source = Source(whole, is_older=True)
     assert await fetched(peers, source) == GOOD
     assert [greeting.settings for greeting in source.greetings] == [
-        {"chunk_checksum": "xxh3", "waiting": "yes"}
+        {"chunk_checksum": "xxh3", **SETTINGS}
     ]
 
 
@@ -124,7 +126,7 @@ async def test_one_refusal_does_not_turn_the_checksums_off(peers: Peers) -> None
 
     source = Misled(whole, is_older=True)
     assert await fetched(peers, source) == GOOD
-    assert [greeting.settings for greeting in source.greetings] == [{"waiting": "yes"}]
+    assert [greeting.settings for greeting in source.greetings] == [SETTINGS]
 
 
 @pytest.mark.parametrize("garbled", ["welcome", "reply", "chunk"])
@@ -160,7 +162,7 @@ async def test_checksums_are_not_requested_if_the_operator_disables_them() -> No
         peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source) == GOOD
-        assert source.greetings[0].settings == {"waiting": "yes"}
+        assert source.greetings[0].settings == SETTINGS
         await peers.close()
 
 
@@ -174,7 +176,7 @@ async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source, tls) == GOOD
-        assert source.greetings[0].settings == {"waiting": "yes"}
+        assert source.greetings[0].settings == SETTINGS
         await peers.close()
 
 
@@ -495,3 +497,27 @@ async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another(
     with pytest.raises(TransferFailed, match="hung up"):
         await peer.fetch(b"t" * 32, Download(open_backends("numpy", 1)[0], SPEC))
     assert peer.is_broken
+
+
+async def test_all_addresses_of_a_name_are_tried(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(host: str, port: int, **_: object) -> list[object]:
+        # Nothing listens at the first, and the second hangs up.
+        return [(0, 0, 0, "", (answer, port)) for answer in ("127.0.0.2", "127.0.0.3", "127.0.0.1")]
+
+    hung_up = asyncio.Event()
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        hung_up.set()
+
+    backend = open_backends("numpy", 1)[0]
+    async with serve(Source(whole).serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with await asyncio.start_server(hang_up, "127.0.0.3", port):
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+            task = Fetch(b"t" * 32, f"ws://localhost:{port}", 1, SPEC)
+            array = await peers.fetch("native", backend, task)
+    assert bytes(backend.to_bytes(array, SPEC.dtype)) == GOOD
+    assert hung_up.is_set()

@@ -88,7 +88,7 @@ async def connect(
                 **CONNECTION_OPTIONS,
             )
     except (OSError, InvalidHandshake, ConnectionClosed) as error:
-        raise connection_failure(target, error) from error
+        raise connection_failure(target, error, timeout_seconds) from error
     assert isinstance(connection, DirectConnection)  # made by create_connection
     return WebSocketLink(connection)
 

@@ -74,9 +74,9 @@ def connect(
     ``ConnectionFailed`` with one sentence that says what to check.
     """
     deadline = time.monotonic() + timeout_seconds
-    sock = dial(target, tls, deadline)
+    sock = dial(target, tls, deadline, timeout_seconds)
     try:
-        protocol, early = upgrade(sock, target, headers or {}, deadline)
+        protocol, early = upgrade(sock, target, headers or {}, deadline, timeout_seconds)
         stream = TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
     except BaseException:
         sock.close()

@@ -33,11 +33,13 @@ _HEADERS_END: Final = b"\r\n\r\n"
 _REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})")
 
 
-def dial(address: Address, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
+def dial(
+    address: Address, tls: ssl.SSLContext | None, deadline: float, timeout_seconds: float
+) -> socket.socket:
     """Return a connected socket, after the TLS handshake if the address is secure.
 
-    ``deadline`` is a time of ``time.monotonic`` and bounds the whole call. Raises
-    ``ConnectionFailed``.
+    ``deadline`` is a time of ``time.monotonic`` and bounds the whole call; ``timeout_seconds`` is
+    for the error message. Raises ``ConnectionFailed``.
     """
     try:
         sock = _connect_any(_resolve(address, deadline), deadline)
@@ -49,11 +51,15 @@ def dial(address: Address, tls: ssl.SSLContext | None, deadline: float) -> socke
             context = tls or ssl.create_default_context()
             return context.wrap_socket(sock, server_hostname=address.host)
     except OSError as error:
-        raise connection_failure(address, error) from error
+        raise connection_failure(address, error, timeout_seconds) from error
 
 
 def upgrade(
-    sock: socket.socket, address: Address, headers: Mapping[str, str], deadline: float
+    sock: socket.socket,
+    address: Address,
+    headers: Mapping[str, str],
+    deadline: float,
+    timeout_seconds: float,
 ) -> tuple[ClientProtocol, bytes]:
     """Perform the opening handshake; return the protocol state and the bytes that followed it.
 
@@ -73,18 +79,20 @@ def upgrade(
     except ConnectionFailed:  # which is an OSError
         raise
     except (OSError, InvalidHandshake) as error:
-        raise connection_failure(address, error) from error
+        raise connection_failure(address, error, timeout_seconds) from error
     return protocol, early
 
 
-def connection_failure(address: Address, error: Exception) -> ConnectionFailed:
+def connection_failure(
+    address: Address, error: Exception, timeout_seconds: float
+) -> ConnectionFailed:
     """Return an error that says in one sentence what went wrong and what to check."""
     if isinstance(error, InvalidStatus):
         return _status_failure(address, error.response.status_code, error.response.reason_phrase)
-    return ConnectionFailed(_explanation(address, error))
+    return ConnectionFailed(_explanation(address, error, timeout_seconds))
 
 
-def _explanation(address: Address, error: Exception) -> str:
+def _explanation(address: Address, error: Exception, timeout_seconds: float) -> str:
     match error:
         case socket.gaierror():
             return f"the host name {address.host!r} cannot be resolved; check the address {address}"
@@ -102,8 +110,8 @@ def _explanation(address: Address, error: Exception) -> str:
             )
         case TimeoutError():
             return (
-                f"{address} did not answer in time; check the host, the port, and firewalls on "
-                "the way"
+                f"{address} did not answer within {timeout_seconds:g} seconds; check the host, the "
+                "port, and firewalls on the way"
             )
         case InvalidMessage() if isinstance(error.__cause__, EOFError):
             return _hung_up(address)
@@ -142,7 +150,7 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
         return f"{seen}: this machine has as many connections as the server allows; close some"
     if status in (502, 503, 504):
         return f"{seen}: it is starting, draining or overloaded; try again later"
-    place = "the port" if address.path.count("/") < 2 else "the port and the path"
+    place = "the port and the path" if address.path else "the port"
     return f"{seen} and no WebSocket; check {place}, and that a Burn server listens there"
 
 

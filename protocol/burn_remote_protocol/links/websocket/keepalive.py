@@ -48,8 +48,10 @@ class TimerEvent(enum.Enum):
 
 
 class KeepaliveTimer:
-    """Decides when to ping and when to give the peer up. ``None`` as the interval turns both
-    off."""
+    """Decides when to ping and when to give the peer up.
+
+    ``None`` as the interval turns both off.
+    """
 
     def __init__(self, interval_seconds: float | None) -> None:
         self.interval_seconds: Final = interval_seconds or 0.0

@@ -25,7 +25,12 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 from burn_remote_server.backends.array.core.precision import in_float32, widened
 from burn_remote_server.backends.array.kernels.custom_kernels import bind_custom
 from burn_remote_server.backends.array.kernels.quantized_kernels import bind_quantized, is_quantized
-from burn_remote_server.backends.interface import BackendSession, Deliver, ElementwiseCall
+from burn_remote_server.backends.interface import (
+    BackendSession,
+    Deliver,
+    ElementwiseCall,
+    RowReduction,
+)
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 if TYPE_CHECKING:
@@ -35,11 +40,13 @@ __all__ = ["ArraySession", "KernelTable", "kernel_table"]
 
 
 class KernelEntry(NamedTuple):
-    """A kernel; whether it takes low-precision tensors as they are; whether it is elementwise."""
+    """A kernel; whether it takes low-precision tensors as they are; whether it is elementwise;
+    whether it is a ``RowReduction`` along the last axis."""
 
     kernel: Kernel
     low_precision: bool
     is_elementwise: bool
+    reduces_rows: bool
 
 
 # The kernel of each (family, variant).
@@ -53,7 +60,12 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
         for name, kernel in family.table().items():
             key = (family.family, name)
             assert key not in table, f"two kernels for {'.'.join(key)}"
-            table[key] = KernelEntry(kernel, name in family.low_precision, family.is_elementwise)
+            table[key] = KernelEntry(
+                kernel,
+                name in family.low_precision,
+                family.is_elementwise,
+                name in family.row_reductions,
+            )
     return table
 
 
@@ -93,7 +105,7 @@ class ArraySession(BackendSession):
             return bind_custom(self._custom, self._backend.array_module, signature)
         if is_quantized(signature):
             return bind_quantized(self._xp, signature, self.bind)
-        kernel, low_precision, _ = self._found(signature)
+        kernel, low_precision, *_ = self._found(signature)
         out = _declared_outputs(signature)
         specs = [use.spec for use in signature.input_uses]
         seen = [ArraySpec(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
@@ -116,7 +128,7 @@ class ArraySession(BackendSession):
     def bind_into(self, signature: Signature) -> Run | None:
         if is_quantized(signature):
             return None
-        kernel, low_precision, _ = self._found(signature)
+        kernel, low_precision, *_ = self._found(signature)
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or signature.output_count != 1:
             return None
@@ -142,11 +154,21 @@ class ArraySession(BackendSession):
             return calls
         return (ElementwiseCall(self.bind(signature), (), self.bind_into(signature)),)
 
+    def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
+        if signature.row is CUSTOM or is_quantized(signature):
+            return None
+        if not self._found(signature).reduces_rows:
+            return None
+        (use,) = signature.input_uses
+        if signature.call.parameters["axis"] != len(use.spec.shape) - 1:
+            return None
+        return RowReduction(self.bind(signature))
+
     def _direct_calls(
         self, signature: Signature, entry: KernelEntry, numbers: Mapping[str, float] | None
     ) -> tuple[ElementwiseCall, ...]:
         """Return an operation as calls of the array library's own functions, if possible."""
-        kernel, low_precision, _ = entry
+        kernel, low_precision, *_ = entry
         specs = [use.spec for use in signature.input_uses]
         if not isinstance(kernel, PreparedKernel) or not specs:
             return ()

@@ -128,7 +128,7 @@ class Gpu:
         self._to_keep.append((what, stream))
 
     def release_finished(self) -> None:
-        """Free everything that no stream uses any more. Almost free if there is nothing."""
+        """Free everything that no stream uses any more. Takes no time if there is nothing."""
         while self._to_keep:
             try:
                 what, stream = self._to_keep.popleft()
@@ -155,8 +155,10 @@ class Gpu:
 
     @contextlib.contextmanager
     def persistent_allocations(self) -> Iterator[None]:
-        """Allocate the calling thread's arrays from a separate pool, so that long-lived arrays do
-        not fragment the pool of short-lived ones."""
+        """Allocate the calling thread's arrays from a separate pool for long-lived arrays.
+
+        They would fragment the pool of short-lived ones.
+        """
         with self.device:
             room = self.memory_bytes - self.pool.used_bytes()
             self._persistent.set_limit(size=max(room, 1))

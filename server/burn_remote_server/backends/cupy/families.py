@@ -89,8 +89,10 @@ class CudaRanking(NumericRanking):
 
 
 class _RankingFunctions:
-    """An array module whose ``argmax`` and ``argmin`` return the first position, and whose
-    ``partition`` orders NaN last."""
+    """An array module that ranks as NumPy does.
+
+    ``argmax`` and ``argmin`` return the first position; ``partition`` orders NaN last.
+    """
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp

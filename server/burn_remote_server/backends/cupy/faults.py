@@ -94,8 +94,10 @@ class Faults:
         logger.error("device lost", device=self._device, status=status, error=name)
 
     def event_status(self, query: Callable[..., int], *event: Any) -> int:
-        """Return the CUDA status of an event. On a lost GPU a pending event never passes; its
-        status is the GPU's error."""
+        """Return the CUDA status of an event.
+
+        On a lost GPU, a pending event never passes; its status is the GPU's error.
+        """
         if self.failure is None:
             status = query(*event)
             if status not in (0, NOT_READY):

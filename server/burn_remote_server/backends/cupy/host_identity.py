@@ -12,8 +12,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_identity(boot: Path = _BOOT) -> str | None:
-    """Return a digest that only processes of this boot of this host and of this user can compute,
-    or ``None`` where the system provides no boot id.
+    """Return a digest that only this user's processes on this boot of this host can compute.
+
+    Returns ``None`` where the system provides no boot id.
 
     A host name would not do: machines created from one image may share a name, and containers on
     one machine have different names. The user is included because another user's process cannot

@@ -172,8 +172,10 @@ def _opened(handle: bytes) -> Iterator[int]:
 
 
 def _check_range(address: int, size: int) -> None:
-    """Raise ``TransferFailed`` unless an allocation of at least ``size`` bytes starts at the
-    address: the memory behind it may belong to a session of this process."""
+    """Check that an allocation of at least ``size`` bytes starts at the address.
+
+    Raises ``TransferFailed`` if not: the memory behind it may belong to a session of this process.
+    """
     start, held = ctypes.c_uint64(), ctypes.c_size_t()
     _ask("cuMemGetAddressRange_v2", ctypes.byref(start), ctypes.byref(held),
          ctypes.c_uint64(address))  # fmt: skip

@@ -233,7 +233,7 @@ def _largest(x: Array, windows: Windows, where: Array | None) -> Array:
 
 
 def cuda_module_families() -> list[ModuleKernels]:
-    """Return the subjects that replace those of ``module_families``."""
+    """Return the kernel families that replace those of ``module_families``."""
     return [
         subject(CUPY)
         for subject in (

@@ -23,8 +23,9 @@ KERNEL_DTYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "do
 
 THREADS: Final = 256
 
-# Taps along an axis that kernels always loop over; beyond it, taps are limited to the axis length
-# and the number of windows. Large windows over small images otherwise spend most taps in padding.
+# Windows with up to this many taps along an axis always run on kernels. Windows with more do so
+# only if they have no more taps than the axis has elements and windows together: larger windows
+# would spend most taps in the padding.
 TAPS: Final = 64
 
 # CUDA's limit for the second and third grid dimension; kernels loop over the rest.
@@ -243,8 +244,10 @@ def _axes(windows: Windows) -> Any:
 
 
 def has_kernels(dtype: Any, windows: Windows) -> bool:
-    """Return whether kernels support a dtype and these windows. They count in 32 bits and loop over
-    all taps, including those in the padding."""
+    """Return whether kernels support a dtype and these windows.
+
+    They count in 32 bits and loop over all taps, including those in the padding.
+    """
     planes = math.prod(windows.sizes), math.prod(windows.outputs)
     reach = [
         axis.size + abs(axis.padding) + axis.outputs * axis.stride + axis.kernel * axis.dilation

@@ -64,7 +64,8 @@ async def serve_request(
 ) -> None:
     """Execute the tasks that a client sends on ``/request`` until it disconnects.
 
-    ``address`` is the address at which the client reached this server."""
+    ``address`` is the address at which the client reached this server.
+    """
     joined = await _join(link, device, sessions, "/request", token, address)
     if joined is None:
         return

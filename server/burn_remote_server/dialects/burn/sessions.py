@@ -26,7 +26,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
-from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
 from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.exposed import burn_domain
@@ -65,7 +65,7 @@ class BurnOutbox:
     def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
         """Queue the response to a request.
 
-        Raises ``LimitExceeded``, which ends the session, if not even an error fits into the quota.
+        Raises ``SessionLost``, which ends the session, if not even an error fits into the quota.
         """
         if isinstance(value, OperationFailed):
             self._unreported = [each for each in self._unreported if each.tensor != value.tensor]
@@ -89,12 +89,7 @@ class BurnOutbox:
             try:
                 self._count(frame)
             except QuotaExceeded:
-                waiting = len(self.frames)
-                raise LimitExceeded(
-                    f"queued responses ({error.reason})",
-                    seen=waiting + 1,
-                    allowed=waiting,
-                ) from error
+                raise ended_for_memory("a response", error) from error
         self._added_bytes += size
         self.frames.append(frame)
 

@@ -1,6 +1,6 @@
 """Execution of a Burn session's tasks.
 
-Burn's client waits for ever if its socket closes, so a failed session stays open and replies to
+Burn's client waits forever if its socket closes, so a failed session stays open and replies to
 every request with the error.
 """
 
@@ -67,7 +67,7 @@ class TaskRunner:
                 return
             try:
                 if self.failure is not None:
-                    raise self.failure.with_traceback(None)
+                    raise self.failure
                 if isinstance(task, Operation):
                     plan = known_plan(task.signature)
                     if plan is None:
@@ -94,7 +94,7 @@ class TaskRunner:
                 self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
     def _fusible(self, tasks: Sequence[BurnTask]) -> Iterator[Entry]:
-        """Yield the tasks from the current one on that fusers may take, up to the first other."""
+        """Yield the tasks that fusers may take: the current one and those directly after it."""
         for task in tasks[self.place : self.place + MAX_WINDOW_TASKS]:
             if not isinstance(task, Operation):
                 return
@@ -103,7 +103,7 @@ class TaskRunner:
                 yield Entry(None, tensors)
                 continue
             plan = self._interpreter.known_plan(signature)
-            if plan is None or not plan.is_fusible or plan.error is not None:
+            if plan is None or not plan.joins_windows or plan.error is not None:
                 return
             yield Entry(plan, tensors)
 

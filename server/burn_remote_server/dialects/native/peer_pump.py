@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.handshake import (
     CHECKSUM,
     CHECKSUM_SETTING,
+    HOPS_SETTING,
     MEMORY_SETTING,
     WAITING_SETTING,
 )
@@ -38,7 +39,7 @@ from burn_remote_server.dialects.native.handshake import (
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.hosting.host import Host
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]
@@ -77,6 +78,7 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
         _no_fetch,
         is_resumable=False,
         tells_waiting=hello.settings.get(WAITING_SETTING) == "yes",
+        tells_hops=hello.settings.get(HOPS_SETTING) == "yes",
         has_checksums=wants_checksums and host.settings.transfer_checksum,
     )
     counters = host.counters
@@ -164,14 +166,14 @@ async def _serve_fetch(
     outbox: NativeOutbox,
     writer: FrameWriter,
 ) -> None:
-    def still_waiting() -> None:
-        outbox.wait(request.request)
+    def still_waiting(hops: int) -> None:
+        outbox.wait(request.request, hops)
         writer.wake()
 
     try:
         exposed = sending.declined(request)
         if exposed is None:
-            exposed = await host.exposed(("native", request.transfer), still_waiting)
+            exposed = await host.exposed((NATIVE_TRANSFERS, request.transfer), still_waiting)
             sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure.with_traceback(None)

@@ -170,7 +170,7 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     return attachment
 
 
-# What became of a frame: taken, the last one, or not for this connection.
+# The outcome of a frame: taken, the client's last one, or not taken (another link serves).
 _Taken = Literal[True] | Closing | None
 
 

@@ -52,7 +52,9 @@ def test_a_hanging_name_lookup_times_out(monkeypatch: pytest.MonkeyPatch) -> Non
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert "did not answer in time" in failure("ws://slow.invalid", timeout_seconds=0.05)
+    assert "did not answer within 0.05 seconds" in failure(
+        "ws://slow.invalid", timeout_seconds=0.05
+    )
     released.set()
 
 
@@ -63,20 +65,20 @@ def test_a_name_with_a_label_that_is_too_long_is_unknown() -> None:
 def test_connecting_to_a_silent_server_times_out() -> None:
     with raw_server(read_to_end) as port:
         text = failure(f"ws://127.0.0.1:{port}", timeout_seconds=0.1)
-        assert "did not answer in time; check the host" in text
+        assert "seconds; check the host" in text
 
 
 def test_a_tls_handshake_with_a_silent_server_times_out() -> None:
     with raw_server(read_to_end) as port:
         text = failure(f"wss://127.0.0.1:{port}", timeout_seconds=0.1)
-        assert "did not answer in time; check the host" in text
+        assert "seconds; check the host" in text
 
 
 @pytest.mark.parametrize(
     ("status", "path", "advice"),
     [
-        (404, "/session", "no WebSocket; check the port, and"),
-        (404, "/mistyped/session", "no WebSocket; check the port and the path, and"),
+        (404, "", "no WebSocket; check the port, and"),
+        (404, "/mistyped", "no WebSocket; check the port and the path, and"),
         (401, "/session", "check the token"),
         (503, "/session", "try again later"),
     ],
@@ -163,5 +165,5 @@ def test_headers_and_the_route_reach_the_server() -> None:
         assert end.connection.request is not None
         assert end.connection.request.path == "/1/session"
         assert end.connection.request.headers["X-Name"] == "value"
-        assert link.address == f"ws://localhost:{server.port}/1/session"
+        assert link.address == f"ws://localhost:{server.port}/1"
         link.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -260,28 +261,41 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
     await serving
 
 
+@contextlib.asynccontextmanager
+async def at_once() -> AsyncIterator[None]:
+    """Take the place of a turn for decoding, without its pause."""
+    yield
+
+
 async def test_reading_pauses_for_a_client_that_reads_no_responses(
-    host: Host, sessions: BurnSessions
+    sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = scripted([INIT, *upload_and_read(12_000)])
+    count = 4 * MAX_WAITING_REPLIES
+    request = scripted([INIT, *upload_and_read(count)])
     response = scripted([INIT])
     response.hold()
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
-    await response.wait_held()
-    for _ in range(2000):
-        await asyncio.sleep(0)
-    # Queued responses, and batches queued for the worker.
-    batches = host.settings.session_queue_batches * MAX_BATCH_FRAMES
-    assert len(request.frames) > 12_000 - 2 * MAX_WAITING_REPLIES - batches
-    response.let_go()
-    await response.wait_sent(12_000)
-    assert not request.frames
-    for link in (request, response):
-        link.end()
-    await asyncio.gather(*serving)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(settings(session_queue_batches=2), open_backends("numpy", 1), tasks)
+        monkeypatch.setattr(host.decoding, "turn", at_once)
+        serving = [
+            asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+            asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+        ]
+        await response.wait_held()
+        (session,) = host.sessions
+        left = -1
+        while session.queued or left != len(request.frames):
+            left = len(request.frames)
+            for _ in range(100):
+                await asyncio.sleep(0)
+        # Queued responses, two batches queued for the worker, and one that is being decoded.
+        assert left > count - MAX_WAITING_REPLIES - 3 * MAX_BATCH_FRAMES
+        response.let_go()
+        await response.wait_sent(count)
+        assert not request.frames
+        for link in (request, response):
+            link.end()
+        await asyncio.gather(*serving)
 
 
 async def test_responses_beyond_the_sessions_quota_are_refused(

@@ -12,9 +12,9 @@ from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     HandshakeRefused,
-    LimitExceeded,
     OperationFailed,
     ProtocolViolation,
+    SessionLost,
 )
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import NOBODY, Grant
@@ -143,7 +143,7 @@ async def test_replies_count_in_the_quota_until_they_are_sent(host: Host) -> Non
 async def test_a_session_whose_quota_has_no_room_for_an_error_ends(host: Host) -> None:
     outbox = BurnOutbox(host.devices[0], 2**62)
     outbox.count_in(OverheadAccount(Quota(0, 0)))
-    with pytest.raises(LimitExceeded, match="queued responses"):
+    with pytest.raises(SessionLost, match=r"a response .* raise max_session_bytes"):
         for request in range(10_000):
             outbox.reply(request, tensor(10_000))
 

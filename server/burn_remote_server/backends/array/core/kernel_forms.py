@@ -61,13 +61,15 @@ class KernelFamily(ABC):
 
     ``family`` is its IR name. ``is_elementwise``: each element of each result depends on one
     element of each input, so a kernel may be applied to parts of the inputs; an error in a part is
-    an error of the whole. ``low_precision`` names the variants that take ``float16`` and
-    ``bfloat16`` arrays directly, because they only move elements or round once themselves. All
-    other kernels receive ``float32`` copies, and their results are rounded once.
+    an error of the whole. ``row_reductions`` names the variants with a parameter ``axis`` that are
+    a ``RowReduction`` if it is the last axis. ``low_precision`` names the variants that take
+    ``float16`` and ``bfloat16`` arrays directly, because they only move elements or round once
+    themselves. All other kernels receive ``float32`` copies, and their results are rounded once.
     """
 
     family: ClassVar[str]
     is_elementwise: ClassVar[bool] = False
+    row_reductions: ClassVar[frozenset[str]] = frozenset()
     low_precision: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, xp: Any) -> None:

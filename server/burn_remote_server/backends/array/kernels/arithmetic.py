@@ -88,9 +88,15 @@ class NumericArithmetic(KernelFamily):
         return run
 
     def clamp_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
-        """Return the calls of a clamp with one limit, such as ReLU."""
+        """Return the call of a clamp, whose limits are constants."""
         limits = self._limits(first, parameters)
-        return direct_calls(*limits[0]) if len(limits) == 1 else ()
+        if len(limits) == 1:  # such as ReLU
+            return direct_calls(*limits[0])
+        constants = tuple(limit for _, limit in limits)
+        return (ElementwiseCall(self._clamp, constants, self._clamp),)
+
+    def _clamp(self, tensor: Array, low: Array, high: Array, **options: Array) -> Array:
+        return self.xp.minimum(self.xp.maximum(tensor, low, **options), high, **options)
 
     def _limits(self, first: ArraySpec, parameters: Parameters) -> list[tuple[Run, Array]]:
         minimum, maximum = parameters["min"], parameters["max"]

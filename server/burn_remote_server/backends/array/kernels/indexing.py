@@ -24,6 +24,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
+from burn_remote_server.backends.interface import ElementwiseCall
 
 __all__ = ["BaseIndexing", "BaseMasking"]
 
@@ -72,8 +73,7 @@ class BaseIndexing(KernelFamily):
         return self._updated(tensor, positions, value, update)
 
     def gather(self, tensor: Array, indices: Array, *, dim: int, out: TensorSpec) -> Array:
-        """Return the element of ``tensor`` for each index along axis ``dim``, as NumPy's
-        ``take_along_axis``."""
+        """Return the element at each index along axis ``dim``: NumPy's ``take_along_axis``."""
         chosen = self._checked(indices, tensor.shape, dim)
         lines = tensor[
             tuple(
@@ -189,7 +189,9 @@ class BaseMasking(KernelFamily):
     def table(self) -> Mapping[str, Kernel]:
         return {
             "MaskWhere": self.mask_where,
-            "MaskFill": Prepared(self.prepare_mask_fill, self.prepare_mask_fill_into),
+            "MaskFill": Prepared(
+                self.prepare_mask_fill, self.prepare_mask_fill_into, self.mask_fill_calls
+            ),
         }
 
     def mask_where(self, tensor: Array, mask: Array, value: Array, *, out: TensorSpec) -> Array:
@@ -217,13 +219,27 @@ class BaseMasking(KernelFamily):
             return function
         if first.shape != out.shape:
             return None
-        copyto = self.xp.copyto
         number = scalar_array(self.xp, parameters["value"], first.dtype)
 
         def run(tensor: Array, mask: Array, *, out: Array) -> Array:
-            if out is not tensor:
-                copyto(out, tensor)
-            copyto(out, number, where=mask)
-            return out
+            return self._fill_into(tensor, mask, number, out=out)
 
         return run
+
+    def mask_fill_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return the call with the value as its constant; nothing for bools."""
+        if first.dtype.kind == "b":
+            return ()
+        number = scalar_array(self.xp, parameters["value"], first.dtype)
+        return (ElementwiseCall(self._fill, (number,), self._fill_into),)
+
+    def _fill(self, tensor: Array, mask: Array, number: Array) -> Array:
+        return self.xp.where(mask, number, tensor)
+
+    def _fill_into(self, tensor: Array, mask: Array, number: Array, *, out: Array) -> Array:
+        if out is not tensor:
+            self.xp.copyto(out, tensor)
+        self.xp.copyto(out, number, where=mask)
+        return out

@@ -117,6 +117,5 @@ MODULE_FAMILIES: Final[tuple[type[ModuleKernels], ...]] = (
 
 
 def module_families(xp: Any) -> list[ModuleKernels]:
-    """Return the kernels of neural-network modules; each variant of ``ModuleOperationIr`` occurs
-    once."""
+    """Return the kernels of ``ModuleOperationIr``: each of its variants occurs once."""
     return [subject(xp) for subject in MODULE_FAMILIES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -66,9 +67,24 @@ class RandomStream:
 
 
 class _Random(KernelFamily):
+    """Kernels of one kind of numbers, which ``_uniform`` draws."""
+
     def __init__(self, xp: Any, source: RandomSource) -> None:
         super().__init__(xp)
         self._source = source
+
+    def random(self, *, distribution: Distribution, out: TensorSpec) -> Array:
+        """Draw a tensor."""
+        kind, *numbers = distribution
+        if kind == "Bernoulli":
+            return self._bernoulli(out, *numbers)
+        if kind == "Normal":
+            return self._normal(out, *numbers)
+        return self._uniform(out, *numbers)
+
+    @abstractmethod
+    def _uniform(self, out: TensorSpec, *bounds: float) -> Array:
+        """Draw from the range between two bounds, or from the default range without bounds."""
 
     def _bernoulli(self, out: TensorSpec, probability: float) -> Array:
         if not 0.0 <= probability <= 1.0:
@@ -91,17 +107,8 @@ class FloatRandom(_Random):
     def table(self) -> Mapping[str, Kernel]:
         return {"Random": self.random}
 
-    def random(self, *, distribution: Distribution, out: TensorSpec) -> Array:
-        """Draw a tensor."""
-        kind, *numbers = distribution
-        if kind == "Bernoulli":
-            return self._bernoulli(out, *numbers)
-        if kind == "Normal":
-            return self._normal(out, *numbers)
-        low, above = numbers or (0.0, 1.0)
-        return self._uniform(low, above, out)
-
-    def _uniform(self, low: float, above: float, out: TensorSpec) -> Array:
+    def _uniform(self, out: TensorSpec, *bounds: float) -> Array:
+        low, above = bounds or (0.0, 1.0)
         if not low <= above:
             raise UsageError(f"a range must not start above its end: {low} to {above}")
         xp, dtype = self.xp, array_dtype(out.dtype)
@@ -120,18 +127,12 @@ class IntRandom(_Random):
     def table(self) -> Mapping[str, Kernel]:
         return {"IntRandom": self.random}
 
-    def random(self, *, distribution: Distribution, out: TensorSpec) -> Array:
-        """Draw a tensor."""
-        kind, *numbers = distribution
-        if kind == "Bernoulli":
-            return self._bernoulli(out, *numbers)
-        if kind == "Normal":
-            return self._normal(out, *numbers)
+    def _uniform(self, out: TensorSpec, *bounds: float) -> Array:
         dtype = array_dtype(out.dtype)
         limits = np.iinfo(dtype)
         low, above = limits.min, limits.max + 1
-        if numbers:
-            low, above = (min(max(int(number), limits.min), above) for number in numbers)
+        if bounds:
+            low, above = (min(max(int(bound), limits.min), above) for bound in bounds)
         if not low < above:
             raise UsageError(f"the range {low} to {above}, end excluded, contains no integer")
         return self._source.integers(low, above, out.shape, dtype)

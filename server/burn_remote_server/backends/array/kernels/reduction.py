@@ -27,6 +27,7 @@ class NumericReduction(KernelFamily):
     """
 
     family = "Numeric"
+    row_reductions = frozenset({"SumDim", "ProdDim", "MeanDim", "MaxDim", "MinDim", "MaxAbsDim"})
 
     def __init__(self, xp: Any) -> None:
         super().__init__(xp)

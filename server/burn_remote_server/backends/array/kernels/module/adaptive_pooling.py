@@ -31,8 +31,10 @@ __all__ = ["AdaptivePooling"]
 
 
 class AdaptivePooling(AxisMapping):
-    """``x`` is ``[batch, channels, *sizes]``, the output and its gradient ``[batch, channels,
-    *output_size]``."""
+    """Adaptive pooling of ``x`` ``[batch, channels, *sizes]``.
+
+    The output and its gradient are ``[batch, channels, *output_size]``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""

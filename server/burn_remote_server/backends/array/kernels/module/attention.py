@@ -38,9 +38,12 @@ class _Options(NamedTuple):
 
 
 class Attention(ModuleKernels):
-    """``query`` is ``[batch, heads, queries, dim]``, ``key`` ``[batch, heads, keys, dim]``,
-    ``value`` ``[batch, heads, keys, values]``; ``mask`` and ``attn_bias`` broadcast to ``[batch,
-    heads, queries, keys]``; the output is ``[batch, heads, queries, values]``."""
+    """Attention with any mask and bias that broadcast.
+
+    ``query`` is ``[batch, heads, queries, dim]``, ``key`` ``[batch, heads, keys, dim]``, ``value``
+    ``[batch, heads, keys, values]``; ``mask`` and ``attn_bias`` broadcast to ``[batch, heads,
+    queries, keys]``; the output is ``[batch, heads, queries, values]``.
+    """
 
     # Maximal number of keys per block of scores. Wider blocks hold fewer queries in the workspace,
     # which thins their matrix products; narrower ones update the running maxima more often.

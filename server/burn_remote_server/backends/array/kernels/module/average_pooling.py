@@ -21,8 +21,10 @@ __all__ = ["AveragePooling"]
 
 
 class AveragePooling(Folding):
-    """``x`` is ``[batch, channels, *sizes]``, the output and its gradient ``[batch, channels,
-    *outputs]``."""
+    """Average pooling of ``x`` ``[batch, channels, *sizes]``.
+
+    The output and its gradient are ``[batch, channels, *outputs]``.
+    """
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""

@@ -46,8 +46,11 @@ DEPTHWISE_FILTERS: Final = 4
 
 
 class Block(NamedTuple):
-    """A part of the windows: images ``first_image..last_image``, rows ``first_row..last_row`` of
-    the outermost axis; these are ``first..last`` of the flattened windows of an image."""
+    """A part of the windows: images ``first_image..last_image``, rows ``first_row..last_row``.
+
+    Rows belong to the outermost axis; they are ``first..last`` of the flattened windows of an
+    image.
+    """
 
     first_image: int
     last_image: int
@@ -273,8 +276,10 @@ class Correlation(WindowColumns):
                 yield image, slice(first, last), slice(first * multiplier, last * multiplier)
 
     def _add_taps(self, x: Array, weight: Array, out: Array, layer: Layer) -> None:
-        """Add the products of ``x`` ``[channels, *sizes]`` and the filters to ``out``
-        ``[filters, *outputs]``."""
+        """Add the products of ``x`` and the filters to ``out``.
+
+        ``x`` is ``[channels, *sizes]``, ``out`` is ``[filters, *outputs]``.
+        """
         windows = layer.windows
         by_channel = (x.shape[0], layer.filters // layer.channels)
         out = out.reshape(*by_channel, *windows.outputs)
@@ -285,8 +290,10 @@ class Correlation(WindowColumns):
             out[(..., *outputs)] += tap * x[(slice(None), None, *elements)]
 
     def _spread_taps(self, grad: Array, weight: Array, out: Array, layer: Layer) -> None:
-        """Add the input's gradient to ``out`` ``[channels, *sizes]`` from ``grad``
-        ``[filters, *outputs]``."""
+        """Add the input's gradient to ``out``.
+
+        ``out`` is ``[channels, *sizes]``, ``grad`` is ``[filters, *outputs]``.
+        """
         windows = layer.windows
         by_channel = (out.shape[0], layer.filters // layer.channels)
         grad = grad.reshape(*by_channel, *windows.outputs)

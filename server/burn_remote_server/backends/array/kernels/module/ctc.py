@@ -118,8 +118,9 @@ class Ctc(ModuleKernels):
         blank: int,
         out: TensorSpec,
     ) -> Array:
-        """Return the gradient of ``log_probs`` as Burn's and PyTorch's native kernels define it:
-        ``(exp(log_probs) - posterior) * grad_loss``.
+        """Return the gradient of ``log_probs``: ``(exp(log_probs) - posterior) * grad_loss``.
+
+        Burn's and PyTorch's native kernels define it so.
 
         It already includes the gradient of the preceding log-softmax, whose own backward leaves it
         unchanged. Steps after a sample's end and samples with an infinite loss get zero.

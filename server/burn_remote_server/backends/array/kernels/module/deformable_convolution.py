@@ -255,8 +255,10 @@ class DeformableConvolution(Sampling):
         offset_groups: int,
         out: tuple[TensorSpec | None, ...],
     ) -> tuple[Array | None, ...]:
-        """Return the gradients of ``x``, ``offset``, ``weight``, ``mask`` and ``bias``; ``None``
-        for an absent mask or bias."""
+        """Return the gradients of ``x``, ``offset``, ``weight``, ``mask`` and ``bias``.
+
+        The gradient of an absent mask or bias is ``None``.
+        """
         operation = "DeformableConv2dBackward"
         geometry, groups = (stride, padding, dilation), (weight_groups, offset_groups)
         layer = _checked(operation, x, offset, weight, mask, bias, geometry, groups)

@@ -101,8 +101,10 @@ class Folding(ModuleKernels):
         return out
 
     def _unfold_sum(self, grad: Array, axis: int, window: Axis) -> Array:
-        """Sum ``grad``, for each element along ``axis``, over the windows that contain it: the
-        adjoint of folding with a sum."""
+        """Sum ``grad`` for each element along ``axis``, over the windows that contain the element.
+
+        This is the adjoint of folding with a sum.
+        """
         shape = (*grad.shape[:axis], window.size, *grad.shape[axis + 1 :])
         out = self.xp.zeros(shape, grad.dtype)
         if not grad.size or window.outputs < window.kernel:

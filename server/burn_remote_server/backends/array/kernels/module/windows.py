@@ -44,8 +44,11 @@ class Axis:
     outputs: int
 
     def tap(self, index: int, first: int = 0, last: int | None = None) -> tuple[slice, slice]:
-        """Return the windows of ``first..last`` that have tap ``index`` inside the input, and the
-        elements under it. Windows count from ``first``; both are empty if there are none."""
+        """Return the windows whose tap ``index`` is inside the input, and the elements under it.
+
+        Only the windows ``first..last`` are considered, and they count from ``first``. Both results
+        are empty if there are none.
+        """
         last = self.outputs if last is None else last
         shift = index * self.dilation - self.padding
         low = max(first, -(shift // self.stride))

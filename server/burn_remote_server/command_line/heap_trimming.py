@@ -1,0 +1,124 @@
+"""Return of freed memory from the C library to the operating system.
+
+glibc maps large blocks separately and unmaps them when they are freed. Smaller blocks, below
+128 KiB at first and up to 32 MiB once such blocks have been freed, come from heaps. A heap returns
+only memory at its end, so a few live tensors keep all freed memory below them resident: a session
+limited to 128 MiB that dropped small tensors and made large ones grew the server by 235 MiB.
+``malloc_trim`` returns whole free pages anywhere in the heaps, at about 0.3 ms per MiB. While it
+works on a heap, allocations in that heap wait.
+
+So the heaps are trimmed only when resident memory has grown much more than the memory that the
+limits count. This is examined after tensors were freed. Memory that trimming does not return, such
+as that of the linear algebra library, is expected from then on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from burn_remote_server.access.quota import Pool
+
+__all__ = ["HeapTrimmer", "malloc_trim", "trims_after"]
+
+MIB: Final = 2**20
+
+# The heaps are trimmed when the uncounted bytes exceed an eighth of the limit, because resident
+# memory should stay within 1.25 times the limit. Below the minimum, trimming would return memory
+# that is about to be used again. At the maximum, it takes 80 ms.
+LIMIT_DIVISOR: Final = 8
+MIN_TRIMMED_BYTES: Final = 8 * MIB
+MAX_TRIMMED_BYTES: Final = 256 * MIB
+# Pause after trimming, as a multiple of its duration. Mapping the memory again takes twice as long
+# as trimming it, so this costs at most 3 % of a core, and above the limits 60 %.
+PAUSE: Final = 100.0
+PAUSE_ABOVE_LIMIT: Final = 5.0
+# Tensors are counted as freed before their worker has freed them all, so memory is examined again.
+EXAMINE_AGAIN_SECONDS: Final = 1.0
+
+
+def trims_after(limit_bytes: int) -> int:
+    """Return how many uncounted bytes to tolerate at a limit."""
+    return min(max(MIN_TRIMMED_BYTES, limit_bytes // LIMIT_DIVISOR), MAX_TRIMMED_BYTES)
+
+
+def malloc_trim() -> Callable[[], None] | None:
+    """Return a function that returns free memory to the system; ``None`` if there is no glibc."""
+    if sys.platform != "linux":
+        return None
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    # The call releases Python's interpreter lock.
+    return lambda: trim(ctypes.c_size_t(0))
+
+
+class HeapTrimmer:
+    """A thread that trims the heaps when resident memory exceeds what the pools count.
+
+    ``resident`` returns the resident bytes of the process. Create it after the startup: the memory
+    that is resident then is expected.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        trim: Callable[[], None],
+        resident: Callable[[], int],
+    ) -> None:
+        self._pools: Final = pools
+        self._trim: Final = trim
+        self._resident: Final = resident
+        self._limit_bytes: Final = min(pool.max_bytes for pool in pools)
+        self._tolerated: Final = trims_after(self._limit_bytes)
+        # Resident bytes that no pool counts and trimming does not return.
+        self._expected = self._uncounted()
+        self._at_start: Final = self._expected
+        self._next_trim = 0.0  # time.monotonic()
+        # A queue, because a finalizer may free memory inside ``put`` of the same thread.
+        self._freed: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Examine the memory from now on, each time the pools got back enough bytes."""
+        threading.Thread(target=self._work, name="heap-trimmer", daemon=True).start()
+        for pool in self._pools:
+            pool.on_given_back(self._tolerated // 2, lambda: self._freed.put(None))
+
+    def examine(self) -> float:
+        """Trim the heaps if necessary; return the seconds to wait first, or 0."""
+        uncounted = self._uncounted()
+        if uncounted - self._expected < self._tolerated:
+            self._expected = min(self._expected, uncounted)
+            return 0.0
+        now = time.monotonic()
+        pause = self._next_trim - now
+        if self._resident() - self._at_start > self._limit_bytes:
+            pause *= PAUSE_ABOVE_LIMIT / PAUSE
+        if pause > 0:
+            return pause
+        self._trim()
+        ended = time.monotonic()
+        self._next_trim = ended + PAUSE * (ended - now)
+        self._expected = self._uncounted()
+        return 0.0
+
+    def _uncounted(self) -> int:
+        return self._resident() - sum(pool.taken for pool in self._pools)
+
+    def _work(self) -> None:
+        wait: float | None = None
+        while True:
+            try:
+                self._freed.get(timeout=wait)
+                wait = EXAMINE_AGAIN_SECONDS
+            except queue.Empty:
+                wait = None
+            pause = self.examine()
+            if pause:
+                wait = min(pause, EXAMINE_AGAIN_SECONDS)

@@ -1,0 +1,118 @@
+"""Trimming of the C library's heaps, with a fake process; the last test runs a real server."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+import pytest
+
+import burn_remote as br
+from burn_remote_server.access.quota import Pool
+from burn_remote_server.command_line import heap_trimming
+from burn_remote_server.command_line.heap_trimming import HeapTrimmer, malloc_trim
+from support.servers import server
+
+MIB = 2**20
+START = 70 * MIB
+
+
+class Heap:
+    """A process whose heap keeps ``kept`` freed bytes, of which trimming leaves ``pinned``."""
+
+    def __init__(self, limit: int = 128 * MIB) -> None:
+        self.pool = Pool(limit)
+        self.kept = self.pinned = self.trimmed = 0
+        self.trimmer = HeapTrimmer([self.pool], self.trim, self.resident)
+
+    def resident(self) -> int:
+        return START + self.pool.taken + self.kept
+
+    def trim(self) -> None:
+        self.trimmed += 1
+        self.kept = self.pinned
+
+
+@pytest.fixture
+def heap(monkeypatch: pytest.MonkeyPatch) -> Heap:
+    monkeypatch.setattr(heap_trimming, "PAUSE", 0.0)
+    return Heap()
+
+
+def test_freed_memory_beyond_an_eighth_of_the_limit_is_returned(heap: Heap) -> None:
+    heap.kept = 15 * MIB
+    assert heap.trimmer.examine() == 0 and heap.trimmed == 0
+    heap.kept = 16 * MIB
+    assert heap.trimmer.examine() == 0 and heap.trimmed == 1
+    assert heap.resident() == START
+
+
+def test_memory_that_tensors_use_is_not_trimmed(heap: Heap) -> None:
+    assert heap.pool.take(100 * MIB)
+    heap.trimmer.examine()
+    assert heap.trimmed == 0
+
+
+def test_memory_that_trimming_does_not_return_is_expected_from_then_on(heap: Heap) -> None:
+    heap.kept = heap.pinned = 40 * MIB
+    for _ in range(3):
+        heap.trimmer.examine()
+    assert heap.trimmed == 1
+    heap.kept += 16 * MIB
+    heap.trimmer.examine()
+    assert heap.trimmed == 2
+
+
+def test_memory_that_was_expected_and_ended_is_not_expected_any_more(heap: Heap) -> None:
+    heap.kept = heap.pinned = 40 * MIB
+    heap.trimmer.examine()
+    heap.kept = heap.pinned = 0
+    heap.trimmer.examine()
+    heap.kept = 16 * MIB
+    heap.trimmer.examine()
+    assert heap.trimmed == 2
+
+
+def test_trimming_pauses_and_less_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 101.0, 102.0, 102.0])  # trimming takes a second
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    heap = Heap()
+    heap.kept = 16 * MIB
+    assert heap.trimmer.examine() == 0
+    heap.kept = 16 * MIB
+    assert heap.trimmer.examine() == 99
+    heap.kept = 129 * MIB
+    assert heap.trimmer.examine() == pytest.approx(99 / 20)
+    assert heap.trimmed == 1
+
+
+def test_a_pool_reports_each_time_enough_bytes_were_returned() -> None:
+    pool = Pool(1000)
+    reports: queue.SimpleQueue[None] = queue.SimpleQueue()
+    pool.on_given_back(100, lambda: reports.put(None))
+    assert pool.take(300)
+    pool.give_back(60)
+    assert reports.empty()
+    pool.give_back(60)
+    pool.give_back(60)
+    assert reports.qsize() == 1
+    pool.give_back(120)
+    assert reports.qsize() == 2
+
+
+@pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")
+def test_a_server_that_dropped_small_tensors_has_room_for_large_ones() -> None:
+    limit = 128 * MIB
+    with server(f"--max-total-bytes={limit}") as running:
+        with br.RemoteDevice(running.address) as device:
+            assert br.ones((2,), device=device).tolist() == [1, 1]
+            base = running.resident_bytes
+            small = [br.ones((25 * 1024,), device=device) for _ in range(1000)]
+            device.sync()
+            kept = small[::50]  # they keep the freed memory between them in the heap
+            del small
+            device.sync()
+            large = [br.ones((2**21,), device=device) for _ in range(13)]
+            device.sync()
+            assert kept[-1][0].item() == large[-1][0].item() == 1
+        assert running.peak_bytes - base <= 1.25 * limit

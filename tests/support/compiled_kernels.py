@@ -1,0 +1,32 @@
+"""Kernels that are compiled before they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import burn_remote_server.fusion.array.block_program as block_program
+from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+
+__all__ = ["compiled_at_once"]
+
+
+@contextmanager
+def compiled_at_once(block_elements: int = 64) -> Iterator[None]:
+    """Let programs wait for their kernels at their first run, and run them in small blocks."""
+    found = KernelCompiler.found
+
+    def found_at_once(
+        compiler: KernelCompiler, source: str, names: tuple[str, ...]
+    ) -> Kernels | None:
+        found(compiler, source, names)
+        compiler.wait()
+        return found(compiler, source, names)
+
+    with (
+        patch.object(KernelCompiler, "found", found_at_once),
+        patch.object(block_program, "COMPILED_AT", 1),
+        patch.object(block_program, "KERNEL_BLOCK_ELEMENTS", block_elements),
+    ):
+        yield
