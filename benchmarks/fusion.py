@@ -3,7 +3,10 @@
     python benchmarks/fusion.py                   the programs, as graphs
     python benchmarks/fusion.py --streams         the programs, as batches of single operations
     python benchmarks/fusion.py --sizes           several sizes: where blocks pay
+    python benchmarks/fusion.py --rows            programs around reductions of rows
     python benchmarks/fusion.py --block-sizes     the programs with several block sizes
+
+With llvmlite (extra ``fusion``), a third column has the programs with compiled kernels.
 
 Figures are the median of the thread's processor time. The machine's other work disturbs them less
 than the wall-clock time, but caches and memory are still shared.
@@ -11,10 +14,12 @@ than the wall-clock time, but caches and memory are still shared.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,14 +32,16 @@ from rich.table import Table
 
 import burn_remote_server.fusion.array.block_program as block_program
 import burn_remote_server.fusion.array.elementwise as elementwise
+import burn_remote_server.fusion.array.reduce as reduce
 from burn_remote_protocol.dialects.native import Batch
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import BOOL, F32, DType
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.plans import Plan
+from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.opening import with_fusion
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -42,6 +49,7 @@ from support.engines import EngineSession, undecoded
 from support.kernels import signature
 
 REPEATS = 15
+COMPILER = opened_compiler()
 MI = 2**20
 console = Console()
 
@@ -52,9 +60,19 @@ class Program:
     def __init__(self, name: str, *inputs: tuple[int, ...]) -> None:
         self.name = name
         self.specs = [TensorSpec(shape, F32) for shape in inputs]
-        self.input_count = len(inputs)
         self.plans: list[Any] = []
         self.steps: list[tuple[int, ...]] = []
+
+    @property
+    def input_count(self) -> int:
+        """Number of slots that the program takes."""
+        return len(self.specs) - len(self.steps)
+
+    def take(self, shape: tuple[int, ...], dtype: DType) -> int:
+        """Add an input before the first operation; return its slot."""
+        assert not self.steps
+        self.specs.append(TensorSpec(shape, dtype))
+        return len(self.specs) - 1
 
     def do(self, operation: str, *slots: int, **parameters: Any) -> int:
         """Append an operation; return the slot of its result."""
@@ -83,7 +101,12 @@ class Program:
     def arrays(self) -> list[Any]:
         """Return random inputs, none below 0."""
         rng = np.random.default_rng(0)
-        return [rng.random(spec.shape, np.float32) for spec in self.specs[: self.input_count]]
+        return [
+            rng.random(spec.shape) < 0.2
+            if spec.dtype is BOOL
+            else rng.random(spec.shape, np.float32)
+            for spec in self.specs[: self.input_count]
+        ]
 
 
 def gelu(size: int = 4 * MI) -> tuple[Program, tuple[int, ...]]:
@@ -129,6 +152,52 @@ def cheap(rows: int = 2048, columns: int = 2048) -> tuple[Program, tuple[int, ..
     return p, (found,)
 
 
+def softmax(rows: int = 4096, columns: int = 1024) -> tuple[Program, tuple[int, ...]]:
+    """Return the softmax of masked scores."""
+    p = Program(f"mask and softmax {rows} x {columns}", (rows, columns))
+    mask = p.take((rows, columns), BOOL)
+    scaled = p.do("Numeric.MulScalar", 0, rhs=0.125)
+    masked = p.do("Base.MaskFill", scaled, mask, value=-1e9)
+    most = p.do("Numeric.MaxDim", masked, axis=1, accumulator_len=1)
+    powers = p.do("Float.Exp", p.do("Numeric.Sub", masked, most))
+    total = p.do("Numeric.SumDim", powers, axis=1, accumulator_len=1)
+    return p, (p.do("Numeric.Div", powers, total),)
+
+
+def layer_norm(rows: int = 4096, columns: int = 1024) -> tuple[Program, tuple[int, ...]]:
+    """Return layer normalization with weight and bias."""
+    p = Program(f"layer norm {rows} x {columns}", (rows, columns), (1, columns), (1, columns))
+    centred = p.do("Numeric.Sub", 0, p.do("Numeric.MeanDim", 0, axis=1, accumulator_len=1))
+    square = p.do("Numeric.Mul", centred, centred)
+    variance = p.do("Numeric.MeanDim", square, axis=1, accumulator_len=1)
+    deviation = p.do("Float.Sqrt", p.do("Numeric.AddScalar", variance, rhs=1e-5))
+    normal = p.do("Numeric.Div", centred, deviation)
+    return p, (p.do("Numeric.Add", p.do("Numeric.Mul", normal, 1), 2),)
+
+
+def plain_softmax(rows: int, columns: int) -> tuple[Program, tuple[int, ...]]:
+    """Return a softmax: two exact operations."""
+    p = Program(f"softmax {rows} x {columns}", (rows, columns))
+    most = p.do("Numeric.MaxDim", 0, axis=1, accumulator_len=1)
+    powers = p.do("Float.Exp", p.do("Numeric.Sub", 0, most))
+    total = p.do("Numeric.SumDim", powers, axis=1, accumulator_len=1)
+    return p, (p.do("Numeric.Div", powers, total),)
+
+
+def rms_norm(rows: int, columns: int) -> tuple[Program, tuple[int, ...]]:
+    """Return a root mean square normalization: three exact operations."""
+    p = Program(f"rms norm {rows} x {columns}", (rows, columns), (1, columns))
+    mean = p.do("Numeric.MeanDim", p.do("Numeric.Mul", 0, 0), axis=1, accumulator_len=1)
+    scale = p.do("Float.Recip", p.do("Float.Sqrt", p.do("Numeric.AddScalar", mean, rhs=1e-5)))
+    return p, (p.do("Numeric.Mul", p.do("Numeric.Mul", 0, scale), 1),)
+
+
+def square_sum(rows: int, columns: int) -> tuple[Program, tuple[int, ...]]:
+    """Return the sum of squares: one exact operation."""
+    p = Program(f"sum of squares {rows} x {columns}", (rows, columns))
+    return p, (p.do("Numeric.SumDim", p.do("Numeric.Mul", 0, 0), axis=1, accumulator_len=1),)
+
+
 def pair(size: int) -> tuple[Program, tuple[int, ...]]:
     """Return two cheap operations."""
     p = Program(f"2 operations, {size:,}", (size,), (size,))
@@ -158,20 +227,44 @@ def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[f
     """Return the median processor time of each call, in milliseconds; the calls alternate."""
     seconds: list[list[float]] = [[] for _ in runs]
     for run in runs:
-        run()
-    for _ in range(repeats):
-        for place, run in enumerate(runs):
-            started = time.thread_time()
+        for _ in range(3):
             run()
+            if COMPILER is not None:
+                COMPILER.wait()
+    places = [*range(len(runs))]
+    for _ in range(repeats):
+        places.reverse()  # the run before leaves its memory in the cache
+        for place in places:
+            started = time.thread_time()
+            runs[place]()
             seconds[place].append(time.thread_time() - started)
     return [statistics.median(each) * 1e3 for each in seconds]
 
 
+@contextlib.contextmanager
+def forced_fusers() -> Iterator[None]:
+    """Let fusers take also what they would leave, because it is not faster."""
+    with (
+        patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
+        patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),
+        patch.object(elementwise, "RESULTS_PER_INPUT", 0),
+        patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
+        patch.object(reduce, "EXACT_OPERATIONS", ((0, 0),)),
+    ):
+        yield
+
+
+def backends() -> list[Backend]:
+    """Return backends without fusion, with blocks, and with kernels if they can be compiled."""
+    found = [NumpyBackend(), with_fusion(NumpyBackend(), compiles=False)]
+    return found if COMPILER is None else [*found, with_fusion(NumpyBackend())]
+
+
 def runs_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], object]]:
-    """Return the program without and with fusion."""
+    """Return the program without fusion, in blocks, and with kernels."""
     arrays = program.arrays()
-    backends = (NumpyBackend(), with_fusion(NumpyBackend()))
-    graphs = [program.compiled(backend, outputs) for backend in backends]
+    graphs = [program.compiled(backend, outputs) for backend in backends()]
     return [partial(graph.run, arrays, ()) for graph in graphs]
 
 
@@ -194,52 +287,77 @@ def batch_of(program: Program, outputs: tuple[int, ...], first: int) -> Batch:
         ]
         if dropped:
             tasks.append(undecoded(Drop(tuple(dropped))))
-    tasks.append(undecoded(Drop(tuple(ids[slot] for slot in outputs))))
     return Batch(0, tuple(tasks))
 
 
+def dropping(outputs: tuple[int, ...], program: Program, first: int) -> Batch:
+    """Return the batch that drops the results of ``batch_of``.
+
+    It is a batch of its own: a result that dies among the operations need not be computed.
+    """
+    ids = tuple(first + slot - program.input_count for slot in outputs)
+    return Batch(0, (undecoded(Drop(ids)),))
+
+
 def streams_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], object]]:
-    """Return the program as a stream of operations, without and with fusion."""
+    """Return the program as a stream of operations: without fusion, in blocks, with kernels."""
     runs: list[Callable[[], object]] = []
-    for backend in (NumpyBackend(), with_fusion(NumpyBackend())):
+    for backend in backends():
         session = EngineSession(backend=backend, max_bytes=2**34)
         session.run(*(Define(number, signed) for number, signed in enumerate(program.plans)))
         for slot, array in enumerate(program.arrays()):
             session.tensors.store(slot + 1, array)
         batch = batch_of(program, outputs, 1000)
         session.engine.run(batch)  # the second time, in ``compared``, explores the window
-        runs.append(partial(session.engine.run, batch))
+        drop = dropping(outputs, program, 1000)
+        session.engine.run(drop)
+        runs.append(partial(_run_all, session, [batch, drop]))
     return runs
+
+
+def _run_all(session: EngineSession, batches: list[Batch]) -> None:
+    for batch in batches:
+        session.engine.run(batch)
 
 
 def main(
     streams: Annotated[bool, typer.Option("--streams")] = False,
     sizes: Annotated[bool, typer.Option("--sizes")] = False,
+    rows: Annotated[bool, typer.Option("--rows")] = False,
     block_sizes: Annotated[bool, typer.Option("--block-sizes")] = False,
     repeats: int = REPEATS,
 ) -> None:
     """Print the figures."""
     np.seterr(all="ignore")
     make_runs = streams_of if streams else runs_of
-    table = Table("program", "without, ms", "with, ms", "without ÷ with")
-    programs = [gelu(), adam(), cheap()]
+    table = Table("program", "without, ms", "blocks, ms", "kernels, ms", "÷ blocks", "÷ kernels")
+    programs = [gelu(), adam(), cheap(), softmax(), layer_norm()]
     blocks = [block_program.BLOCK_ELEMENTS]
     if sizes:
         programs = [make(2**power) for power in range(17, 23) for make in (pair, five)]
         programs += [dying(count, 2**power) for power in (18, 20, 22) for count in (2, 4, 6, 8)]
+    if rows:
+        shapes = [(1024, 1024), (8192, 128), (4096, 1024), (512, 8192), (32768, 1024)]
+        made = (plain_softmax, rms_norm, square_sum, softmax, layer_norm)
+        programs = [make(*shape) for shape in shapes for make in made]
     if block_sizes:
         blocks = [2**power for power in range(12, 19)]
     for program, outputs in programs:
         for block in blocks:
             with (
                 patch.object(block_program, "BLOCK_ELEMENTS", block),
-                patch.object(elementwise, "MIN_ELEMENTS", 0),
-                patch.object(elementwise, "RESULTS_PER_INPUT", 0),
-                patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
+                patch.object(
+                    block_program,
+                    "KERNEL_BLOCK_ELEMENTS",
+                    block if block_sizes else block_program.KERNEL_BLOCK_ELEMENTS,
+                ),
+                forced_fusers() if sizes or rows or block_sizes else contextlib.nullcontext(),
             ):
-                without, fused = compared(make_runs(program, outputs), repeats)
+                without, *fused = compared(make_runs(program, outputs), repeats)
             name = f"{program.name}, blocks of {block:,}" if block_sizes else program.name
-            table.add_row(name, f"{without:.3f}", f"{fused:.3f}", f"{without / fused:.2f}")
+            times = [without, *fused, *[math.nan] * (2 - len(fused))]
+            ratios = [f"{without / each:.2f}" for each in times[1:]]
+            table.add_row(name, *[f"{each:.3f}" for each in times], *ratios)
     console.print(table)
 
 

@@ -11,7 +11,8 @@ from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend, BackendSession, Loan, Memory
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.fusion.fuser import OperationFuser
+from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 
 __all__ = ["Fusion", "FusionBackend", "FusionRuntime"]
 
@@ -24,8 +25,21 @@ class FusionRuntime(ABC):
         """Return new fusers for a device, which one stream uses."""
 
     @abstractmethod
+    def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
+        """Return the optimization of a state, for a device.
+
+        Raises ``UsageError`` for the state of an optimization that this runtime does not have, and
+        ``ProtocolViolation`` for an operation that cannot be decoded.
+        """
+
+    @abstractmethod
     def cast_float(self, array: Any, dtype: DType) -> Any:
         """Return a floating-point array in another floating-point dtype, rounded once."""
+
+    @property
+    def kernel_counts(self) -> KernelCounts:
+        """Counts of the kernels that this process has compiled."""
+        return KernelCounts()
 
 
 class FusionBackend(ABC):
@@ -43,8 +57,10 @@ class FusionBackend(ABC):
 
     @property
     def full_precision_backend(self) -> FusionBackend:
-        """The backend that computes in float32 what this one stores in 16 bits: Burn's
-        ``FullPrecisionBackend``. Kernels here widen such tensors themselves."""
+        """Burn's ``FullPrecisionBackend``: it computes in float32 what this one stores in 16 bits.
+
+        It is this backend itself, because kernels here widen such tensors.
+        """
         return self
 
     def cast_float(self, array: Any, dtype: DType = F32) -> Any:

@@ -1,10 +1,11 @@
-"""Counts of what a session compiled and fused."""
+"""Counts of what was compiled and fused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["FusionCounts"]
+__all__ = ["FusionCounts", "KernelCounts"]
 
 
 @dataclass(slots=True, eq=False)
@@ -26,3 +27,11 @@ class FusionCounts:
     graph_calls: int = 0
     graph_fallbacks: int = 0
     compile_seconds: float = 0.0
+
+
+class KernelCounts(NamedTuple):
+    """Counts of a process: kernels compiled and evicted, and the time spent on compiling them."""
+
+    compiled: int = 0
+    evicted: int = 0
+    seconds: float = 0.0

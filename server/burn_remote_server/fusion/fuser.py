@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_server.backends.interface import ElementwiseCall, Run
+from burn_remote_server.backends.interface import ElementwiseCall, RowReduction, Run
 
 __all__ = [
     "FuserProperties",
@@ -21,8 +21,25 @@ __all__ = [
     "NumOperations",
     "OperationFuser",
     "Optimization",
+    "OptimizationState",
+    "OverwrittenInputs",
     "StreamOperation",
 ]
+
+
+class OverwrittenInputs(Exception):
+    """An optimization failed after it had begun to overwrite the inputs at ``places``.
+
+    Its operations cannot be executed in its place. The cause is the error that occurred.
+    """
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        super().__init__(places)
+        self.places = places
+
+    def __str__(self) -> str:
+        cause = self.__cause__
+        return f"operations that ran as one failed: {type(cause).__name__}: {cause}"
 
 
 class StreamOperation(NamedTuple):
@@ -31,6 +48,7 @@ class StreamOperation(NamedTuple):
     Tensors have numbers that are never reused within the stream. ``numbers`` are zero-dimensional
     arrays that the call takes in place of the constants of ``calls``, because they change from one
     execution to the next. ``dying`` are the inputs and outputs that nothing uses afterwards.
+    An operation has either ``calls`` or a ``reduction``.
     """
 
     signature: Signature
@@ -40,6 +58,7 @@ class StreamOperation(NamedTuple):
     numbers: tuple[int, ...]
     outputs: tuple[int, ...]
     dying: frozenset[int]
+    reduction: RowReduction | None = None
 
 
 class FuserStatus(enum.Enum):
@@ -67,6 +86,10 @@ class NumOperations(ABC):
     def __len__(self) -> int: ...
 
 
+# Plain data: what ``Optimization.to_state`` returns and ``FusionRuntime.from_state`` takes.
+OptimizationState = dict[str, Any]
+
+
 class Optimization(NumOperations):
     """One execution in place of several operations, with the same results."""
 
@@ -83,11 +106,18 @@ class Optimization(NumOperations):
         """The tensors that it makes; those that die inside are never made."""
 
     @abstractmethod
-    def execute(self, inputs: Sequence[Any]) -> list[Any] | None:
+    def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
         """Return the outputs for arrays of the inputs; ``None`` if it does not apply to them.
 
-        No input is overwritten, so after any exception the operations can still be executed.
+        An output may be written into the array of an input at one of the places ``reusable``, and
+        is then that array. The caller ensures that nothing else references these arrays.
+        Raises ``OverwrittenInputs`` for an error that occurs after that has begun; after any other
+        exception the inputs are unchanged, and the operations can still be executed.
         """
+
+    @abstractmethod
+    def to_state(self) -> OptimizationState:
+        """Return plain data from which ``FusionRuntime.from_state`` builds an equal one."""
 
 
 class OperationFuser(NumOperations):

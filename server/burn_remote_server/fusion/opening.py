@@ -11,17 +11,21 @@ from burn_remote_server.fusion.backend import Fusion, FusionRuntime
 __all__ = ["with_fusion"]
 
 
-def _numpy_runtime() -> FusionRuntime:
+def _numpy_runtime(compiles: bool) -> FusionRuntime:
+    from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
     from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 
-    return NumpyFusionRuntime()
+    return NumpyFusionRuntime(opened_compiler() if compiles else None)
 
 
 # Imported on demand, as the backends are.
-_RUNTIMES: Final[dict[str, Callable[[], FusionRuntime]]] = {"numpy": _numpy_runtime}
+_RUNTIMES: Final[dict[str, Callable[[bool], FusionRuntime]]] = {"numpy": _numpy_runtime}
 
 
-def with_fusion(backend: Backend) -> Backend:
-    """Return a backend that fuses operations, or the backend itself if there are no fusers."""
+def with_fusion(backend: Backend, *, compiles: bool = True) -> Backend:
+    """Return a backend that fuses operations, or the backend itself if there are no fusers.
+
+    ``compiles``: runs of operations are compiled, if the packages for it are installed.
+    """
     runtime = _RUNTIMES.get(backend.name)
-    return backend if runtime is None else Fusion(backend, runtime())
+    return backend if runtime is None else Fusion(backend, runtime(compiles))

@@ -23,13 +23,15 @@ class OrderedExecution:
         self.executed = 0
         self.fallbacks = 0
 
-    def execute_optimization(self, *inputs: Any) -> list[Any]:
+    def execute_optimization(self, *inputs: Any, reusable: Sequence[int] = ()) -> list[Any]:
         """Return the outputs of the optimization for the arrays of its inputs.
 
-        Raises any error of an operation; the inputs are unchanged then.
+        Outputs may be written into the inputs at the places ``reusable``. Raises
+        ``OverwrittenInputs`` if that has begun, otherwise any error of an operation; the inputs
+        are unchanged then.
         """
         self.executed += 1
-        outputs = self.optimization.execute(inputs)
+        outputs = self.optimization.execute(inputs, reusable)
         return self.execute_operations(inputs) if outputs is None else outputs
 
     def execute_operations(self, inputs: Sequence[Any]) -> list[Any]:

@@ -50,7 +50,7 @@ def optimized(
 
 
 def _offer(operations: Sequence[StreamOperation | None], fusers: Sequence[OperationFuser]) -> int:
-    """Offer operations until all fusers are closed; return how many the shortest accepted."""
+    """Offer operations until all fusers are closed; return the most that one of them accepted."""
     for fuser in fusers:
         fuser.reset()
     for operation in operations:

@@ -16,6 +16,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS, MIN_REUSING_ELEMENTS
 from burn_remote_server.fusion.opening import with_fusion
+from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession, floats
 from support.fused_sessions import (
     ADD,
@@ -34,9 +35,12 @@ from support.random_programs import forced_fusion
 GRAPH = 4096
 
 
-@pytest.fixture
-def session() -> Iterator[EngineSession]:
-    with fused_session() as session:
+@pytest.fixture(params=["blocks", "compiled"])
+def session(request: pytest.FixtureRequest) -> Iterator[EngineSession]:
+    compiles = request.param == "compiled"
+    if compiles:
+        pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    with fused_session(compiles=compiles) as session, compiled_at_once():
         yield session
 
 
@@ -68,12 +72,19 @@ def test_without_fusion_no_step_is_fused() -> None:
     assert blocks(session) == []
 
 
-def test_small_results_are_not_fused() -> None:
-    session = EngineSession(backend=with_fusion(NumpyBackend()))
-    for size in (MIN_ELEMENTS - 1, MIN_ELEMENTS):
+@pytest.mark.parametrize(
+    ("compiles", "least", "count"),
+    [(False, 2 * 2**20, 5), (False, 2**20, 9), (True, 2**20, 2), (True, MIN_ELEMENTS, 5)],
+)
+def test_small_results_and_short_runs_are_not_fused(compiles: bool, least: int, count: int) -> None:
+    if compiles:
+        pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    session = EngineSession(backend=with_fusion(NumpyBackend(), compiles=compiles))
+    for size, length in ((least, count), (least - 1, count), (least, count - 1)):
         twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
-        session.run(Define(0, twice), DefineGraph(GRAPH, 1, ((0, 0), (0, 1)), (2,)))
-        assert bool(blocks(session)) is (size == MIN_ELEMENTS)
+        steps = tuple((0, place) for place in range(length))
+        session.run(Define(0, twice), DefineGraph(GRAPH, 1, steps, (length,)))
+        assert bool(blocks(session)) is ((size, length) == (least, count))
 
 
 @pytest.mark.parametrize(("count", "is_fused"), [(5, False), (6, True)])
@@ -81,7 +92,7 @@ def test_steps_that_could_write_over_an_input_are_fused_only_in_longer_runs(
     count: int, is_fused: bool
 ) -> None:
     session = EngineSession(backend=with_fusion(NumpyBackend()))
-    large = TensorSpec((MIN_REUSING_ELEMENTS,), F32)
+    large = TensorSpec((2 * MIN_REUSING_ELEMENTS,), F32)
     session.run(
         Define(0, signature("Numeric.Full", out=large, value=1.0)),
         Define(1, signature("Numeric.MulScalar", large, rhs=2.0)),
@@ -107,8 +118,8 @@ def test_results_that_die_are_never_made() -> None:
     twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
     session = EngineSession(backend=with_fusion(NumpyBackend()))
     session.upload(1, *[1.0] * size)
-    steps = ((0, 0), (0, 1), (0, 1), (0, 2), (0, 3))
-    session.run(Define(0, twice), DefineGraph(GRAPH, 1, steps, (4, 5)), (GRAPH, 1, 2, 3))
+    steps = ((0, 0), (0, 1), (0, 2), (0, 2), (0, 3), (0, 4))
+    session.run(Define(0, twice), DefineGraph(GRAPH, 1, steps, (5, 6)), (GRAPH, 1, 2, 3))
     tracemalloc.start()
     try:
         session.run((GRAPH, 1, 4, 5))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,9 @@ from support.random_programs import check
 
 # Names of NumPy's x86 features, with which it chooses its loops at run time. Other processors have
 # other names, and NumPy ignores names that it does not know.
-VECTOR_FEATURES = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
+VECTOR_FEATURES = (
+    "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
+)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -23,10 +26,21 @@ def test_fused_programs_give_the_bits_and_failures_of_single_operations(seed: in
     check(seed)
 
 
-def test_fused_programs_give_the_same_bits_without_wide_vectors() -> None:
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_compiled_programs_give_the_bits_and_failures_of_single_operations(seed: int) -> None:
+    pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    check(seed, compiles=True)
+
+
+@pytest.mark.parametrize("way", ["blocks", "compiled"])
+def test_fused_programs_give_the_same_bits_without_wide_vectors(way: str) -> None:
+    if way == "compiled":
+        pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    count = 100 if way == "blocks" else 25
     environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": VECTOR_FEATURES}
     result = subprocess.run(
-        [sys.executable, "-m", "support.random_programs", "100"],
+        [sys.executable, "-m", "support.random_programs", str(count), "0", way],
         env=environment,
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -34,5 +48,5 @@ def test_fused_programs_give_the_same_bits_without_wide_vectors() -> None:
         timeout=100,
     )
     assert result.returncode == 0, result.stderr
-    fused = int(result.stdout.removeprefix("100 programs, ").split()[0])
-    assert fused > 1000
+    fused = int(result.stdout.removeprefix(f"{count} programs, ").split()[0])
+    assert fused > 10 * count

@@ -18,13 +18,15 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn.task_runner import TaskRunner
 from burn_remote_server.fusion.opening import with_fusion
+from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array
 from support.random_programs import forced_fusion, same_bits
 from support.recorded import recordings, sessions
 
-# A part of the recorded sessions: all of them would take half a minute more.
-STRIDE = 3
+# A part of the recorded sessions: all of them would take half a minute more. Compiled, a smaller
+# part, because LLVM takes 10 to 60 ms for each program.
+STRIDE, COMPILED_STRIDE = 3, 12
 # The same operations are fused from their third time on.
 PASSES = 4
 
@@ -80,17 +82,21 @@ def is_equal(one: Array | str, other: Array | str) -> bool:
 
 
 @pytest.mark.parametrize("recording", recordings())
-def test_recorded_sessions_read_the_same_bits_fused(recording: str) -> None:
+@pytest.mark.parametrize("compiles", [False, True], ids=["blocks", "compiled"])
+def test_recorded_sessions_read_the_same_bits_fused(recording: str, compiles: bool) -> None:
+    if compiles:
+        pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
     context = contextvars.copy_context()
     context.run(np.seterr, all="ignore")
     fused = 0
-    for recorded in sessions(recording)[::STRIDE]:
+    for recorded in sessions(recording)[:: COMPILED_STRIDE if compiles else STRIDE]:
         tasks = [*tasks_of(recorded)]
         if any(type(task) is tuple and "Remote" in task[0] for task in tasks):
             continue  # moves between servers
         expected, _ = context.run(reads, tasks, NumpyBackend())
-        with forced_fusion():
-            seen, count = context.run(reads, tasks, with_fusion(NumpyBackend()))
+        with forced_fusion(), compiled_at_once():
+            backend = with_fusion(NumpyBackend(), compiles=compiles)
+            seen, count = context.run(reads, tasks, backend)
         assert len(seen) == len(expected)
         assert all(map(is_equal, seen, expected)), recorded["name"]
         fused += count

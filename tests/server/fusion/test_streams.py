@@ -1,4 +1,4 @@
-"""Large element-wise operations that arrive together are fused from their third time on."""
+"""Large element-wise operations that arrive together are fused from their second time on."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
 from burn_remote_server.fusion.opening import with_fusion
+from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.fused_sessions import (
     ADD,
@@ -30,9 +31,12 @@ from support.kernels import signature
 from support.random_programs import forced_fusion
 
 
-@pytest.fixture
-def session() -> Iterator[EngineSession]:
-    with fused_session() as session:
+@pytest.fixture(params=["blocks", "compiled"])
+def session(request: pytest.FixtureRequest) -> Iterator[EngineSession]:
+    compiles = request.param == "compiled"
+    if compiles:
+        pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    with fused_session(compiles=compiles) as session, compiled_at_once():
         yield session
 
 

@@ -1,158 +1,398 @@
-"""Programs of element-wise functions that run block by block.
+"""Programs of functions that run block by block.
 
-The functions are those of the operations one by one, so an element has the same bits, as long as a
-function gives an element the same bits wherever it stands in a contiguous array. NumPy's loops do;
-not so for reversed arrays, nor for float16 at a stride. Therefore operands are C-contiguous, or
-repeat C-contiguous elements; each call checks it.
+The functions are those of single operations. So results have the same bits if a function gives an
+element the same bits wherever the element stands in its array. NumPy's loops do so for contiguous
+arrays, but not for reversed ones, nor for strided float16. Therefore each call checks that operands
+are C-contiguous, or repeat C-contiguous elements. A reduction gets whole rows of a C-contiguous
+array.
+
+With a compiler, kernels replace the runs of exact instructions once they are compiled.
+
+An output may be written into the memory of an input that dies. Every function that a block executes
+reads and writes the same elements, so a block overwrites only elements that no later block reads.
+This is done only where no function can raise, so that nothing need be repeated.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.interface import Run
+from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+from burn_remote_server.fusion.array.kernel_groups import grouped, source_of
+from burn_remote_server.fusion.array.kernel_source import KernelArray
 from burn_remote_server.fusion.array.layouts import Layout, Mask, expanded_mask, static_mask
+from burn_remote_server.fusion.array.schedules import (
+    Instruction,
+    KernelCall,
+    Schedule,
+    Step,
+    Width,
+    inputs_taken,
+    scheduled,
+)
+from burn_remote_server.fusion.array.unfailing_functions import cannot_raise
+from burn_remote_server.fusion.fuser import OverwrittenInputs
 
-__all__ = ["BLOCK_ELEMENTS", "BlockProgram", "Instruction"]
+__all__ = ["BLOCK_ELEMENTS", "BlockProgram", "Operand"]
 
 # 64 Ki elements of four bytes, for several operands, stay in a core's second-level cache; measured
 # as the fastest of 4 Ki to 512 Ki (`benchmarks/fusion.py`).
 BLOCK_ELEMENTS: Final = 64 * 1024
 
+# Kernels leave few intermediate arrays, so larger blocks are faster (`--block-sizes`).
+KERNEL_BLOCK_ELEMENTS: Final = 256 * 1024
+
 # Operands whose layout changes from call to call are rare.
 MAX_LAYOUTS: Final = 8
 
+# Most loops of a kernel: one for each axis that cannot be merged with its neighbour. Few programs
+# need more.
+MAX_KERNEL_RANK: Final = 4
 
-class Instruction(NamedTuple):
-    """A call of ``function(*operands)``, or of ``into(*operands, out=…)``, on one block.
+# The number of the run at which a program is compiled: what runs once is not worth it.
+COMPILED_AT: Final = 2
 
-    Operands and results are values, which have numbers: first the inputs of the program, then the
-    constants, then the results of the instructions.
-    """
 
-    function: Run
-    into: Run | None
-    operands: tuple[int, ...]
+class Operand(NamedTuple):
+    """An input of a program."""
+
+    shape: Shape
     dtype: np.dtype[Any]
 
 
-class BlockProgram:
-    """Element-wise instructions with results of one shape.
+class _Way(NamedTuple):
+    """How a program is executed: by functions, or with kernels.
 
-    ``inputs`` are the shapes of the inputs, ``constants`` zero-dimensional arrays, ``outputs`` the
-    values that are kept.
+    ``taken`` has, for each output, the input whose memory it takes, or -1.
+    """
+
+    layout: Layout
+    schedule: Schedule
+    taken: tuple[int, ...]
+
+
+class _Prepared:
+    """What a program has for inputs with certain masks, some of which may be overwritten.
+
+    ``compiled`` is how it is executed with kernels, ``source`` their assembly.
+    """
+
+    def __init__(self, blocks: _Way, compiled: _Way | None, source: str) -> None:
+        self.blocks = blocks
+        self.compiled = compiled
+        self.source = source
+        self.runs = 0
+
+
+class BlockProgram:
+    """Instructions with results of one shape, or of its rows.
+
+    ``constants`` are zero-dimensional arrays, ``outputs`` the values that are kept. With a
+    reduction among the instructions, the shape has at least two rows, each at most half as long as
+    a block. ``runs_compiled``: the last run used kernels.
     """
 
     def __init__(
         self,
         shape: Shape,
-        inputs: Sequence[Shape],
+        inputs: Sequence[Operand],
         constants: Sequence[Any],
         instructions: Sequence[Instruction],
         outputs: Sequence[int],
+        compiler: KernelCompiler | None = None,
     ) -> None:
         self._shape = shape
         self._constants = tuple(constants)
-        masks = tuple(static_mask(each, shape) for each in inputs)
-        self._masks = masks
-        self._layouts: OrderedDict[tuple[Mask, ...], Layout] = OrderedDict()
-        self._output_dtypes = _output_dtypes(len(inputs) + len(constants), instructions, outputs)
-        self._program, self._scratch = _allocated(
-            len(inputs), len(constants), instructions, outputs
+        self._masks = tuple(static_mask(each.shape, shape) for each in inputs)
+        self._dtypes = [each.dtype for each in inputs]
+        # Keyed by the masks of the inputs, and by the places of those that may be overwritten.
+        self._prepared: OrderedDict[tuple[tuple[Mask, ...], tuple[int, ...]], _Prepared] = (
+            OrderedDict()
         )
+        self._instructions = tuple(instructions)
+        self._outputs = tuple(outputs)
+        self._reduces = any(each.is_reduction for each in instructions)
+        # Inputs that are reduced, and must therefore be stored as they are.
+        self._reduced = {
+            each.operands[0]
+            for each in instructions
+            if each.is_reduction and each.operands[0] < len(inputs)
+        }
+        self._first = first = len(inputs) + len(constants)
+        self._output_widths = [instructions[value - first].width for value in outputs]
+        # Inputs that have as many elements as a result of the program's shape.
+        self._whole_inputs = {
+            place: Width(each.dtype) for place, each in enumerate(inputs) if each.shape == shape
+        }
+        self.overwrites = all(cannot_raise(each.function, each.into) for each in instructions)
+        self._compiler = compiler
+        self.runs_compiled = False
+        self._kernels: tuple[KernelCall, ...] = ()
+        if compiler is not None:
+            self._kernels = tuple(grouped(first, instructions, outputs))
+            # A program that is one kernel has no intermediate arrays to keep in the cache.
+            self._is_one_kernel = [(each.start, each.end) for each in self._kernels] == [
+                (0, len(instructions))
+            ]
+            replaced = {place for each in self._kernels for place in range(each.start, each.end)}
+            self._kernels_overwrite = all(
+                place in replaced or cannot_raise(each.function, each.into)
+                for place, each in enumerate(instructions)
+            )
 
-    def run(self, inputs: Sequence[Any]) -> list[Any] | None:
-        """Return the outputs, or ``None`` if the layout of an input is unsuitable."""
+    def run(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
+        """Return the outputs, or ``None`` if the layout of an input is unsuitable.
+
+        Outputs may take the memory of the inputs at the places ``reusable``, which nothing else
+        references. Raises ``OverwrittenInputs`` for an error after one has been overwritten.
+        """
         operands, masks = [*inputs], self._masks
         for place, array in enumerate(operands):
             if not array.flags.c_contiguous:
                 found = expanded_mask(array, self._shape)
-                if found is None:
+                if found is None or place in self._reduced:
                     return None
                 operands[place] = found[0]
                 masks = (*masks[:place], found[1], *masks[place + 1 :])
-        layout = self._layout(masks)
-        outputs = [np.empty(self._shape, dtype) for dtype in self._output_dtypes]
-        self._run_blocks(
-            layout,
-            [each.reshape(shape) for each, shape in zip(operands, layout.shapes, strict=True)],
-            [each.reshape(layout.result_shape) for each in outputs],
-        )
+        prepared = self._prepare(masks, self._overwritable(inputs, reusable))
+        kernels = self._compiled(prepared)
+        way = prepared.blocks
+        if kernels is not None and [each.dtype for each in operands] == self._dtypes:
+            assert prepared.compiled is not None
+            way = prepared.compiled
+        else:
+            kernels = None
+        layout, schedule, taken = way
+        rows = (*self._shape[:-1], 1)
+        outputs = [
+            np.empty(rows if width.is_row else self._shape, width.dtype)
+            if place < 0
+            else inputs[place]
+            for width, place in zip(self._output_widths, taken, strict=True)
+        ]
+        arrays = [
+            *[each.reshape(shape) for each, shape in zip(operands, layout.shapes, strict=True)],
+            *self._constants,
+            *[
+                each.reshape(layout.row_result_shape if width.is_row else layout.result_shape)
+                for each, width in zip(outputs, self._output_widths, strict=True)
+            ],
+        ]
+        scratch = [
+            np.empty(layout.row_size if width.is_row else layout.size, width.dtype)
+            for width in schedule.scratch
+        ]
+        self.runs_compiled = kernels is not None
+        try:
+            if kernels is None:
+                self._run_blocks(layout, schedule.steps, arrays, scratch)
+            else:
+                self._run_kernels(layout, schedule.steps, arrays, scratch, kernels)
+        except Exception as error:
+            overwritten = tuple(place for place in taken if place >= 0)
+            if overwritten:
+                raise OverwrittenInputs(overwritten) from error
+            raise
         return outputs
 
-    def _layout(self, masks: tuple[Mask, ...]) -> Layout:
-        layout = self._layouts.get(masks)
-        if layout is None:
-            layout = self._layouts[masks] = Layout(self._shape, masks, BLOCK_ELEMENTS)
-            if len(self._layouts) > MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
-        return layout
+    def _overwritable(self, inputs: Sequence[Any], reusable: Sequence[int]) -> tuple[int, ...]:
+        """Return the places of the inputs that an output could take."""
+        return tuple(
+            place
+            for place in reusable
+            if place in self._whole_inputs
+            and inputs[place].flags.c_contiguous
+            and (inputs[place].shape, inputs[place].dtype) == (self._shape, self._dtypes[place])
+        )
 
-    def _run_blocks(self, layout: Layout, operands: list[Any], outputs: list[Any]) -> None:
-        scratch = [np.empty(layout.size, dtype) for dtype in self._scratch]
+    def _prepare(self, masks: tuple[Mask, ...], overwritable: tuple[int, ...]) -> _Prepared:
+        key = masks, overwritable
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            layout = Layout(self._shape, masks, BLOCK_ELEMENTS, keeps_rows=self._reduces)
+            blocks = self._way(layout, overwritable if self.overwrites else ())
+            compiled, source = None, ""
+            if self._kernels:
+                most = KERNEL_BLOCK_ELEMENTS
+                if self._is_one_kernel:
+                    most = math.prod(self._shape)
+                layout = Layout(self._shape, masks, most, keeps_rows=self._reduces)
+                compiled = self._way(
+                    layout, overwritable if self._kernels_overwrite else (), self._kernels
+                )
+                source = self._source(compiled)
+            prepared = self._prepared[key] = _Prepared(blocks, compiled, source)
+            if len(self._prepared) > MAX_LAYOUTS:
+                self._prepared.popitem(last=False)
+        return prepared
+
+    def _way(
+        self, layout: Layout, overwritable: Sequence[int], kernels: Sequence[KernelCall] = ()
+    ) -> _Way:
+        candidates = {place: self._whole_inputs[place] for place in overwritable}
+        first, instructions, outputs = self._first, self._instructions, self._outputs
+        taken = inputs_taken(first, instructions, outputs, candidates, kernels)
+        schedule = scheduled(first, instructions, outputs, kernels, taken)
+        return _Way(layout, schedule, tuple(taken.get(value, -1) for value in outputs))
+
+    # -- blocks -------------------------------------------------------------------------------
+
+    def _run_blocks(
+        self, layout: Layout, steps: Sequence[Step], arrays: Sequence[Any], scratch: Sequence[Any]
+    ) -> None:
+        inputs, constants = arrays[: len(self._masks)], arrays[len(self._masks) : self._first]
+        outputs = arrays[self._first :]
         most = layout.size[0]
         for rows, index, places in layout.blocks():
             r = [
-                *[each[place] for each, place in zip(operands, places, strict=True)],
-                *self._constants,
+                *[each[place] for each, place in zip(inputs, places, strict=True)],
+                *constants,
                 *[each[index] for each in outputs],
                 *(scratch if rows == most else [each[:rows] for each in scratch]),
             ]
-            for function, takes_out, sources, target in self._program:
-                if not takes_out:
-                    # Copied, because the result may be an operand, whose memory is used again.
-                    np.copyto(r[target], function(*[r[source] for source in sources]), "no")
-                elif len(sources) == 2:
-                    function(r[sources[0]], r[sources[1]], out=r[target])
+            for step in steps:
+                _run_step(step, r)
+
+    # -- kernels ------------------------------------------------------------------------------
+
+    def _compiled(self, prepared: _Prepared) -> Kernels | None:
+        """Return the kernels if they are compiled; otherwise start to compile those that repeat."""
+        if self._compiler is None or not prepared.source:
+            return None
+        prepared.runs += 1
+        if prepared.runs < COMPILED_AT:
+            return None
+        names = tuple(f"kernel{place}" for place in range(len(self._kernels)))
+        return self._compiler.found(prepared.source, names)
+
+    def _source(self, way: _Way) -> str:
+        """Return the assembly of all kernels; nothing if there are too many axes."""
+        layout = way.layout
+        rank = len(layout.size)
+        if rank > MAX_KERNEL_RANK:
+            return ""
+        last = [shape[-1] > 1 or layout.size[-1] == 1 for shape in layout.shapes]
+        arrays = [*map(KernelArray, self._dtypes, last)]
+        arrays += [KernelArray(each.dtype, is_row=False) for each in self._constants]
+        arrays += [
+            KernelArray(each.width.dtype, not each.width.is_row) for each in self._instructions
+        ]
+        taken = dict(zip(self._outputs, way.taken, strict=True))
+        return "\n".join(
+            source_of(
+                f"kernel{place}",
+                rank,
+                call,
+                self._first,
+                self._instructions,
+                [arrays[value] for value in call.operands],
+                taken,
+            )
+            for place, call in enumerate(self._kernels)
+        )
+
+    def _run_kernels(
+        self,
+        layout: Layout,
+        steps: Sequence[Step],
+        arrays: Sequence[Any],
+        scratch: Sequence[Any],
+        kernels: Kernels,
+    ) -> None:
+        registers = [*arrays, *scratch]
+        rank = len(layout.size)
+        slots = [register for step in steps for register in step.registers]
+        moved = [_strides(registers[slot], layout) for slot in slots]
+        is_scratch = [slot >= len(arrays) for slot in slots]
+        bases = np.array([_address(registers[slot]) for slot in slots], np.int64)
+        # How far a block's first element moves with its place along the divided and earlier axes.
+        leading = np.array(
+            [
+                [0] * (len(each) - rank) if fixed else each[:-rank]
+                for each, fixed in zip(moved, is_scratch, strict=True)
+            ],
+            np.int64,
+        )
+        moves = np.array(
+            [0 if fixed else each[-rank] for each, fixed in zip(moved, is_scratch, strict=True)],
+            np.int64,
+        )
+        strides = np.array([each[-rank:-1] for each in moved], np.int64)
+        lengths = np.array(layout.size, np.int64)
+        pointers = np.empty(len(slots), np.int64)
+        calls = _kernel_arguments(steps, pointers, strides, lengths, rank)
+        uses_numpy = any(step.kernel < 0 for step in steps)
+        inputs, constants = arrays[: len(self._masks)], arrays[len(self._masks) : self._first]
+        outputs = arrays[self._first :]
+        most = layout.size[0]
+        r: list[Any] = []
+        for rows, index, places in layout.blocks():
+            *lead, part = index
+            np.multiply(moves, part.start, out=pointers)
+            pointers += bases
+            if lead:
+                pointers += leading @ np.array(lead, np.int64)
+            lengths[0] = rows
+            if uses_numpy:
+                r = [
+                    *[each[place] for each, place in zip(inputs, places, strict=True)],
+                    *constants,
+                    *[each[index] for each in outputs],
+                    *(scratch if rows == most else [each[:rows] for each in scratch]),
+                ]
+            for step, arguments in zip(steps, calls, strict=True):
+                if step.kernel < 0:
+                    _run_step(step, r)
                 else:
-                    function(*[r[source] for source in sources], out=r[target])
+                    kernels.functions[step.kernel](*arguments)
 
 
-def _output_dtypes(
-    first: int, instructions: Sequence[Instruction], outputs: Sequence[int]
-) -> list[np.dtype[Any]]:
-    return [instructions[value - first].dtype for value in outputs]
+def _run_step(step: Step, r: list[Any]) -> None:
+    function, takes_out, sources, target, _, _ = step
+    assert function is not None
+    if not takes_out:
+        # Copied, because the result may be an operand, whose memory is used again.
+        np.copyto(r[target], function(*[r[source] for source in sources]), "no")
+    elif len(sources) == 2:
+        function(r[sources[0]], r[sources[1]], out=r[target])
+    else:
+        function(*[r[source] for source in sources], out=r[target])
 
 
-def _allocated(
-    input_count: int,
-    constant_count: int,
-    instructions: Sequence[Instruction],
-    outputs: Sequence[int],
-) -> tuple[list[tuple[Run, bool, tuple[int, ...], int]], list[np.dtype[Any]]]:
-    """Assign registers: of inputs, constants, outputs, then scratch arrays, which are reused.
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
-    Returns the program and the dtypes of the scratch arrays.
-    """
-    first = input_count + constant_count
-    last_use = {value: place for place, each in enumerate(instructions) for value in each.operands}
-    register = {value: value for value in range(first)}
-    register |= {value: first + place for place, value in enumerate(outputs)}
-    scratch: list[np.dtype[Any]] = []
-    free: dict[np.dtype[Any], list[int]] = {}
-    program: list[tuple[Run, bool, tuple[int, ...], int]] = []
-    for place, each in enumerate(instructions):
-        sources = tuple(register[value] for value in each.operands)
-        for value in {*each.operands}:
-            if last_use[value] == place and register[value] >= first + len(outputs):
-                dtype = instructions[value - first].dtype
-                free.setdefault(dtype, []).append(register[value])
-        value = first + place
-        target = register.get(value)
-        if target is None:
-            waiting = free.get(each.dtype)
-            if waiting:
-                target = waiting.pop()
-            else:
-                target = first + len(outputs) + len(scratch)
-                scratch.append(each.dtype)
-            register[value] = target
-            if value not in last_use:  # a result that nothing uses
-                free.setdefault(each.dtype, []).append(target)
-        program.append((each.into or each.function, each.into is not None, sources, target))
-    return program, scratch
+
+def _strides(array: Any, layout: Layout) -> list[int]:
+    """Return the bytes between neighbours along each axis of the layout; 0 where it repeats."""
+    missing = len(layout.result_shape) - array.ndim
+    return [0] * missing + [
+        0 if length == 1 else stride
+        for stride, length in zip(array.strides, array.shape, strict=True)
+    ]
+
+
+def _kernel_arguments(
+    steps: Sequence[Step], pointers: Any, strides: Any, lengths: Any, rank: int
+) -> list[tuple[int, int, int]]:
+    """Return the addresses of each step's arguments; the tables have one row for each register."""
+    ends = [0]
+    for step in steps:
+        ends.append(ends[-1] + len(step.registers))
+    size = pointers.itemsize
+    return [
+        (
+            _address(pointers) + size * start,
+            _address(strides) + size * start * (rank - 1),
+            _address(lengths),
+        )
+        for start, _ in pairwise(ends)
+    ]

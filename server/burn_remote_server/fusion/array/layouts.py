@@ -1,8 +1,12 @@
 """The division of an element-wise computation into blocks.
 
-All results of a computation have one shape, to which each operand is broadcast. Neighbouring axes
-that every operand has, or lacks, are merged; then the computation is split along the first axis
-behind which a row is no longer than a block. Without broadcasting, all axes become one.
+All results of a computation have one shape, to which each operand is broadcast. Two neighbouring
+axes are merged if each operand has both, or is broadcast along both. Then the computation is split
+along the first axis whose following axes together have no more elements than a block. Without
+broadcasting, all axes become one.
+
+Where a computation reduces rows, the last axis is neither merged nor split, and each block has at
+least two rows.
 """
 
 from __future__ import annotations
@@ -44,19 +48,28 @@ def expanded_mask(array: Any, result: Shape) -> tuple[Any, Mask] | None:
 class Layout:
     """The blocks of a computation whose operands have these masks.
 
-    ``shapes``: the shape to which each operand is reshaped, so that its index applies. ``size``:
-    the shape of the largest block; others are shorter along the first axis.
+    ``keeps_rows``: it reduces rows, of which there are at least two, each at most half as long as a
+    block. ``shapes``: the shape to which each operand is reshaped, so that its index applies.
+    ``size``: the shape of the largest block; others are shorter along the first axis.
     """
 
-    def __init__(self, result: Shape, masks: Sequence[Mask], block_elements: int) -> None:
-        lengths, merged = _merged(result, masks)
+    def __init__(
+        self,
+        result: Shape,
+        masks: Sequence[Mask],
+        block_elements: int,
+        *,
+        keeps_rows: bool = False,
+    ) -> None:
+        lengths, merged = _merged(result, masks, keeps_rows)
         self.shapes: Final = tuple(
             tuple(length if has else 1 for length, has in zip(lengths, mask, strict=True))
             for mask in merged
         )
         self.result_shape: Final = tuple(lengths)
         axis = 0
-        while axis < len(lengths) - 1 and math.prod(lengths[axis + 1 :]) > block_elements:
+        last_split = len(lengths) - 1 - keeps_rows
+        while axis < last_split and math.prod(lengths[axis + 1 :]) > block_elements:
             axis += 1
         self._axis = axis
         self._lengths = lengths
@@ -64,8 +77,19 @@ class Layout:
         rows, inner = lengths[axis], lengths[axis + 1 :]
         # Parts of equal length: a part of a single element would take other loops of NumPy, which
         # treats an axis of length 1 as broadcast.
-        self._parts = max(1, -(-rows // max(1, block_elements // max(1, math.prod(inner)))))
+        most = max(1, block_elements // max(1, math.prod(inner)))
+        self._parts = max(1, rows // most if keeps_rows else -(-rows // most))
         self.size: Final = (-(-rows // self._parts), *inner)
+
+    @property
+    def row_result_shape(self) -> Shape:
+        """The shape of a result with one element for each row."""
+        return (*self.result_shape[:-1], 1)
+
+    @property
+    def row_size(self) -> Shape:
+        """The shape of the largest block of such a result."""
+        return (*self.size[:-1], 1)
 
     def blocks(self) -> Iterator[tuple[int, Any, tuple[Any, ...]]]:
         """Yield the rows of each block, its index in a result, and those in the operands."""
@@ -88,7 +112,7 @@ class Layout:
                 )
 
 
-def _merged(result: Shape, masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:
+def _merged(result: Shape, masks: Sequence[Mask], keeps_rows: bool) -> tuple[list[int], list[Mask]]:
     """Merge neighbouring axes with equal masks, and leave out those of length 1."""
     lengths: list[int] = []
     columns: list[tuple[bool, ...]] = []
@@ -96,7 +120,8 @@ def _merged(result: Shape, masks: Sequence[Mask]) -> tuple[list[int], list[Mask]
         if length == 1:
             continue
         column = tuple(mask[axis] for mask in masks)
-        if columns and columns[-1] == column:
+        is_row = keeps_rows and axis == len(result) - 1
+        if columns and columns[-1] == column and not is_row:
             lengths[-1] *= length
         else:
             lengths.append(length)

@@ -3,26 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.array.elementwise import ElementwiseFuser
+from burn_remote_server.fusion.array.block_optimization import BlockOptimization
+from burn_remote_server.fusion.array.elementwise import ElementwiseFuser, ElementwiseOptimization
+from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.array.optimization_state import operations_of
+from burn_remote_server.fusion.array.reduce import ReduceFuser, ReduceOptimization
 from burn_remote_server.fusion.backend import FusionRuntime
-from burn_remote_server.fusion.fuser import OperationFuser
+from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 
 __all__ = ["NumpyFusionRuntime"]
 
 
+_OPTIMIZATIONS: Final[dict[str, type[BlockOptimization]]] = {
+    kind.name: kind for kind in (ElementwiseOptimization, ReduceOptimization)
+}
+
+
 class NumpyFusionRuntime(FusionRuntime):
-    """The fusers of the NumPy backend."""
+    """The fusers of the NumPy backend.
+
+    ``compiler`` compiles kernels. Without it, blocks of rows are not faster than single operations
+    (0.93 to 1.0 times their speed), so reductions are not fused.
+    """
+
+    def __init__(self, compiler: KernelCompiler | None = None) -> None:
+        self.compiler: Final = compiler
 
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
-        return (ElementwiseFuser(),)
+        if self.compiler is None:
+            return (ElementwiseFuser(),)
+        return (ElementwiseFuser(self.compiler), ReduceFuser(self.compiler))
+
+    def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
+        kind = _OPTIMIZATIONS.get(state["name"])
+        if kind is None:
+            known = ", ".join(_OPTIMIZATIONS)
+            raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
+        operations = operations_of(state, device.open_session())
+        return kind(tuple(state["shape"]), operations, self.compiler)
+
+    @property
+    def kernel_counts(self) -> KernelCounts:
+        return KernelCounts() if self.compiler is None else self.compiler.counts
 
     def cast_float(self, array: Any, dtype: DType) -> Any:
         return conversion(np, array.dtype, array_dtype(dtype))(array)

@@ -1,0 +1,64 @@
+"""The state of an optimization as plain data, from which an equal one is built.
+
+A state is a dictionary of strings, numbers, lists and bytes, which MessagePack can store: the
+optimization's name, the shape of its results, and its operations as Burn's wire form writes them,
+with the ids of their tensors. Functions and compiled kernels are bound again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.interface import BackendSession
+from burn_remote_server.fusion.fuser import OptimizationState, StreamOperation
+
+__all__ = ["operations_of", "state_of"]
+
+
+def state_of(name: str, shape: Shape, operations: Sequence[StreamOperation]) -> OptimizationState:
+    """Return the state of an optimization of these operations."""
+    return {
+        "name": name,
+        "shape": [*shape],
+        "operations": [
+            {
+                "operation": msgpack.packb(
+                    encode_operation(Operation(each.signature, (*each.inputs, *each.outputs)))
+                ),
+                "numbers": [*each.numbers],
+                "dying": sorted(each.dying),
+            }
+            for each in operations
+        ],
+    }
+
+
+def operations_of(state: OptimizationState, session: BackendSession) -> list[StreamOperation]:
+    """Return the operations of a state, bound to their kernels by a session.
+
+    Raises ``ProtocolViolation`` for an operation that cannot be decoded.
+    """
+    return [_operation(item, session) for item in state["operations"]]
+
+
+def _operation(item: dict[str, Any], session: BackendSession) -> StreamOperation:
+    wire = msgpack.unpackb(item["operation"], use_list=False, object_pairs_hook=tuple)
+    signature, tensors = decode_operation(wire)
+    count = len(signature.input_uses)
+    calls = session.bind_elementwise(signature)
+    return StreamOperation(
+        signature,
+        session.bind(signature),
+        calls,
+        tensors[:count],
+        tuple(item["numbers"]),
+        tensors[count:],
+        frozenset(item["dying"]),
+        None if calls else session.bind_row_reduction(signature),
+    )

@@ -1,0 +1,121 @@
+"""The fuser around reductions of rows, such as those of softmax and layer normalization.
+
+Element-wise operations before and after a reduction over the last axis run together with it, for
+some rows at a time. A row is never divided, so a reduction adds its elements in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Final
+
+import burn_remote_server.fusion.array.block_program as block_program
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.fusion.array.block_optimization import (
+    BlockOptimization,
+    bytes_saved,
+    gives,
+    is_exact,
+)
+from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.fuser import (
+    FuserProperties,
+    FuserStatus,
+    OperationFuser,
+    Optimization,
+    StreamOperation,
+)
+
+__all__ = ["ReduceFuser", "ReduceOptimization"]
+
+# Pairs of the least number of elements, and of exact operations on whole rows, with which blocks of
+# rows are faster (`benchmarks/fusion.py --rows`). With fewer, programs took up to 1.5 times as long
+# as their operations one by one.
+EXACT_OPERATIONS: Final = ((16 * 2**20, 2), (4 * 2**20, 3), (2**20, 4))
+
+
+class ReduceOptimization(BlockOptimization):
+    """Reductions of the rows of one shape, with the operations around them, in blocks of rows."""
+
+    name: ClassVar[str] = "reduce"
+
+
+class ReduceFuser(OperationFuser):
+    """Collects row reductions of arrays of one shape, and element-wise operations around them."""
+
+    def __init__(self, compiler: KernelCompiler | None = None) -> None:
+        self._compiler: Final = compiler
+        self._operations: list[StreamOperation] = []
+        self._shape: Shape | None = None
+        self._status = FuserStatus.OPEN
+
+    def fuse(self, operation: StreamOperation) -> None:
+        shape = self._accepted_shape(operation)
+        if shape is None:
+            self._status = FuserStatus.CLOSED
+        else:
+            self._shape = shape
+            self._operations.append(operation)
+
+    def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
+        """Return the shape of the arrays once this operation joins, or ``None`` to refuse it."""
+        if len(operation.outputs) != 1:
+            return None
+        (out,) = operation.signature.outputs
+        if operation.reduction is not None:
+            shape = operation.signature.input_uses[0].spec.shape
+            is_declared = out.shape == (*shape[:-1], 1)
+            return shape if is_declared and self._takes(shape) else None
+        if len(operation.calls) != 1:
+            return None
+        shape = out.shape if self._shape is None else self._shape
+        if out.shape not in (shape, (*shape[:-1], 1)) or not self._takes(shape):
+            return None
+        return shape if gives(operation, out) else None
+
+    def _takes(self, shape: Shape) -> bool:
+        if self._shape is not None:
+            return shape == self._shape
+        size = math.prod(shape)
+        # Two rows or more in each block: NumPy computes a single element by other functions.
+        return 2 <= shape[-1] <= size // 2 and is_short_row(shape[-1])
+
+    def finish(self) -> Optimization:
+        assert self._shape is not None
+        return ReduceOptimization(self._shape, self._operations, self._compiler)
+
+    def reset(self) -> None:
+        self._operations = []
+        self._shape = None
+        self._status = FuserStatus.OPEN
+
+    def status(self) -> FuserStatus:
+        return self._status
+
+    def properties(self) -> FuserProperties:
+        inside, saved = bytes_saved(self._operations)
+        reduces = any(each.reduction is not None for each in self._operations)
+        return FuserProperties(saved, ready=reduces and inside > 0 and self._pays())
+
+    def _pays(self) -> bool:
+        assert self._shape is not None
+        exact = sum(
+            each.signature.outputs[0].shape == self._shape and is_exact(each)
+            for each in self._operations
+        )
+        size = math.prod(self._shape)
+        return any(size >= least and exact >= count for least, count in EXACT_OPERATIONS)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def clone_dyn(self) -> OperationFuser:
+        clone = ReduceFuser(self._compiler)
+        clone._operations = [*self._operations]
+        clone._shape, clone._status = self._shape, self._status
+        return clone
+
+
+def is_short_row(length: int) -> bool:
+    """Whether two rows of this length fit into a block."""
+    return 2 * length <= block_program.BLOCK_ELEMENTS
