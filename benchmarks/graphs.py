@@ -14,6 +14,7 @@ actively, so their processor time says nothing.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -45,6 +46,9 @@ from support.servers import RunningServer, server
 
 OPERATIONS: Final = 60
 ROUNDS: Final = 15
+# Graphs that are defined while the garbage collector is measured, and the steps of each.
+LIVE_GRAPHS: Final = 100
+LIVE_STEPS: Final = 4000
 CALLS_IN_FRAME: Final = 128
 # A quiet machine: other processes use at most this share of all processor time.
 QUIET_PERCENT: Final = 10.0
@@ -209,6 +213,28 @@ def in_process() -> Figures:
         ),
         "60 small operations, engine: speed ÷ plain NumPy (processor)": Figure(through, "≥ 0.85"),
         "engine beyond the program, µs a call (processor)": Figure(overhead),
+    }
+
+
+def collector() -> Figures:
+    """Measure garbage collections of all objects, during which all threads of a process wait."""
+    spec = TensorSpec((16, 16), F32)
+    session = EngineSession()
+    session.run(Define(0, signature("Numeric.Add", spec, spec)))
+    steps = tuple((0, slot, slot) for slot in range(LIVE_STEPS))
+    gc.collect()
+    objects, without = len(gc.get_objects()), thread_seconds(gc.collect, ROUNDS)
+    for graph in range(LIVE_GRAPHS):
+        session.run(DefineGraph(4096 + graph, 1, steps, (LIVE_STEPS,)))
+    gc.collect()
+    count = LIVE_GRAPHS * LIVE_STEPS
+    pauses = [thread_seconds(gc.collect, 1) * 1000 for _ in range(ROUNDS)]
+    return {
+        "collection of all objects without graphs, ms (processor)": Figure([without * 1000]),
+        f"the same with {count:,} live steps, ms (processor)": Figure(pauses, "≤ 100"),
+        "objects that the collector tracks per step": Figure(
+            [(len(gc.get_objects()) - objects) / count], "≤ 0.1"
+        ),
     }
 
 
@@ -377,7 +403,7 @@ def main(
 ) -> None:
     """Measure, print one table, and optionally save the figures."""
     quiet = QuietWaiter()
-    figures = in_process()
+    figures = in_process() | collector()
     for part in (end_to_end, training):
         with server() as running, br.RemoteDevice(running.address) as device:
             figures |= part(running, device, quiet)

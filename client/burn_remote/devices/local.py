@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Final
 
-from burn_remote.functions.device import Device
+from burn_remote.devices.automatic_graphs import automatic_graphs_wanted
+from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import RunnerStack
+from burn_remote.sessions.native.following_session import FollowingSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import UsageError
 
@@ -25,12 +27,20 @@ class LocalDevice(Device):
 
     ``backend`` names a backend: ``"numpy"`` comes with ``pip install "burn-remote[server]"``.
     ``custom_operations`` are those that ``custom`` can call, made by
-    ``burn_remote_server.custom.custom_operation``.
+    ``burn_remote_server.custom.custom_operation``. ``automatic_graphs`` has the session recognize
+    sequences of operations that the program repeats, and run each as one; the default is
+    ``$BURN_REMOTE_AUTOMATIC_GRAPHS``, else ``False``. Results are the same.
     """
 
     distinction = "each LocalDevice() is a device of its own"
 
-    def __init__(self, backend: str = "numpy", *, custom_operations: Iterable[object] = ()) -> None:
+    def __init__(
+        self,
+        backend: str = "numpy",
+        *,
+        custom_operations: Iterable[object] = (),
+        automatic_graphs: bool | None = None,
+    ) -> None:
         self.backend: Final = backend
         found = entry_points(group="burn_remote.local", name=backend)
         if not found:
@@ -46,7 +56,10 @@ class LocalDevice(Device):
                 'run pip install "burn-remote[server]"'
             ) from error
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
-        session = NativeSession(
+        session_class = (
+            FollowingSession if automatic_graphs_wanted(automatic_graphs) else NativeSession
+        )
+        session = session_class(
             lambda _: open_link(**wanted),
             token=None,
             timeout_seconds=CONNECT_TIMEOUT_SECONDS,

@@ -15,14 +15,16 @@ from burn_remote.devices.addresses import (
     normal_address,
     with_token,
 )
+from burn_remote.devices.automatic_graphs import automatic_graphs_wanted
 from burn_remote.devices.credentials import checked_token, trusted_context
 from burn_remote.devices.shared_sessions import SharedSessions
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
-from burn_remote.functions.device import Device
+from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
+from burn_remote.sessions.native.following_session import FollowingSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links.addresses import without_token
@@ -54,20 +56,22 @@ class RemoteDevice(Device):
     ``token`` authenticates this program; the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for
     ``wss://``, is an ``ssl.SSLContext``, or the path of a PEM file with the certificate authority
     to trust in place of the system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers
-    built with Burn; by default, native is tried first.
+    built with Burn; by default, native is tried first. ``automatic_graphs`` has the session
+    recognize sequences of operations that the program repeats, and send each as one task; the
+    default is ``$BURN_REMOTE_AUTOMATIC_GRAPHS``, else ``False``. Results are the same.
 
-    Devices with the same address, token, ``tls`` (the same context or the same path) and dialect
-    are equal and share one session. Each counts as one use of the session. A ``with`` block or
-    ``close()`` ends that use, as does losing the last reference to the device. The last ``close()``
-    ends the session; a session without devices ends with its last tensor.
+    Devices with the same address, token, ``tls`` (the same context or the same path), dialect and
+    ``automatic_graphs`` are equal and share one session. Each counts as one use of the session. A
+    ``with`` block or ``close()`` ends that use, as does losing the last reference to the device.
+    The last ``close()`` ends the session; a session without devices ends with its last tensor.
 
     The constructor connects. It raises ``ConnectionFailed`` with what to check,
     ``HandshakeRefused`` or ``VersionMismatch``.
     """
 
     distinction = (
-        "devices with one address differ if their token, tls= or dialect= differs, or if one was "
-        "opened after the other was closed"
+        "devices with one address differ if their token, tls=, dialect= or automatic_graphs= "
+        "differs, or if one was opened after the other was closed"
     )
 
     _sessions: ClassVar[SharedSessions[RunnerStack]] = SharedSessions()
@@ -80,6 +84,7 @@ class RemoteDevice(Device):
         token: str | None = None,
         tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
         dialect: str | None = None,
+        automatic_graphs: bool | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         if dialect not in (None, NATIVE, BURN):
@@ -90,15 +95,20 @@ class RemoteDevice(Device):
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
         # Each connection creates a new context for a path, so the path identifies the trust.
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
-        key = self.address, token, trusted, dialect
+        automatic = automatic_graphs_wanted(automatic_graphs)
+        key = self.address, token, trusted, dialect, automatic
         try:
             use = self._sessions.use(
                 key,
-                lambda: RunnerStack(_connect(address, dialect, token, context, timeout_seconds)),
+                lambda: RunnerStack(
+                    _connect(address, dialect, token, context, timeout_seconds, automatic)
+                ),
                 timeout_seconds,
             )
         except ConnectionFailed as error:
             # The text says what to check; 14 frames of sockets and threads would bury it.
+            if isinstance(error.__cause__, TimeoutError):
+                error = ConnectionFailed(f"{error}, or raise connect_timeout_seconds")
             raise error.with_traceback(None) from None
         self._shared = use.shared
         self._use_runners(use.session)
@@ -153,6 +163,7 @@ def _connect(
     token: str | None,
     tls: ssl.SSLContext | None,
     timeout_seconds: float,
+    automatic_graphs: bool,
 ) -> NativeSession | BurnSession:
     """Open a session in this dialect; without one, in the dialect that the server speaks."""
     if dialect == BURN:
@@ -167,9 +178,10 @@ def _connect(
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
+    session_class = FollowingSession if automatic_graphs else NativeSession
     for _ in range(NATIVE_ATTEMPTS):
         try:
-            return NativeSession(dial, token=token, timeout_seconds=timeout_seconds)
+            return session_class(dial, token=token, timeout_seconds=timeout_seconds)
         except ConnectionFailed as error:
             if dialect is not None or error.http_status != NOT_FOUND:
                 raise

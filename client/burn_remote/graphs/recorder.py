@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedScalar
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.graphs import Graph, GraphStep
 from burn_remote.runner.interface import DerivedData, RunnerClient, TensorHandle
+from burn_remote.runner.operation_graph import Graph, GraphStep
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import caller, line_of
 from burn_remote_protocol.errors import UsageError
@@ -33,15 +33,12 @@ class Argument(TensorHandle):
         self.original = original  # the tensor lives as long as this
         self.slot = slot
 
-    def __del__(self) -> None:
-        """Do nothing: the original handle drops the tensor."""
-
 
 class Recorder(ForwardingRunner):
     """Records the operations of one thread while it runs a function, and forwards them.
 
     Everything that a graph cannot repeat raises ``UsageError`` with the line of the program.
-    ``name_of`` names a tensor of the function's surroundings for the error message.
+    ``name_of`` returns the name of a captured tensor for the error message.
     """
 
     def __init__(

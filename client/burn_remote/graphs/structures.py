@@ -1,13 +1,12 @@
 """Nested arguments and results of compiled functions, taken apart and put together.
 
-Tensors and numbers are *leaves*. Tuples, lists, dictionaries, slices and named tuples are taken
-apart; everything else is *static*: part of the structure. Static values are compared by equality,
-or by identity if their class does not define equality.
+Tensors and numbers are *leaves*. Containers (``arguments/containers.py``) are taken apart; anything
+else is *static*: part of the structure. Static values are compared by equality, or by identity if
+their class does not define equality.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import weakref
 from collections import OrderedDict
@@ -16,37 +15,25 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from burn_remote.arguments.containers import (
+    CONTAINERS,
+    check_depth,
+    constructor,
+    is_container,
+    members,
+)
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.errors import ArgumentMismatch
 
-__all__ = [
-    "MAX_DEPTH",
-    "NUMBER",
-    "TENSOR",
-    "exact",
-    "is_compared_by_identity",
-    "is_container",
-    "rebuilt",
-    "take_apart",
-]
+__all__ = ["NUMBER", "TENSOR", "Template", "exact", "is_compared_by_identity", "take_apart"]
 
 # Marks of leaves in a structure.
 TENSOR: Final = "tensor"
 NUMBER: Final = "number"
 
-# Deeper nesting is a mistake, such as a list that contains itself.
-MAX_DEPTH: Final = 32
-
 # Members that come from no source: a nested container, and a value that is always the same.
 _NESTED: Final = -1
 _SAME: Final = -2
-
-_CONTAINERS: Final = frozenset({tuple, list, dict, OrderedDict, slice})
-
-
-def is_container(value: Any) -> bool:
-    """Return whether a value is a container whose members are arguments or results."""
-    return type(value) in _CONTAINERS or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
 def is_compared_by_identity(value: Any) -> bool:
@@ -62,7 +49,7 @@ def take_apart(
 
     The key does not keep objects alive that are compared by identity. Raises ``ArgumentMismatch``
     for an array, for something unhashable, for subclasses of containers other than named tuples,
-    and for nesting deeper than ``MAX_DEPTH``.
+    and for containers nested too deep.
     """
     kind = type(value)
     if kind is Tensor:
@@ -71,18 +58,17 @@ def take_apart(
     if kind is float or kind is int:
         numbers.append(value)
         return NUMBER, kind
-    if kind not in _CONTAINERS:
+    if kind not in CONTAINERS:
         if isinstance(value, np.number):
             numbers.append(value)
             return NUMBER, kind
         if not is_container(value):
             return _static(value, statics)
-    if depth > MAX_DEPTH:
-        raise ArgumentMismatch(f"arguments are nested deeper than {MAX_DEPTH} levels")
+    check_depth(depth)
     parts: list[Any] = [kind]
     if kind is dict or kind is OrderedDict:
         parts.append(tuple([key if type(key) is str else exact(key) for key in value]))
-    for one in _members(value):
+    for one in members(value):
         # Tensors without a call each: a call takes as long as the rest.
         if type(one) is Tensor:
             tensors.append(one)
@@ -96,7 +82,7 @@ def _static(value: Any, statics: list[Any]) -> Hashable:
     if isinstance(value, tuple | list | dict):
         raise ArgumentMismatch(
             f"an argument of a compiled function is a {type(value).__name__}; pass tensors, "
-            "numbers, and tuples, named tuples, lists and dictionaries of them"
+            "numbers, and tuples, lists, dictionaries and data classes of them"
         )
     if isinstance(value, np.ndarray):
         raise ArgumentMismatch(
@@ -129,31 +115,11 @@ def exact(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        dictionary = ", such as vars(argument)" * dataclasses.is_dataclass(value)
         raise ArgumentMismatch(
             f"an argument of a compiled function is an unhashable {kind.__name__}; pass tensors, "
-            f"numbers, and tuples, lists and dictionaries of them{dictionary}"
+            "numbers, and tuples, lists, dictionaries and data classes of them"
         ) from None
     return kind, value
-
-
-def rebuilt(value: Any, replace: Callable[[Any], Any]) -> Any:
-    """Return a copy of nested containers with each leaf and static value replaced."""
-    if not is_container(value):
-        return replace(value)
-    members = [rebuilt(one, replace) for one in _members(value)]
-    if isinstance(value, dict):
-        return type(value)(zip(value, members, strict=True))
-    if type(value) is tuple or type(value) is list:
-        return type(value)(members)
-    return type(value)(*members)
-
-
-def _members(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict or kind is OrderedDict:
-        return value.values()
-    return (value.start, value.stop, value.step) if kind is slice else value
 
 
 @final
@@ -167,16 +133,10 @@ class Template:
     __slots__ = ("_make", "_parts")
 
     def __init__(self, value: Any, place_of: Callable[[Any], tuple[int, int] | None]) -> None:
-        kind = type(value)
-        items: Iterable[Any] = _members(value) if is_container(value) else (value,)
-        self._make: Callable[[list[Any]], Any] = kind
-        if isinstance(value, dict):
-            keys = tuple(value)
-            self._make = lambda values: kind(zip(keys, values, strict=True))
-        elif not is_container(value):
-            self._make = operator.itemgetter(0)
-        elif kind is not tuple and kind is not list:
-            self._make = lambda values: kind(*values)
+        items: Iterable[Any] = members(value) if is_container(value) else (value,)
+        self._make: Callable[[list[Any]], Any] = (
+            constructor(value) if is_container(value) else operator.itemgetter(0)
+        )
         self._parts = tuple([self._part(one, place_of) for one in items])
 
     def build(self, sources: Sequence[Sequence[Any]]) -> Any:

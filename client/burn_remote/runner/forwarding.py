@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from burn_remote.runner.graphs import Graph
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import outermost
 from burn_remote_protocol.errors import DeviceMismatch

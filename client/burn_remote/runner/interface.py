@@ -16,11 +16,11 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.runner.graphs import Graph
+    from burn_remote.runner.operation_graph import Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
     from burn_remote_protocol.errors import OperationFailed
 
-__all__ = ["DerivedData", "RunnerClient", "Session", "TensorHandle"]
+__all__ = ["DerivedData", "OwningHandle", "RunnerClient", "Session", "TensorHandle"]
 
 
 class DerivedData(TensorData):
@@ -36,9 +36,9 @@ class DerivedData(TensorData):
 class TensorHandle:
     """The program's reference to one tensor of a session.
 
-    When the handle is garbage-collected, the server frees the tensor. ``client`` receives the
-    operations on the tensor: it is the device's ``RunnerStack``, or a runner that tracks this
-    tensor and may use a subclass of this class.
+    ``client`` receives the operations on the tensor: it is the device's ``RunnerStack``, or a
+    runner that tracks this tensor. Such a runner uses a subclass that keeps the ``OwningHandle``,
+    so that the tensor lives as long.
     """
 
     __slots__ = ("client", "id", "spec")
@@ -47,6 +47,13 @@ class TensorHandle:
         self.client = client
         self.id = identifier
         self.spec = spec
+
+
+# Its own class, because Python takes 0.2 µs to call a ``__del__`` that does nothing.
+class OwningHandle(TensorHandle):
+    """A handle whose tensor is freed by the server when it is garbage-collected."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         # May run in any thread, even inside our own locks: only a lock-free append happens here.
@@ -219,6 +226,10 @@ class Session(Protocol):
 
     def settle_soon(self) -> Pending[None]:
         """Request the same as ``settle``, without blocking while the server reads nothing."""
+        ...
+
+    def line_of(self, tensor: int) -> str:
+        """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
         ...
 
     def take_failures(self) -> OperationFailed | None:

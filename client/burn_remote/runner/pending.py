@@ -84,10 +84,10 @@ class Pending(Generic[T]):
         return callback if self._source is None else self._source.deferred(callback)
 
     def when_done(self, callback: Callable[[Pending[T]], object]) -> None:
-        """Call ``callback(self)`` once: now if the value has arrived, else in the thread
-        that delivers it.
+        """Call ``callback(self)`` once: now if the value has arrived, else when it arrives.
 
-        That thread delivers the values of others too: ``callback`` must not wait for anything.
+        The thread that delivers the value then makes the call. It delivers the values of others
+        too, so ``callback`` must not wait for anything.
         """
         self._callbacks.append(callback)
         if self._outcomes:

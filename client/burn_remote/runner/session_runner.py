@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.runner.graphs import Graph, recording
-from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.interface import OwningHandle, RunnerClient, Session, TensorHandle
+from burn_remote.runner.operation_graph import Graph, recording
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError, UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
@@ -73,9 +73,9 @@ class SessionRunner:
         outputs = signature.outputs
         owner = self._owner
         if len(outputs) == 1:
-            return (TensorHandle(owner, first, outputs[0]),)
+            return (OwningHandle(owner, first, outputs[0]),)
         return tuple(
-            [TensorHandle(owner, first + place, spec) for place, spec in enumerate(outputs)]
+            [OwningHandle(owner, first + place, spec) for place, spec in enumerate(outputs)]
         )
 
     def register_graph(
@@ -92,10 +92,10 @@ class SessionRunner:
         tensor = session.execute_graph(graph, [handle.id for handle in inputs], [*numbers])
         owner, outputs = self._owner, graph.outputs
         if len(outputs) == 1:
-            return (TensorHandle(owner, tensor, outputs[0]),)
+            return (OwningHandle(owner, tensor, outputs[0]),)
         handles = []
         for spec in outputs:
-            handles.append(TensorHandle(owner, tensor, spec))
+            handles.append(OwningHandle(owner, tensor, spec))
             tensor += 1
         return tuple(handles)
 
@@ -108,7 +108,7 @@ class SessionRunner:
 
     def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
         """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
-        return TensorHandle(self._owner, self.session.reserve(), spec)
+        return OwningHandle(self._owner, self.session.reserve(), spec)
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements; see ``RunnerClient.read_tensor_async``."""

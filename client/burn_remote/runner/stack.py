@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.runner.graphs import Graph
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
 from burn_remote_protocol.operations.row import Signature
@@ -158,6 +158,7 @@ class RunnerStack:
         "seed",
         "session",
         "sync",
+        "trackers",
     )
 
     register_op: Callable[[Signature, Sequence[TensorHandle]], tuple[TensorHandle, ...]]
@@ -180,6 +181,8 @@ class RunnerStack:
         self._devices: list[weakref.ref[Any]] = []
         self._make_device: Callable[[RunnerStack], Any] = _no_device
         self._innermost: Final = SessionRunner(session, self)
+        # Runners around only some tensors of the device, one of each class.
+        self.trackers: Final[dict[type, RunnerClient]] = {}
         # Held by the thread that records the operations of a function.
         self.recording: Final = threading.Lock()
         self.outermost = Level(self, self._innermost)

@@ -138,7 +138,7 @@ class Flusher:
             raise
 
     def disarm(self) -> None:
-        """Cancel the flush. Called before the queue is taken, so that a later drop schedules it."""
+        """Cancel the flush. Call it before taking the queue, so that a later drop schedules one."""
         self.armed = None
 
     def advance(self) -> float | None:

@@ -6,9 +6,9 @@ import sys
 from types import CodeType
 from typing import Final
 
-from burn_remote.runner.graphs import CodePosition, Graph
+from burn_remote.runner.operation_graph import CodePosition, Graph
 
-__all__ = ["Locations", "caller", "line_of"]
+__all__ = ["Locations", "caller", "caller_and_depth", "line_of"]
 
 # Tensors whose line is recorded, a power of two; each costs about 100 bytes per session. An error
 # of an older tensor does not name its line.
@@ -23,12 +23,16 @@ _PACKAGES: Final = frozenset(
             f"{_ROOT}.{part}"
             for part in (
                 "arguments",
+                "autodiff",
+                "checkpoints",
                 "devices",
                 "diagnostics",
                 "dispatch",
                 "functions",
+                "gradient_rules",
                 "graphs",
                 "nn",
+                "optimizers",
                 "runner",
                 "sessions",
                 "sessions.burn",
@@ -50,6 +54,19 @@ def caller(depth: int) -> CodePosition:
     return frame.f_code, frame.f_lasti
 
 
+def caller_and_depth(depth: int) -> tuple[CodeType, int, int]:
+    """Return the position of the innermost caller outside this package, and its depth.
+
+    ``depth`` is the number of frames that are known to be inside it, counted like the result: from
+    this function on.
+    """
+    frame = sys._getframe(depth)
+    while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
+        frame = frame.f_back
+        depth += 1
+    return frame.f_code, frame.f_lasti, depth
+
+
 class Locations:
     """The code positions that created the most recent tensors; lines are computed on request.
 
@@ -60,13 +77,25 @@ class Locations:
         self._ring: list[tuple[int, CodeType, int] | tuple[int, Graph] | None]
         self._ring = [None] * RING_LENGTH
 
-    def note(self, tensor: int) -> None:
-        """Record the caller outside this package as the creator of ``tensor``."""
-        # The caller is a method of a session, and its caller a method of the innermost runner.
-        frame = sys._getframe(3)
+    def note(self, tensor: int, depth: int = 1) -> None:
+        """Record the caller outside this package as the creator of ``tensor``.
+
+        ``depth`` is the number of frames that are known to be inside it, with this one.
+        """
+        # Python creates an object for each frame that is looked at, which takes 0.1 µs.
+        frame = sys._getframe(depth)
         while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
             frame = frame.f_back
         self._ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)
+
+    def note_at(self, tensor: int, code: CodeType, instruction: int) -> None:
+        """Record a known position as the creator of ``tensor``."""
+        self._ring[tensor % RING_LENGTH] = (tensor, code, instruction)
+
+    def position(self, tensor: int) -> CodePosition | None:
+        """Return the position that created ``tensor``, if it is recorded and no graph."""
+        entry = self._ring[tensor % RING_LENGTH]
+        return entry[1:] if entry is not None and len(entry) == 3 and entry[0] == tensor else None
 
     def note_graph(self, tensor: int, graph: Graph) -> None:
         """Record a graph as the creator of ``tensor``, its first output."""

@@ -12,7 +12,8 @@ class Traffic:
     """Counts since the session opened. Bytes are those of the frames, without WebSocket headers.
 
     ``requests`` counts requests with a response: reads, ``sync`` and dtype queries. Requests that a
-    program waits for one after the other cost a round trip each.
+    program waits for one after the other cost a round trip each. ``followed`` counts the operations
+    that were sent as part of a graph which the session recognized by itself.
     """
 
     operations: int = 0
@@ -21,6 +22,7 @@ class Traffic:
     bytes_sent: int = 0
     frames_received: int = 0
     bytes_received: int = 0
+    followed: int = 0
 
     def __sub__(self, before: Traffic) -> Traffic:
         """Return the difference from an earlier count."""
@@ -31,4 +33,5 @@ class Traffic:
             self.bytes_sent - before.bytes_sent,
             self.frames_received - before.frames_received,
             self.bytes_received - before.bytes_received,
+            self.followed - before.followed,
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
+import dataclasses
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -36,16 +36,16 @@ class Calls:
     """A function that counts how often Python runs it."""
 
     def __init__(self, function: Any) -> None:
-        # Not an attribute that changes, which would be a reason to record again.
-        self._counter = itertools.count()
+        # Not an attribute that is rebound, which would be a reason to record again.
+        self._calls: deque[None] = deque()
         self._function = function
 
     @property
     def count(self) -> int:
-        return next(copy.copy(self._counter))
+        return len(self._calls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        next(self._counter)
+        self._calls.append(None)
         return self._function(*args, **kwargs)
 
 
@@ -321,6 +321,7 @@ def test_the_decorator_may_have_parentheses(device: br.Device) -> None:
         (lambda: br.compile(Calls), "not the class Calls; compile a method"),
         (lambda: br.compile(staticmethod(abs)), "write @staticmethod above @compile"),
         (lambda: br.compile(abs, **{"static_argnums": 0}), "no argument static_argnums="),
+        (lambda: br.compile(abs, **{"mode": "fast"}), "no argument mode=; .* in one way"),
         (lambda: br.compile(*[1]), "takes a function, not 1"),
     ],
 )
@@ -393,3 +394,48 @@ def test_a_failure_in_a_later_part_names_its_line(device: br.Device) -> None:
     assert caught.value.location.endswith(f":{failing.__code__.co_firstlineno + 3}")
     assert right.shape == (4,)
     right.numpy()
+
+
+@dataclasses.dataclass
+class Model:
+    weight: Any
+    bias: Any
+    steps: int = 0
+
+    @br.compile
+    def trained(self, x: br.Tensor, rate: float) -> Model:
+        """Return a model with other weights."""
+        return Model(self.weight - x * rate, self.bias, self.steps + 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    weight: Any
+
+
+def test_data_classes_are_arguments_and_results(device: br.Device) -> None:
+    x, model = values(device, 3), Model(values(device, 3), None)
+    for _ in range(3):
+        model = model.trained(x, 0.5)
+    assert type(model) is Model
+    assert model.steps == 3
+    assert (model.bias, type(model.steps)) == (None, int)
+    np.testing.assert_array_equal(model.weight.numpy(), x.numpy() - 3 * 0.5 * x.numpy())
+    assert "1 graph" in repr(Model.trained)
+
+
+def test_frozen_data_classes_with_slots_are_arguments_and_results(device: br.Device) -> None:
+    calls, double = compiled(lambda model: Frozen(model.weight * 2))
+    model = Frozen(values(device, 3))
+    for _ in range(2):
+        np.testing.assert_array_equal(double(model).weight.numpy(), model.weight.numpy() * 2)
+    assert calls.count == 1
+
+
+def test_a_change_of_a_data_class_that_is_an_argument_is_refused(device: br.Device) -> None:
+    def grow(model: Model) -> br.Tensor:
+        model.steps += 1
+        return model.weight * 2  # type: ignore[no-any-return]
+
+    with pytest.raises(br.UsageError, match="changes a Model that is an argument"):
+        br.compile(grow)(Model(values(device, 3), None))

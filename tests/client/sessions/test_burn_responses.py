@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.locations import Locations
@@ -26,7 +26,7 @@ class Holder:
 
 def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> TensorHandle:
     holder: Any = Holder()
-    return TensorHandle(holder, identifier, TensorSpec(shape, dtype))
+    return OwningHandle(holder, identifier, TensorSpec(shape, dtype))
 
 
 @pytest.fixture
@@ -116,5 +116,5 @@ def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponses
             dropped.append(identifier)
 
     holder: Any = Noting()
-    asked(replies, 1, TensorHandle(holder, 9, TensorSpec((2,), F32)))
+    asked(replies, 1, OwningHandle(holder, 9, TensorSpec((2,), F32)))
     assert dropped == [9]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
@@ -306,7 +306,7 @@ SENDING = codes_of(
 
 FINALIZING = frozenset(
     function.__code__
-    for function in (TensorHandle.__del__, NativeSession.drop, NativeSession._flush_soon)
+    for function in (OwningHandle.__del__, NativeSession.drop, NativeSession._flush_soon)
 )
 
 

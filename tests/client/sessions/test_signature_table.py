@@ -26,7 +26,7 @@ def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
         signed = negation(size)
         numbered, task = numbering.take(signed)
         numbering.keep(numbered)
-        assert numbered == (expected, signed, 4 * size)
+        assert numbered == (expected, signed, 1, 4 * size)
         assert task is not None
         assert decode_task(unpack_frozen(task)) == Define(expected, signed)
         assert numbering.known[id(signed)] is numbered
@@ -40,7 +40,7 @@ def test_reusing_a_number_removes_the_signature_that_had_it(
     first, second, third = (negation(size) for size in (1, 2, 3))
     for signed in (first, second, third):
         numbering.keep(numbering.take(signed)[0])
-    assert [number for number, _, _ in numbering.known.values()] == [1, 0]
+    assert [number for number, *_ in numbering.known.values()] == [1, 0]
     assert id(first) not in numbering.known
 
 
@@ -59,7 +59,7 @@ def test_a_number_taken_but_not_kept_goes_to_the_next_signature() -> None:
 def test_a_long_definition_gets_no_number() -> None:
     numbering = SignatureTable()
     joined = signature("Base.Cat", tuple(f32(1) for _ in range(1000)), dim=0)
-    assert numbering.take(joined) == ((IN_FULL, joined, 4000), None)
+    assert numbering.take(joined) == ((IN_FULL, joined, 1, 4000), None)
     assert not numbering.known
 
 
@@ -85,5 +85,5 @@ def test_a_known_number_is_what_the_server_was_told_last(uses: list[tuple[int, b
                     numbering.keep(numbered)
                     assert numbering.known[id(signed)][1] is signed
             assert len(numbering.known) <= 4
-            for number, known, _ in numbering.known.values():
+            for number, known, *_ in numbering.known.values():
                 assert server[number] == known

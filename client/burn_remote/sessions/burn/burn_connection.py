@@ -32,8 +32,10 @@ DialRoute = Callable[[str], BlockingLink]
 
 
 class BurnConnection:
-    """The two sockets of one session. ``handle`` receives each response, and ``lost`` the error
-    that ended the session."""
+    """The two sockets of one session.
+
+    ``handle`` receives each response, and ``lost`` the error that ended the session.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote.runner.graphs import Graph
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn.burn_responses import BurnResponses
@@ -108,7 +108,7 @@ class BurnSession:
             first = self._next_tensor
             self._next_tensor = end = first + len(outputs)
             self._outgoing.operation(signature, [*inputs, *range(first, end)])
-            self._locations.note(first)
+            self._locations.note(first, 4)
             self._last_operation = signature, first
             self._connection.traffic.operations += 1
             try:
@@ -126,7 +126,7 @@ class BurnSession:
             self._connection.raise_error()
             tensor = self._next_tensor
             self._next_tensor = tensor + 1
-            self._locations.note(tensor)
+            self._locations.note(tensor, 3)
             return tensor
 
     def upload(self, tensor: int, data: TensorData) -> None:
@@ -182,6 +182,10 @@ class BurnSession:
     def settle_soon(self) -> Pending[None]:
         """Request the same as ``settle``, without blocking while the server reads nothing."""
         return settled_soon(self._flusher, self.settle)
+
+    def line_of(self, tensor: int) -> str:
+        """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
+        return self._locations.find(tensor)
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget a failure that no read and no sync has raised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from burn_remote.runner.graphs import Graph
+from burn_remote.runner.operation_graph import Graph
 from burn_remote_protocol.dialects.native import MAX_GRAPHS, MAX_SIGNATURES, encode_task
 from burn_remote_protocol.messages import DefineGraph
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
 
-from burn_remote.runner.graphs import Graph
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
@@ -92,7 +91,7 @@ class NativeSession:
         """
         self.transfer_domain: Final = transfer_domain
         self._locations: Final = Locations()
-        self._lock = threading.Lock()
+        self._lock = self._new_lock()
         self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
         # Outgoing state, guarded by the lock.
         self._tasks: list[bytes] = []
@@ -105,9 +104,9 @@ class NativeSession:
         self._graphs: Final = GraphTable()
         # The last batch that the connection took, and the number of queued tasks in it.
         self._leaving = (Handover(), 0)
-        # Appended by __del__ in any thread, even one that holds the lock.
-        self._dropped: deque[int] = deque()
-        self._dropping: list[int] = []  # the tensors of the next ``Drop``
+        # Appended by __del__ in any thread, even one that holds the lock. A list, because slicing
+        # one, and deleting a slice, is atomic.
+        self._dropped: list[int] = []
         # The last frame that was received, and how many were counted before it.
         self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
@@ -119,12 +118,16 @@ class NativeSession:
             self._router.fail,
             weakly(self._flush_soon),
         )
+        self._traffic: Final = self._connection.traffic  # each operation counts itself there
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
         self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
         self._connection.receiver.start()
         watch(self)
+
+    def _new_lock(self) -> Any:
+        return threading.Lock()
 
     @property
     def welcome(self) -> Welcome:
@@ -140,33 +143,42 @@ class NativeSession:
 
     def execute(self, signature: Signature, inputs: list[int]) -> int:
         """Issue one operation; see ``Session.execute``."""
-        count = len(signature.outputs)
-        connection = self._connection
         first = end = 0
         try:
             with self._lock:
-                if connection.error is not None:
+                if self._connection.error is not None:
                     self.check_open()
-                numbered = self._numbered.get(id(signature)) or self._number(signature)
+                number, _, count, size = self._numbered.get(id(signature)) or self._number(
+                    signature
+                )
                 first = self._next_tensor
                 self._next_tensor = end = first + count
                 if count == 1:
-                    task = [numbered[0], *inputs, first]
+                    task = [number, *inputs, first]
                 else:
-                    task = [numbered[0], *inputs, *range(first, end)]
-                if numbered[0] == IN_FULL:
+                    task = [number, *inputs, *range(first, end)]
+                if number == IN_FULL:
                     encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
                 else:
                     encoded = self._pack(task)
-                self._locations.note(first)
-                connection.traffic.operations += 1
-                undropped = self._undropped_bytes + numbered[2]
-                if self._dropped and (
-                    undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
+                # From here: this method, ``register_op`` and its caller, a method of this package.
+                self._locations.note(first, 4)
+                self._traffic.operations += 1
+                dropped = self._dropped
+                self._undropped_bytes += size
+                if dropped and (
+                    self._undropped_bytes >= DROP_BYTES or len(dropped) >= DROP_TENSORS
                 ):
                     self._append_drops()
-                self._undropped_bytes += numbered[2]
-                self._append(encoded)
+                    self._undropped_bytes = size
+                # ``_append`` written out: a call takes a fiftieth of an operation.
+                tasks = self._tasks
+                tasks.append(encoded)
+                self._task_bytes += len(encoded)
+                if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+                    self._flush()
+                elif self._flusher.armed is None:
+                    self._flusher.schedule(self)
             return first
         except BaseException:
             # Ctrl-C: nobody will hold the outputs.
@@ -233,7 +245,7 @@ class NativeSession:
             self.check_open()
             tensor = self._next_tensor
             self._next_tensor = tensor + 1
-            self._locations.note(tensor)
+            self._locations.note(tensor, 3)
             return tensor
 
     def upload(self, tensor: int, data: TensorData) -> None:
@@ -279,6 +291,10 @@ class NativeSession:
     def settle_soon(self) -> Pending[None]:
         """Request the same as ``settle``, without blocking while the server reads nothing."""
         return settled_soon(self._flusher, self.settle)
+
+    def line_of(self, tensor: int) -> str:
+        """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
+        return self._locations.find(tensor)
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget the failures that no read and no sync has raised, as one error."""
@@ -358,25 +374,23 @@ class NativeSession:
 
     def _append_drops(self) -> None:
         self._undropped_bytes = 0
-        dropped, dropping = self._dropped, self._dropping
-        while dropped or dropping:
-            while dropped and len(dropping) < BATCH_TASKS:
-                # Append first, then remove: an interrupt in between makes the session drop a tensor
-                # twice, which servers ignore.
-                dropping.append(dropped[0])
-                dropped.popleft()
+        dropped = self._dropped
+        while dropped:
+            dropping = dropped[:BATCH_TASKS]
             task = encode_task(Drop(tuple(dropping)))
+            # Append first, then remove: an interrupt in between makes the session drop tensors
+            # twice, which servers ignore.
             self._tasks.append(task)
+            del dropped[: len(dropping)]
             self._task_bytes += len(task)
-            dropping.clear()
 
     def _flush(self) -> None:
         self._forget_sent()
-        if not (self._tasks or self._dropped or self._dropping):
+        if not (self._tasks or self._dropped):
             return
         self._flusher.disarm()
         try:
-            if self._dropped or self._dropping:
+            if self._dropped:
                 self._append_drops()
             frame = encode_batch(self._connection.take_received(), self._tasks)
             handover = Handover()
@@ -439,8 +453,8 @@ class NativeSession:
         is_repeated = frame is self._current_frame[0]
         if not is_repeated:
             self._current_frame = (frame, self._connection.received)
-            self.traffic.frames_received += 1
-            self.traffic.bytes_received += len(frame)
+            self._connection.traffic.frames_received += 1
+            self._connection.traffic.bytes_received += len(frame)
         message = decode_frame(frame)
         if isinstance(message, Acknowledged):
             self._connection.note_acknowledged(message.received)
@@ -486,7 +500,7 @@ class NativeSession:
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the connection."""
-        self._lock = threading.Lock()
+        self._lock = self._new_lock()
         self._connection.abandon(
             ClosedDevice(
                 f"the connection to {self._connection.address} belongs to the parent process; "

@@ -18,9 +18,9 @@ IN_FULL: Final = -1
 MAX_DEFINITION_BYTES: Final = 2048
 
 
-# A signature's number, the signature (to keep it alive), and the size of its outputs in bytes. A
+# A signature's number, the signature (to keep it alive), and the number and bytes of its outputs. A
 # plain tuple, because every operation reads one and tuples are the fastest.
-Numbered = tuple[int, Signature, int]
+Numbered = tuple[int, Signature, int, int]
 
 
 class SignatureTable:
@@ -32,6 +32,11 @@ class SignatureTable:
         self._ring: Final[list[int | None]] = [None] * MAX_SIGNATURES
         self._defined = 0
 
+    @property
+    def defined(self) -> int:
+        """How many numbers were given to signatures so far."""
+        return self._defined
+
     def take(
         self, signature: Signature, *, even_if_long: bool = False
     ) -> tuple[Numbered, bytes | None]:
@@ -41,18 +46,19 @@ class SignatureTable:
         an interrupt before that, the next signature gets the same number.
         """
         size = sum(spec.nbytes for spec in signature.outputs)
+        count = signature.output_count
         position = self._defined % MAX_SIGNATURES
         encoded = encode_task(Define(position, signature))
         if len(encoded) > MAX_DEFINITION_BYTES and not even_if_long:
-            return (IN_FULL, signature, size), None
+            return (IN_FULL, signature, count, size), None
         replaced = self._ring[position]
         if replaced is not None:
             self.known.pop(replaced, None)
-        return (position, signature, size), encoded
+        return (position, signature, count, size), encoded
 
     def keep(self, numbered: Numbered) -> None:
         """Record the number that ``take`` assigned to a signature."""
-        position, signature, _ = numbered
+        position, signature, *_ = numbered
         self._ring[position] = id(signature)
         self.known[id(signature)] = numbered
         self._defined += 1

@@ -1,4 +1,4 @@
-"""Names of tensors in the surroundings of a function, for error messages."""
+"""Names of the tensors that a function captures, for error messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from burn_remote.runner.interface import TensorHandle
 
 __all__ = ["name_in"]
 
-# Objects that are examined, and the attributes and indices of a name. A name is a convenience: an
-# error without one gives the shape and dtype.
+# Bounds of the search: objects that it examines, and attributes and indices in one name. A name is
+# a convenience: an error without one gives the shape and dtype.
 MAX_OBJECTS: Final = 10_000
 MAX_DEPTH: Final = 4
 
@@ -23,7 +23,7 @@ def name_in(function: Callable[..., Any], call: Any, handle: TensorHandle) -> st
 
     ``call`` has the positional and the keyword arguments.
     """
-    waiting = deque((name, value, 0) for name, value in _surroundings(function, call))
+    waiting = deque((name, value, 0) for name, value in _variables(function, call))
     seen: set[int] = set()
     while waiting and len(seen) < MAX_OBJECTS:
         name, value, depth = waiting.popleft()
@@ -50,8 +50,8 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}.{attribute}", member
 
 
-def _surroundings(function: Any, call: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over the variables of a function that are not its own."""
+def _variables(function: Any, call: Any) -> Iterator[tuple[str, Any]]:
+    """Iterate over the names and values that a function sees, except its local variables."""
     args, kwargs = call
     while hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
         yield from function.keywords.items()

@@ -1,11 +1,11 @@
-"""Plain values that a function takes from its surroundings, and whether they have changed.
+"""Guards: the plain values that a function captures, and the check that they are unchanged.
 
-A recorded graph contains their effect, so it is valid only while they are the same. Plain are
-numbers, strings, bytes, bools, ``None``, small arrays, and small tuples, lists, sets and
-dictionaries of them. A function takes them from closures, global variables, default arguments, and
-attributes of objects that it reaches from there or from its arguments. The functions and methods
-that it calls are searched too, as far as names in its code tell which they are. A function in a
-variable or an attribute of an object is compared by identity, because a notebook redefines it.
+A recorded graph contains the effect of these values, so it is valid only while they are the same.
+Numbers, strings, bytes, bools, ``None``, small arrays, and small tuples, lists, sets and
+dictionaries of them are plain. A function captures values from closures, global variables, default
+arguments, and attributes of objects that it reaches from there or from its arguments. The search
+also enters the functions and methods that it calls, if names in its code identify them. A function
+in a variable or an attribute is compared by identity, because a notebook may redefine it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+
+from burn_remote.functions.value import TensorValue
 
 __all__ = ["Guard", "guards_of", "stored"]
 
@@ -238,7 +240,7 @@ def _plain(value: Any, depth: int = 0) -> Hashable:
             return _NOT_PLAIN
         return value.dtype.str, value.shape, value.tobytes()
     if kind not in (tuple, list, set, frozenset, dict):
-        return _NOT_PLAIN if depth else _function_key(value)
+        return _NOT_PLAIN if depth else _identity_key(value)
     if len(value) > MAX_MEMBERS:
         return _NOT_PLAIN
     if depth >= MAX_DEPTH:
@@ -250,10 +252,16 @@ def _plain(value: Any, depth: int = 0) -> Hashable:
     return kind, frozenset(keys) if kind in (set, frozenset) else tuple(keys)
 
 
-def _function_key(value: Any) -> Hashable:
-    """Return a weak reference to a function, equal to others of the same; else ``_NOT_PLAIN``."""
+def _identity_key(value: Any) -> Hashable:
+    """Return a weak reference to something that is compared by identity; else ``_NOT_PLAIN``.
+
+    That is a function, and an object of burn_remote, such as an optimizer or a device: its
+    attributes are not searched. Tensors of the surroundings are refused elsewhere.
+    """
     wrapped = getattr(value, "__dict__", _NO_ATTRIBUTES).get("__wrapped__")
-    if type(value) is not types.FunctionType and type(wrapped) is not types.FunctionType:
+    is_function = type(value) is types.FunctionType or type(wrapped) is types.FunctionType
+    is_ours = type(value).__module__.partition(".")[0] == "burn_remote"
+    if not is_function and not (is_ours and not isinstance(value, TensorValue)):
         return _NOT_PLAIN
     try:
         return weakref.ref(value)

@@ -1,0 +1,303 @@
+"""Recording of one call of a compiled function: its graph, and how later calls use it."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import gc
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from burn_remote.arguments.containers import is_container, members, rebuilt
+from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
+from burn_remote.autodiff.pausing import check_random_numbers
+from burn_remote.autodiff.tracking import plain
+from burn_remote.functions.tensor import Tensor
+from burn_remote.graphs.guards import Guard
+from burn_remote.graphs.recorder import Argument, Recorder
+from burn_remote.graphs.structures import Template, take_apart
+from burn_remote.graphs.tensor_names import name_in
+from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.operation_graph import Graph, recording
+from burn_remote.runner.stack import RunnerStack
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.families import floats, numeric
+
+__all__ = ["RecordedCall", "record_call"]
+
+_ARGUMENT, _OUTPUT, _NUMBER = range(3)
+
+_RANDOM: Final = frozenset({id(floats.RANDOM), id(numeric.INT_RANDOM)})  # rows live forever
+
+# Values of a result, besides tensors and numbers, that are the same in each call.
+_CONSTANTS: Final = (
+    types.NoneType | bool | int | float | complex | str | bytes | np.generic | np.dtype | DType
+    | enum.Enum | type
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A place in a function's result: the kind of its value, and the position of that kind."""
+
+    kind: int
+    place: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A graph, what a call passes to it, and how its outputs become the function's result."""
+
+    graph: Graph
+    used: tuple[int, ...] | None  # tensor arguments that are inputs; ``None`` for all, in order
+    constants: tuple[TensorHandle, ...]
+    numbers: NumberProgram
+    registers: tuple[int, ...]  # of the number program, for the graph's numbers
+    result: Template | None  # ``None`` if the result is the graph's only output
+    draws: bool  # whether it draws random numbers
+    # Each guard, with its function ``read`` and its value ``seen``, which a call compares first.
+    guards: tuple[tuple[Callable[[], Any] | None, object, Guard], ...]
+
+    def issue(
+        self,
+        client: RunnerClient,
+        tensors: Sequence[Tensor],
+        handles: list[TensorHandle],
+        registers: Sequence[Any],
+    ) -> Any:
+        """Issue the graph for the arguments and numbers of a call; return the function's result."""
+        if self.draws:
+            check_random_numbers()
+        if self.used is not None:
+            handles = [handles[place] for place in self.used]
+            handles += self.constants
+        values: Sequence[Any] = ()
+        if self.registers:
+            values = [registers[place] for place in self.registers]
+        outputs = client.register_graph(self.graph, handles, values)
+        if self.result is None:
+            return Tensor(outputs[0])
+        return self.result.build((tensors, [Tensor(handle) for handle in outputs], registers))
+
+
+def _place_of(leaf: Any) -> tuple[int, int] | None:
+    return (leaf.kind, leaf.place) if type(leaf) is _Leaf else None
+
+
+def record_call(
+    function: Callable[..., Any],
+    stack: RunnerStack,
+    call: Any,
+    tensors: Sequence[Tensor],
+    numbers: Sequence[Any],
+    guards: tuple[Guard, ...],
+) -> tuple[Any, RecordedCall]:
+    """Run a function for a call and record its operations.
+
+    ``call`` has the positional and the keyword arguments; ``tensors`` and ``numbers`` are those
+    among them. Returns the result of the call, and what later calls need. Raises ``UsageError`` if
+    a graph cannot repeat what the function does.
+    """
+    program = NumberProgram(numbers)
+    arguments = [Argument(tensor.handle, place) for place, tensor in enumerate(tensors)]
+    recorder = Recorder(
+        stack.outermost,
+        arguments,
+        program,
+        functools.partial(name_in, function, call),
+    )
+    given, lent = _replaced(call, arguments, program)
+    before = [(container, _contents(container)) for container in _mutable(given)]
+    try:
+        recording.runner = recorder
+        stack.put_around(recorder, is_transparent=True)
+        value = function(*given[0], **given[1])
+        returned = _references(value)
+        # Results are not tracked, because those of later calls cannot be. The tensors that were
+        # kept for gradients, and the gradients of arguments, die here, where the recorder sees it.
+        value = rebuilt(value, _untracked)
+        for reference in lent:
+            argument = reference()
+            if argument is not None:
+                argument.handle = plain(argument.handle)
+        argument = None
+        if recorder.line_of_kept(_handle_ids(value)) is not None:
+            gc.collect()  # reference cycles may keep tensors for a while
+    finally:
+        recording.runner = None
+        stack.take_away(recorder)
+        program.finish()
+    _check_unchanged(before)
+    del given, before
+    result, recorded = _finished(value, recorder, tensors, program, guards)
+    del value
+    _check_kept(recorder, result, lent, returned)
+    return result, recorded
+
+
+def _check_kept(
+    recorder: Recorder, result: Any, lent: Sequence[Any], returned: Sequence[Any]
+) -> None:
+    """Raise ``UsageError`` if the function stored a tensor elsewhere than in its result."""
+    line = recorder.line_of_kept(_handle_ids(result))
+    if line is None and any(reference() is not None for reference in (*lent, *returned)):
+        gc.collect()
+    advice = "return it"
+    if line is not None:
+        what = f"the tensor made at {line}"
+    elif any(reference() is not None for reference in lent):
+        what = "an argument"
+    elif any(reference() is not None for reference in returned):
+        what, advice = "one of its results", "store what the call returns"
+    else:
+        return
+    raise UsageError(
+        f"the compiled function stores {what} outside (in an attribute, a list or a variable), "
+        f"and later calls would not; {advice}"
+    )
+
+
+def _finished(
+    value: Any,
+    recorder: Recorder,
+    tensors: Sequence[Tensor],
+    program: NumberProgram,
+    guards: tuple[Guard, ...],
+) -> tuple[Any, RecordedCall]:
+    """Return the result of the recorded call, and what later calls need."""
+    outputs: dict[int, TensorHandle] = {}
+    places: dict[int, int] = {}
+
+    def leaf_of(leaf: Any) -> Any:
+        if type(leaf) is TracedNumber:
+            if leaf.program is not program:
+                raise UsageError("a compiled function returns a number of another call")
+            return _Leaf(_NUMBER, leaf.place)
+        if type(leaf) is not Tensor:
+            if isinstance(leaf, _CONSTANTS):
+                return leaf
+            raise UsageError(
+                f"a compiled function returns a {type(leaf).__name__}; it may return tensors, "
+                "numbers, strings, and tuples, lists, dictionaries and data classes of them"
+            )
+        handle: Any = leaf.handle
+        if recorder.has_argument(handle):
+            return _Leaf(_ARGUMENT, handle.slot)
+        recorder.check_result(handle)
+        outputs.setdefault(handle.id, handle)
+        return _Leaf(_OUTPUT, places.setdefault(handle.id, len(places)))
+
+    template = rebuilt(value, leaf_of)
+    graph, used, constants = recorder.graph([*outputs.values()])
+    is_single = template == _Leaf(_OUTPUT, 0)
+    takes_all = used == (*range(len(tensors)),) and not constants
+    recorded = RecordedCall(
+        graph,
+        None if takes_all else used,
+        constants,
+        program,
+        tuple(recorder.number_places),
+        None if is_single else Template(template, _place_of),
+        any(id(step.signature.row) in _RANDOM for step in graph.steps),
+        tuple([(guard.read, guard.seen, guard) for guard in guards]),
+    )
+    return _given(value, recorder, tensors), recorded
+
+
+def _replaced(
+    call: Any, arguments: Sequence[Argument], program: NumberProgram
+) -> tuple[Any, list[Any]]:
+    """Return a call's arguments for recording, and weak references to its tensors."""
+    leaves = iter(arguments)
+    traced = iter(program.inputs)
+    lent: list[Any] = []
+    found: list[Tensor] = []
+    values: list[Any] = []
+
+    def replaced(leaf: Any) -> Any:
+        # The same test as for the structure, so that both agree on what is a leaf.
+        take_apart(leaf, found, values, [])
+        if found:
+            found.clear()
+            tensor = Tensor(next(leaves))
+            lent.append(weakref.ref(tensor))
+            return tensor
+        if values:
+            values.clear()
+            return next(traced)
+        return leaf
+
+    return rebuilt(call, replaced), lent
+
+
+def _given(value: Any, recorder: Recorder, tensors: Sequence[Tensor]) -> Any:
+    """Return the result of a recorded call in the form in which the caller gets it.
+
+    Its tensors are other objects than those of the function, which die unless it stores them.
+    """
+    copies: dict[int, Tensor] = {}
+
+    def replaced(leaf: Any) -> Any:
+        if type(leaf) is TracedNumber:
+            return leaf.value
+        if type(leaf) is not Tensor:
+            return leaf
+        # Results are not tracked, because those of later calls cannot be.
+        handle: Any = leaf.handle
+        if recorder.has_argument(handle):
+            return tensors[handle.slot]
+        return copies.setdefault(handle.id, Tensor(handle))
+
+    return rebuilt(value, replaced)
+
+
+def _untracked(leaf: Any) -> Any:
+    return leaf.detach() if type(leaf) is Tensor else leaf
+
+
+def _references(result: Any) -> list[Any]:
+    """Return weak references to the tensors in a result."""
+    leaves: list[Any] = []
+    rebuilt(result, leaves.append)
+    return [weakref.ref(leaf) for leaf in leaves if type(leaf) is Tensor]
+
+
+def _handle_ids(result: Any) -> set[int]:
+    """Return the ids of the tensors in a result."""
+    leaves: list[Any] = []
+    rebuilt(result, leaves.append)
+    return {leaf.handle.id for leaf in leaves if type(leaf) is Tensor}
+
+
+def _mutable(value: Any) -> Iterator[Any]:
+    """Iterate over the lists, dictionaries and data classes in nested containers."""
+    if is_container(value) and type(value) is not slice:
+        if not isinstance(value, tuple):
+            yield value
+        for member in members(value):
+            yield from _mutable(member)
+
+
+def _contents(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container, *container.values()]
+    return [*members(container), *getattr(container, "__dict__", ())]
+
+
+def _check_unchanged(before: list[tuple[Any, list[Any]]]) -> None:
+    """Raise ``UsageError`` unless containers have the contents that they had before."""
+    for container, contents in before:
+        now = _contents(container)
+        if len(now) != len(contents) or not all(map(operator.is_, now, contents)):
+            raise UsageError(
+                f"the compiled function changes a {type(container).__name__} that is an "
+                "argument, and later calls would not; return the new one"
+            )

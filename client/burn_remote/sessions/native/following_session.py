@@ -1,0 +1,547 @@
+"""Sessions that recognize repeated sequences of operations and send each as one task.
+
+While a program repeats a known sequence (a *pattern*), each operation is only compared with the
+expected one: its signature, its inputs and the line that issued it. Nothing is encoded. When the
+sequence is complete, one task with the number of its graph takes the place of its operations.
+
+Correctness rests on one rule: **operations that were followed are handed over before anything else
+is queued**. ``execute``, ``_append``, ``_append_drops`` and ``_flush``, through which everything
+passes that a session sends, call ``_settle`` first. It hands over one graph if the pattern is
+complete and the program has dropped every tensor that the graph does not return. In all other cases
+it hands over the same tasks that the operations would have been one by one. So a pattern is never
+trusted: it only decides which operations are compared.
+
+Tensor ids are given out as without patterns. All state is guarded by the session's lock, so
+operations of several threads are one sequence in the order in which they take the lock.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from burn_remote.runner.operation_graph import Graph
+from burn_remote.runner.pending import Pending
+from burn_remote.sessions.lifetime import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
+from burn_remote.sessions.locations import caller_and_depth
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.patterns import (
+    LOOP_STEPS,
+    MAX_ALIVE,
+    MAX_STEPS,
+    MIN_STEPS,
+    Issued,
+    Pattern,
+    PatternStep,
+    PatternStore,
+    are_consecutive,
+    pattern_of,
+)
+from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.messages import Task
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["FollowingSession"]
+
+_frame: Final = sys._getframe
+_NONE: Final[frozenset[int]] = frozenset()
+
+# Learning makes operations slower, and following makes them faster. A session keeps a balance of
+# both, in units of about 0.2 µs. When it is below 0, the session stops learning for a while.
+START_BALANCE: Final = 50_000
+LEARNING_COST: Final = 1
+DEFINING_COST: Final = 8  # for each step
+MISSING_COST: Final = 6  # for each operation that was followed in vain
+FOLLOWING_GAIN: Final = 5
+
+# The number of operations without learning then: in the first pause, and at most. Each pause is
+# twice as long as the one before.
+FIRST_PAUSE: Final = 50_000
+LONGEST_PAUSE: Final = 5_000_000
+# The balance after a pause.
+NEXT_BALANCE: Final = 5_000
+
+# How many of the last drops are remembered, to learn which results of a sequence have died. A
+# sequence has at most 64 operations, but the program drops other tensors between them.
+REMEMBERED_DROPS: Final = 512
+
+
+class FollowingSession(NativeSession):
+    """A ``NativeSession`` that follows repeated operations. See the module's docstring."""
+
+    def _new_lock(self) -> Any:
+        # Re-entrant: the methods below call those of ``NativeSession`` while they hold it.
+        return threading.RLock()
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        """Open a session like ``NativeSession``."""
+        # The expected operation while a pattern is followed: every step before it was followed.
+        self._expected: PatternStep | None = None
+        self._pattern: Pattern | None = None
+        # The ids in the pattern's slots, counted from ``_base``, the id of its first output. So
+        # those of outputs are the same each time. ``None`` for an input that was not used yet.
+        self._slots: list[Any] = []
+        self._base = 0
+        # The number of drops at the front of the queue that are no outputs of the present pattern.
+        # If an interrupt leaves it wrong, the next pattern is sent one by one.
+        self._earlier_count = 0
+        self._counted = 0  # followed operations that ``traffic`` counts already
+        # The step that would be next if the flush timer had not sent those before it.
+        self._cut_at: PatternStep | None = None
+        # The operations since the last pattern, wait or upload, which were sent one by one.
+        self._segment: list[tuple[Signature, Sequence[int], int]] = []
+        self._segment_end = 0  # the id that its next operation gets
+        self._segment_bytes = 0
+        self._recent_drops: deque[int] = deque(maxlen=REMEMBERED_DROPS)
+        self._store: Final = PatternStore()
+        self._last: Pattern | None = None  # the pattern that was followed last
+        self._balance = START_BALANCE
+        self._pause = FIRST_PAUSE
+        self._is_paused = False
+        self._paused_until = 0  # in operations of ``traffic``
+        super().__init__(*arguments, **settings)
+        if self.graph_steps < MAX_STEPS:
+            self._is_paused, self._paused_until = True, sys.maxsize
+
+    @property
+    def traffic(self) -> Traffic:
+        """The session's traffic so far, with the operations that were followed."""
+        with self._lock:
+            if self._expected is not None:
+                self._count(self._expected.place)
+        return super().traffic
+
+    # -- operations ---------------------------------------------------------------------------
+
+    # One method, because each further call costs a tenth of what following an operation does.
+    def execute(self, signature: Signature, inputs: list[int]) -> int:  # noqa: C901
+        """Issue one operation, or only note that it was the expected one."""
+        first = end = 0
+        try:
+            with self._lock:
+                step = self._expected
+                if step is not None and step.signature is signature:
+                    # Unrolled for one and two inputs, because this decides what following costs.
+                    slots, base, arity = self._slots, self._base, step.arity
+                    if arity == 2:
+                        is_same = (
+                            slots[step.left] == inputs[0] - base
+                            and slots[step.right] == inputs[1] - base
+                        )
+                    elif arity == 1:
+                        is_same = slots[step.left] == inputs[0] - base
+                    else:
+                        is_same = False
+                    if is_same or self._fill(step, inputs):
+                        try:
+                            frame = _frame(step.depth)
+                        except ValueError:  # there are fewer frames than the last time
+                            frame = _frame(1)
+                        if (
+                            frame.f_lasti != step.instruction or frame.f_code is not step.code
+                        ) and not self._is_at(step, 2):
+                            step = self._turn(signature, inputs)
+                    else:
+                        step = self._turn(signature, inputs)
+                elif step is not None or not self._is_paused:
+                    step = self._turn(signature, inputs)
+                if step is not None:
+                    if self._connection.error is not None:
+                        self.check_open()
+                    first = self._next_tensor
+                    after, following = first + step.count, step.next
+                    # A single statement without a call: an interrupt cannot come in the middle.
+                    self._expected, self._next_tensor, end = following, after, after
+                    return first
+                return super().execute(signature, inputs)
+        except BaseException:
+            # Ctrl-C: nobody will hold the outputs.
+            self._dropped.extend(range(first, end))
+            raise
+
+    def _fill(self, step: PatternStep, inputs: list[int]) -> bool:
+        """Compare an operation's inputs with the expected ones; fill slots that are used first."""
+        slots, base = self._slots, self._base
+        for slot, tensor in zip(step.slots, inputs, strict=True):
+            known = slots[slot]
+            if known is None and tensor < base:
+                slots[slot] = tensor - base
+            elif known != tensor - base:
+                return False
+        return True
+
+    def _is_at(self, step: PatternStep, depth: int) -> bool:
+        """Return whether the program's line that issues an operation is the expected one.
+
+        ``depth`` is the number of frames from ``caller_and_depth`` to ``execute``.
+        """
+        code, instruction, found = caller_and_depth(depth + 1)
+        if code is not step.code or instruction != step.instruction:
+            return False
+        step.depth = found - depth
+        return True
+
+    def _turn(self, signature: Signature, inputs: list[int]) -> PatternStep | None:
+        """Learn an operation that was not expected, or begin a pattern with it.
+
+        Returns the first step of the pattern, if it begins one.
+        """
+        self.check_open()
+        if self._expected is not None:
+            step = self._alternative(self._expected.place, signature, inputs)
+            if step is not None:
+                return step
+            self._settle(is_left=True)
+            if self._is_paused:
+                return None
+        cut_at = self._cut_at
+        if cut_at is not None:
+            if cut_at.signature is signature:
+                self._cut_at = cut_at.next
+                return None
+            self._cut_at = None
+        segment, first = self._segment, self._next_tensor
+        if segment and (
+            (signature is segment[0][0] and len(segment) >= LOOP_STEPS)
+            or len(segment) >= MAX_STEPS
+            or self._segment_bytes >= DROP_BYTES
+            or first != self._segment_end
+        ):
+            self._end_segment()
+            segment = self._segment
+        if not segment:
+            pattern = self._chosen(signature)
+            if pattern is not None and self._begin(pattern, inputs):
+                return pattern.first
+        self._learn(signature, inputs, first)
+        return None
+
+    def _learn(self, signature: Signature, inputs: list[int], first: int) -> None:
+        """Add an operation to the present sequence, unless its results are large."""
+        numbered = self._numbered.get(id(signature))
+        size = numbered[3] if numbered else sum(spec.nbytes for spec in signature.outputs)
+        if self._segment_bytes + size > DROP_BYTES:
+            self._end_segment()
+        if size < DROP_BYTES:
+            # A plain tuple: making an ``Issued`` takes ten times as long.
+            self._segment.append((signature, inputs, first))
+            self._segment_end = first + signature.output_count
+            self._segment_bytes += size
+            self._balance -= LEARNING_COST
+            if self._balance < 0:
+                self._pay(0)
+
+    def _chosen(self, signature: Signature) -> Pattern | None:
+        """Return the pattern that an operation begins, preferably the usual next one."""
+        usual = None if self._last is None else self._last.successor
+        if (
+            usual is not None
+            and usual.is_known
+            and usual.first.signature is signature
+            and self._is_at(usual.first, 4)
+        ):
+            return usual
+        for pattern in self._store.starting_with(signature):
+            if self._is_at(pattern.first, 4):
+                return pattern
+        return None
+
+    def _alternative(
+        self, place: int, signature: Signature, inputs: list[int]
+    ) -> PatternStep | None:
+        """Return the step of another pattern that begins like the present one and continues so."""
+        present = self._pattern
+        if present is None or place == len(present.steps):
+            return None
+        for pattern in self._store.starting_with(present.graph.steps[0].signature):
+            if (
+                pattern is not present
+                and pattern.begins_like(present, place)
+                and pattern.steps[place].signature is signature
+                # Defining it now would send the operations that were followed.
+                and pattern.checked_at == self._signature_table.defined
+                and id(pattern.graph) in self._graphs.known
+                and self._is_at(pattern.steps[place], 4)
+            ):
+                slots = pattern.slots.copy()
+                known = min(present.input_count, pattern.input_count)
+                slots[len(slots) - known :] = self._slots[len(self._slots) - known :]
+                before, self._slots = self._slots, slots
+                if self._fill(pattern.steps[place], inputs):
+                    self._pattern = self._last = pattern
+                    return pattern.steps[place]
+                self._slots = before
+        return None
+
+    def _begin(self, pattern: Pattern, inputs: list[int]) -> bool:
+        """Prepare to follow a pattern, whose first operation has these inputs."""
+        if not self._is_defined(pattern):
+            return False
+        # Drops wait while operations are followed. Send them first if the pattern could bring the
+        # session to the limits at which drops are sent.
+        waiting = len(self._dropped)
+        if waiting and (
+            self._undropped_bytes + pattern.nbytes >= DROP_BYTES
+            or waiting + len(pattern.steps) > DROP_TENSORS
+        ):
+            self._append_drops()
+        if self._flusher.armed is None:
+            self._flusher.schedule(self)
+        step, base = pattern.first, self._next_tensor
+        self._base = base
+        self._slots = pattern.slots.copy()
+        if not self._fill(step, inputs):
+            return False
+        if self._last is not None:
+            self._last.successor = pattern
+        self._last, self._pattern, self._counted = pattern, pattern, 0
+        return True
+
+    def _is_defined(self, pattern: Pattern) -> bool:
+        """Have the server know a pattern's signatures and graph; return ``False`` if it cannot."""
+        graph, table = pattern.graph, self._signature_table
+        number = self._graphs.known.get(id(graph))
+        if number is not None and pattern.checked_at == table.defined:
+            return True
+        if number is None:
+            number = self._define_graph(graph)
+        missing = [
+            step.signature
+            for step in pattern.steps
+            if step.signature is not None and id(step.signature) not in self._numbered
+        ]
+        if missing:  # their numbers were given to other signatures
+            for signature in missing:
+                self._number(signature, even_if_long=True)
+            return False
+        for step in pattern.steps:
+            step.number = self._numbered[id(step.signature)][0]
+        pattern.number, pattern.checked_at = number, table.defined
+        return True
+
+    # -- handing over, under the lock ---------------------------------------------------------
+
+    def _settle(self, *, is_left: bool = False) -> None:
+        """Queue the operations that were followed: as a graph if complete, else one by one.
+
+        ``is_left``: the program has issued another operation than the expected one.
+        """
+        end, pattern = self._expected, self._pattern
+        if end is None or pattern is None:
+            return
+        place = end.place
+        alive = _NONE
+        if place == len(pattern.steps):
+            # Other threads append to the queue of drops meanwhile.
+            base, dropped = self._base, self._dropped[self._earlier_count :]
+            kept = [base + output for output in pattern.kept]
+            # Programs mostly drop tensors in the same order each time.
+            usual = pattern.drops
+            is_call = usual is not None and dropped == [base + tensor for tensor in usual]
+            if is_call:
+                earlier = pattern.earlier_drops
+            else:
+                found = {tensor - base for tensor in dropped}
+                alive = pattern.dead - found
+                is_call = not alive
+                earlier = tuple([tensor for tensor in found if tensor not in pattern.dead])
+                if is_call:
+                    pattern.drops = tuple([tensor - base for tensor in dropped])
+                    pattern.earlier_drops = earlier
+        else:
+            is_call = False
+        if is_call:
+            tasks = [self._call(pattern, kept)]
+            self._undropped_bytes += pattern.graph.nbytes
+        else:
+            tasks = self._single_tasks(pattern, place)
+        self._count(place)
+        self._task_bytes += sum(map(len, tasks))
+        # A single statement without a call: an interrupt cannot come in the middle.
+        self._tasks, self._expected = [*self._tasks, *tasks], None
+        if is_call:
+            self._connection.traffic.followed += place
+            # The server does not know the outputs that died.
+            start = self._earlier_count
+            self._dropped[start : start + len(dropped)] = [base + tensor for tensor in earlier]
+            self._earlier_count = start + len(earlier)
+            self._balance = min(START_BALANCE, self._balance + FOLLOWING_GAIN * place)
+            pattern.misses = pattern.alive_count = 0
+        else:
+            self._note_miss(pattern, place, alive, is_left=is_left)
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _call(self, pattern: Pattern, outputs: list[int]) -> bytes:
+        self._locations.note_graph(outputs[0], pattern.graph)
+        base = self._base
+        inputs = [base + tensor for tensor in self._slots[: pattern.output_count - 1 : -1]]
+        return self._pack([pattern.number, *inputs, *outputs])
+
+    def _single_tasks(self, pattern: Pattern, place: int) -> list[bytes]:
+        note_at = self._locations.note_at
+        tasks = []
+        for step, issued in zip(pattern.steps[:place], self._issued(pattern, place), strict=True):
+            outputs = range(issued.first, issued.first + step.count)
+            tasks.append(self._pack([step.number, *issued.inputs, *outputs]))
+            note_at(issued.first, step.code, step.instruction)
+            self._undropped_bytes += self._numbered[id(step.signature)][3]
+        return tasks
+
+    def _issued(self, pattern: Pattern, place: int) -> list[Issued]:
+        """Return the operations that were followed."""
+        slots, first = self._slots, self._base
+        base, issued = first, []
+        for step, (signature, _, _, _) in zip(
+            pattern.steps[:place], pattern.graph.steps, strict=False
+        ):
+            issued.append(Issued(signature, [base + slots[slot] for slot in step.slots], first))
+            first += step.count
+        return issued
+
+    def _count(self, place: int) -> None:
+        self._connection.traffic.operations += place - self._counted
+        self._counted = place
+
+    def _append(self, task: bytes) -> None:
+        if self._expected is not None:
+            self._settle()
+        NativeSession._append(self, task)  # faster than by ``super()``, for each operation
+
+    def _append_drops(self) -> None:
+        if self._expected is not None:
+            self._settle()
+        self._recent_drops.extend(self._dropped)
+        self._earlier_count = 0
+        super()._append_drops()
+
+    def _flush(self) -> None:
+        if self._expected is not None:
+            self._settle()
+        if self._is_paused and self._connection.traffic.operations >= self._paused_until:
+            self._balance, self._is_paused = NEXT_BALANCE, False
+        super()._flush()
+
+    # -- learning, under the lock -------------------------------------------------------------
+
+    def _note_miss(
+        self, pattern: Pattern, place: int, alive: frozenset[int], *, is_left: bool
+    ) -> None:
+        """Learn from a pattern that was not sent as a graph."""
+        if place == len(pattern.steps):
+            # The program still has tensors that it had dropped when the pattern was learned. After
+            # the flush timer, it may just not have returned from the function that made them.
+            self._segment = []
+            if is_left:
+                pattern.alive_count += 1
+            if pattern.alive_count < MAX_ALIVE:
+                return
+            self._store.discard(pattern)
+            self._pay(DEFINING_COST * place)
+            self._store.add(pattern.keeping(alive))
+            return
+        if not is_left:
+            self._cut_at = pattern.steps[place - 1].next
+            return
+        self._segment = [*self._issued(pattern, place)]
+        self._segment_end = self._next_tensor
+        self._segment_bytes = sum(
+            self._numbered[id(step.signature)][3] for step in pattern.steps[:place]
+        )
+        self._pay(MISSING_COST * place)
+        self._store.note_missed(pattern)
+
+    def _end_segment(self) -> None:
+        """End a sequence; make it a pattern if it was seen before."""
+        if self._expected is not None:
+            self._settle(is_left=True)
+        learned, self._segment = self._segment, []
+        self._cut_at = None
+        self._segment_bytes = 0
+        if len(learned) < MIN_STEPS:
+            return
+        segment = [Issued(*one) for one in learned]
+        if (
+            not are_consecutive(segment)
+            or not self._store.is_repeated(segment)
+            # Sequences with signatures that have no number are not worth it.
+            or any(id(issued.signature) not in self._numbered for issued in segment)
+        ):
+            return
+        positions = [self._locations.position(issued.first) for issued in segment]
+        known = [position for position in positions if position is not None]
+        if len(known) < len(positions):
+            return
+        pattern = pattern_of(segment, known, {*self._recent_drops, *self._dropped})
+        if any(
+            other.graph.steps == pattern.graph.steps
+            for other in self._store.starting_with(segment[0].signature)
+        ):
+            return
+        if self._store.add(pattern):
+            self._pay(DEFINING_COST * len(segment))
+
+    def _pay(self, cost: int) -> None:
+        self._balance -= cost
+        if self._balance < 0 and not self._is_paused:
+            self._paused_until = self._connection.traffic.operations + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._segment, self._cut_at = [], None
+            self._is_paused = True
+
+    # -- what ends a sequence -----------------------------------------------------------------
+
+    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+        """Issue a graph; see ``Session.execute_graph``."""
+        with self._lock:
+            self._end_segment()
+            return super().execute_graph(graph, inputs, numbers)
+
+    def reserve(self) -> int:
+        """Return a new tensor id; see ``Session.reserve``."""
+        with self._lock:
+            self._end_segment()
+            return super().reserve()
+
+    def _ask(
+        self,
+        question: Callable[[int], Task],
+        read: TensorSpec | None = None,
+        *,
+        reports_failures: bool = True,
+    ) -> Pending[Any]:
+        with self._lock:
+            self._end_segment()
+        # Not under the lock: this may call a callback of the program.
+        return super()._ask(question, read, reports_failures=reports_failures)
+
+    def _enqueue(self, task: Task) -> None:
+        with self._lock:
+            self._end_segment()
+            super()._enqueue(task)
+
+    def expose(
+        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
+    ) -> None:
+        """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent now: a peer waits."""
+        with self._lock:
+            self._end_segment()
+            super().expose(tensor, spec, transfer, expires_seconds)
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
+        """Wait for a reply (``Source``)."""
+        if self._expected is not None:
+            self.flush()
+        super().wait(pending, timeout_seconds)
+
+    def attend(self) -> None:
+        """Receive replies although no thread waits for them (``Source``)."""
+        if self._expected is not None:
+            self.flush()
+        super().attend()

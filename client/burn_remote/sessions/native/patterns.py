@@ -1,0 +1,290 @@
+"""Sequences of operations that a program repeats, and the graphs that stand for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple, final
+
+from burn_remote.runner.operation_graph import CodePosition, Graph, GraphStep
+from burn_remote_protocol.operations.row import Signature
+
+__all__ = [
+    "LOOP_STEPS",
+    "MAX_STEPS",
+    "MIN_STEPS",
+    "Issued",
+    "Pattern",
+    "PatternStep",
+    "PatternStore",
+]
+
+# The least and the most operations of one pattern. A call of a graph costs the client about as much
+# as two operations, so following fewer would gain nothing. More would rarely be complete before the
+# flush timer sends what was issued, and would delay drops, which are sent after 64
+# (``DROP_TENSORS``).
+MIN_STEPS: Final = 16
+MAX_STEPS: Final = 64
+
+# A sequence of at least this length ends where its first operation comes again, as at the end of a
+# loop's body.
+LOOP_STEPS: Final = 24
+
+# Most patterns of one session. A server keeps 256 graphs of a session, and compiled functions need
+# some of them.
+MAX_PATTERNS: Final = 64
+# Most sequences that are remembered after they were seen once.
+MAX_SEEN: Final = 512
+# Most patterns that begin with the same operation.
+MAX_ALIKE: Final = 4
+# Most steps of all definitions of one session together. The server counts 650 bytes for each in the
+# quota.
+MAX_DEFINED_STEPS: Final = 4096
+# After this many calls in a row in which the program kept tensors that the pattern counts as dead,
+# they become outputs of the pattern.
+MAX_ALIVE: Final = 2
+# A pattern that was begun and left this often, without being completed in between, is forgotten.
+MAX_MISSES: Final = 4
+
+
+class Issued(NamedTuple):
+    """An operation as the program issued it; the ids of its outputs begin at ``first``."""
+
+    signature: Signature
+    inputs: Sequence[int]
+    first: int
+
+
+@final
+class PatternStep:
+    """One operation of a pattern, or its end.
+
+    ``slots`` are the slots of the inputs; ``left`` and ``right`` are the first two of them. The
+    outputs of the steps have the slots from 0 on. The tensors that a pattern takes from outside
+    have -1, -2, and so on, in the order in which they are used first. So patterns that begin with
+    the same operations have the same slots for them.
+    """
+
+    __slots__ = (
+        "arity", "code", "count", "depth", "instruction", "left", "next", "number", "place",
+        "right", "signature", "slots",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        place: int,
+        signature: Signature | None,
+        slots: tuple[int, ...],
+        issued_at: CodePosition,
+        following: PatternStep | None,
+    ) -> None:
+        self.place: Final = place
+        # ``None``: the end, which no operation matches.
+        self.signature: Final = signature
+        self.count: Final = 0 if signature is None else len(signature.outputs)
+        self.slots: Final = slots
+        self.arity: Final = len(slots)
+        self.left: Final = slots[0] if slots else 0
+        self.right: Final = slots[1] if len(slots) > 1 else 0
+        self.code, self.instruction = issued_at
+        # The number of frames from the session to the program's line, found when the step is first
+        # followed. Never 0: a frame that refers to itself would keep the program's variables alive.
+        self.depth = 1
+        # The signature's number on the server.
+        self.number = 0
+        self.next: Final = following if following is not None else self
+
+    def is_same(self, other: PatternStep) -> bool:
+        """Return whether this is the same operation, on the same slots, of the same line."""
+        return (
+            self.signature is other.signature
+            and self.slots == other.slots
+            and self.code is other.code
+            and self.instruction == other.instruction
+        )
+
+
+@final
+class Pattern:
+    """A sequence that was seen twice, and its graph.
+
+    ``dead`` are the outputs of its operations that the program has dropped when the sequence ends,
+    counted from the first output. The other outputs are those of the graph.
+    """
+
+    __slots__ = (
+        "alive_count", "checked_at", "dead", "drops", "earlier_drops", "first", "graph",
+        "input_count", "is_known", "kept", "misses", "nbytes", "number", "output_count",
+        "slots", "steps", "successor",
+    )  # fmt: skip
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph: Final = graph
+        self.input_count: Final = graph.input_count
+        self.output_count: Final = sum(len(step.signature.outputs) for step in graph.steps)
+        self.kept: Final = tuple([slot - graph.input_count for slot in graph.output_slots])
+        self.dead: Final = frozenset(range(self.output_count)).difference(self.kept)
+        # The slots before the first operation: the ids of outputs, counted from the first one.
+        self.slots: Final[list[int | None]] = [
+            *range(self.output_count),
+            *[None] * self.input_count,
+        ]
+        # The tensors that the program dropped in the last call, counted in the same way, and those
+        # of them that are not in ``dead``.
+        self.drops: tuple[int, ...] | None = None
+        self.earlier_drops: tuple[int, ...] = ()
+        self.nbytes: Final = sum(
+            spec.nbytes for step in graph.steps for spec in step.signature.outputs
+        )
+        steps: list[PatternStep] = []
+        following: PatternStep | None = None
+        for place, step in reversed([*enumerate(graph.steps)]):
+            assert step.issued_at is not None  # ``pattern_of`` sets it
+            if following is None:
+                following = PatternStep(place + 1, None, (), step.issued_at, None)
+            slots = tuple([_pattern_slot(slot, graph.input_count) for slot in step.inputs])
+            following = PatternStep(place, step.signature, slots, step.issued_at, following)
+            steps.append(following)
+        self.steps: Final = tuple(reversed(steps))
+        self.first: Final = self.steps[0]
+        # The graph's number on the server, and how many signatures were defined when the numbers
+        # of this pattern were last looked up.
+        self.number = 0
+        self.checked_at = -1
+        self.misses = 0
+        self.alive_count = 0  # calls in a row after which the program had tensors of ``dead``
+        self.is_known = False  # whether it is in a ``PatternStore``
+        # The pattern that came after this one.
+        self.successor: Pattern | None = None
+
+    def begins_like(self, other: Pattern, count: int) -> bool:
+        """Return whether the first ``count`` operations are the same, and more follow."""
+        if len(self.steps) <= count:
+            return False
+        pairs = zip(self.steps[:count], other.steps[:count], strict=True)
+        return all(one.is_same(another) for one, another in pairs)
+
+    def keeping(self, alive: Iterable[int]) -> Pattern:
+        """Return a pattern of the same operations with more outputs."""
+        kept = sorted({*self.kept, *alive})
+        graph = self.graph
+        count = graph.input_count
+        return Pattern(Graph(count, graph.steps, [count + place for place in kept]))
+
+
+def _pattern_slot(slot: int, input_count: int) -> int:
+    return -1 - slot if slot < input_count else slot - input_count
+
+
+def pattern_of(
+    issued: Sequence[Issued], positions: Sequence[CodePosition], dead: Collection[int]
+) -> Pattern:
+    """Return the pattern of operations whose output ids are consecutive.
+
+    ``dead`` has the ids that were dropped. At least one output is kept, because a failure of the
+    graph is reported for its first output.
+    """
+    base = issued[0].first
+    inputs: dict[int, int] = {}
+    for operation in issued:
+        for tensor in operation.inputs:
+            if tensor < base:
+                inputs.setdefault(tensor, len(inputs))
+    count = len(inputs)
+    steps = [
+        GraphStep(
+            operation.signature,
+            tuple(
+                [
+                    inputs[tensor] if tensor < base else count + tensor - base
+                    for tensor in operation.inputs
+                ]
+            ),
+            issued_at=position,
+        )
+        for operation, position in zip(issued, positions, strict=True)
+    ]
+    last = issued[-1]
+    end = last.first + len(last.signature.outputs)
+    kept = [count + tensor - base for tensor in range(base, end) if tensor not in dead]
+    return Pattern(Graph(count, steps, kept or [count + end - 1 - base]))
+
+
+def are_consecutive(issued: Sequence[Issued]) -> bool:
+    """Return whether no other ids were given out between the operations."""
+    expected = issued[0].first
+    for operation in issued:
+        if operation.first != expected:
+            return False
+        expected += len(operation.signature.outputs)
+    return True
+
+
+@final
+class PatternStore:
+    """The sequences that a session has seen, and its patterns. Bounded; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self._patterns: OrderedDict[int, Pattern] = OrderedDict()
+        self._by_start: dict[int, list[Pattern]] = {}
+        self._steps_left = MAX_DEFINED_STEPS
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def is_repeated(self, issued: Sequence[Issued]) -> bool:
+        """Return whether this sequence of signatures was seen before, and remember it."""
+        # By identity. An id may be that of another signature that died meanwhile; then a sequence
+        # becomes a pattern at its first sighting, which is harmless.
+        key = tuple([id(operation.signature) for operation in issued])
+        if key in self._seen:
+            self._seen.move_to_end(key)
+            return True
+        while len(self._seen) >= MAX_SEEN:
+            self._seen.popitem(last=False)
+        self._seen[key] = None
+        return False
+
+    def starting_with(self, signature: Signature) -> Sequence[Pattern]:
+        """Return the patterns whose first operation has this signature, the newest first."""
+        return self._by_start.get(id(signature), ())
+
+    def add(self, pattern: Pattern) -> bool:
+        """Keep a pattern, unless the session has defined too many; return whether it is kept."""
+        if len(pattern.steps) > self._steps_left:
+            return False
+        self._steps_left -= len(pattern.steps)
+        while len(self._patterns) >= MAX_PATTERNS:
+            self.discard(next(iter(self._patterns.values())))
+        alike = self._by_start.setdefault(id(pattern.first.signature), [])
+        while len(alike) >= MAX_ALIKE:
+            self.discard(alike[-1])
+        # ``discard`` removes an empty list.
+        self._by_start.setdefault(id(pattern.first.signature), alike).insert(0, pattern)
+        self._patterns[id(pattern)] = pattern
+        pattern.is_known = True
+        return True
+
+    def discard(self, pattern: Pattern) -> None:
+        """Forget a pattern."""
+        if self._patterns.pop(id(pattern), None) is None:
+            return
+        pattern.is_known = False
+        key = id(pattern.first.signature)
+        alike = self._by_start[key]
+        alike.remove(pattern)
+        if not alike:
+            del self._by_start[key]
+
+    def note_completed(self, pattern: Pattern) -> None:
+        """Note that a pattern was followed to its end."""
+        pattern.misses = 0
+        if id(pattern) in self._patterns:
+            self._patterns.move_to_end(id(pattern))
+
+    def note_missed(self, pattern: Pattern) -> None:
+        """Note that the program left a pattern before its end."""
+        pattern.misses += 1
+        if pattern.misses >= MAX_MISSES:
+            self.discard(pattern)

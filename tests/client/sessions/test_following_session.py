@@ -1,0 +1,627 @@
+"""A session that follows repeated operations has the results of one that does not."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from random import Random
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote import functional
+from burn_remote.sessions.lifetime import Flusher
+from burn_remote.sessions.native import following_session, patterns
+from burn_remote.sessions.native.following_session import FollowingSession
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.patterns import (
+    MAX_DEFINED_STEPS,
+    MAX_PATTERNS,
+    MAX_SEEN,
+    MAX_STEPS,
+    MIN_STEPS,
+)
+from burn_remote_protocol.errors import ClosedDevice, ConnectionLost
+from support.faults import faulty_proxy, random_cuts
+from support.interrupts import InterruptAt
+from support.servers import server
+
+ROUNDS = 7
+PATIENCE_SECONDS = 5.0
+
+
+@pytest.fixture
+def no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing sent by the flush timer, so that a test decides when operations are sent."""
+    monkeypatch.setattr(Flusher, "advance", lambda self: None)
+
+
+@pytest.fixture
+def device(no_timer: None) -> Iterator[br.Device]:
+    with br.LocalDevice(automatic_graphs=True) as device:
+        yield device
+
+
+def codes_of(*owners: Any) -> frozenset[CodeType]:
+    """Return the code of all functions of classes."""
+    functions = [
+        function
+        for owner in owners
+        for _, function in inspect.getmembers(owner, inspect.isfunction)
+    ]
+    return frozenset(function.__code__ for function in functions)
+
+
+def interpreter_of(device: br.Device) -> Any:
+    return device.session._connection._link._interpreter
+
+
+def held(device: br.Device, expected: int = 0) -> int:
+    """Return how many tensors the device holds, after all drops."""
+    quota = interpreter_of(device).quota
+    for _ in range(2):
+        device.session.flush()  # drops of the same batch would come after the request of ``sync``
+        device.sync()
+        if quota.tensors == expected:
+            break
+        gc.collect()  # reference cycles, as of exceptions
+    count: int = quota.tensors
+    return count
+
+
+def step(
+    x: br.Tensor, weight: br.Tensor, count: int = 24, tenth: Callable[[], None] = lambda: None
+) -> br.Tensor:
+    """Compute so many operations, of four kinds and lines in turn; call ``tenth`` after ten."""
+    for place in range(count):
+        if place == 10:
+            tenth()
+        if place % 4 == 0:
+            x = x + weight
+        elif place % 4 == 1:
+            x = x * 0.5
+        elif place % 4 == 2:
+            x = x - weight
+        else:
+            x = x.tanh()
+    return x
+
+
+def followed(device: br.Device) -> int:
+    count: int = device.traffic.followed
+    return count
+
+
+def test_a_repeated_sequence_becomes_one_task(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        x = step(x, weight)
+        x.numpy()
+    before = device.traffic
+    graph_calls = interpreter_of(device).counts.graph_calls
+    for _ in range(10):
+        x = step(x, weight)
+        x.numpy()
+    section = device.traffic - before
+    assert section.operations == section.followed == 240
+    assert interpreter_of(device).counts.graph_calls == graph_calls + 10
+    # Without graphs, 24 operations take 240 bytes and more.
+    assert section.bytes_sent < 10 * 60
+
+
+def test_a_loop_without_a_wait_is_followed(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(20):
+        x = step(x, weight)
+    x.numpy()
+    assert followed(device) >= 24 * 16
+
+
+def test_nothing_is_followed_without_the_setting() -> None:
+    with br.LocalDevice() as device:
+        x = device.tensor([1.0])
+        for _ in range(10):
+            x = step(x, x)
+            x.numpy()
+        assert not isinstance(device.session, FollowingSession)
+        assert followed(device) == 0
+
+
+def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", "1")
+    with br.LocalDevice() as device:
+        assert isinstance(device.session, FollowingSession)
+    with br.LocalDevice(automatic_graphs=False) as device:
+        assert not isinstance(device.session, FollowingSession)
+    monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", "perhaps")
+    with pytest.raises(br.UsageError, match="must be 1 or 0, not 'perhaps'"):
+        br.LocalDevice()
+    with pytest.raises(br.UsageError, match="True or False"):
+        br.LocalDevice(automatic_graphs="yes")  # type: ignore[arg-type]
+
+
+# -- the same results as one by one ---------------------------------------------------------------
+
+Outcome = Any
+
+
+def outcome(call: Callable[[], Any]) -> Outcome:
+    """Return the elements that a call reads, or its error with the line and the notes."""
+    try:
+        value = call()
+    except br.BurnRemoteError as error:
+        others = [str(other) for other in getattr(error, "others", ())]
+        return type(error).__name__, str(error), others, getattr(error, "__notes__", None)
+    return None if value is None else (value.dtype.name, value.tobytes())
+
+
+class Deviation:
+    """What a program does differently in one round, at one of its places."""
+
+    def __init__(self, round_number: int, place: int, kind: str) -> None:
+        self.round = round_number
+        self.place = place
+        self.kind = kind
+
+    def is_at(self, round_number: int, place: int) -> bool:
+        return (round_number, place) == (self.round, self.place)
+
+
+KINDS = (
+    "none", "shape", "number", "alias", "swap", "early drop", "kept", "read", "sync", "upload",
+    "random", "seed", "error", "failure", "other line", "extra", "less", "move", "pending",
+    "flush", "graph", "collect",
+)  # fmt: skip
+
+
+class Program:
+    """A random program that repeats a sequence of operations, with one deviation."""
+
+    def __init__(self, seed: int, deviation: Deviation) -> None:
+        random = Random(seed)
+        self.choices = [random.randrange(10) for _ in range(random.randrange(16, 40))]
+        self.sources = [(random.random(), random.random()) for _ in self.choices]
+        self.kept_places = {random.randrange(len(self.choices)) for _ in range(3)}
+        self.reads_each = random.choice([1, 2, 3, 100])
+        self.deviation = deviation
+
+    def run(self, device: br.Device) -> list[Outcome]:
+        """Run on a device; return everything that the program sees."""
+        device.seed(5)
+        data = np.random.default_rng(3).standard_normal((4, 4)).astype(np.float32)
+        carried = [device.tensor(data), device.tensor(data.T.copy())]
+        weight, bad = device.tensor(data * 0.5), device.tensor(np.array([9]))
+        seen: list[Outcome] = []
+        self.stored: list[br.Tensor] = []
+        for number in range(ROUNDS):
+            values = [*carried, weight]
+            for place, choice in enumerate(self.choices):
+                first, second = (int(one * len(values)) for one in self.sources[place])
+                x, y = values[first], values[second]
+                if self.deviation.is_at(number, place):
+                    x, y = self._deviate(device, seen, values, x, y, bad)
+                values.append(self._computed(choice, x, y))
+                if len(values) > 8 and place not in self.kept_places:
+                    del values[3]
+            carried = [values[-1].tanh(), values[-2].tanh()]
+            del x, y, values
+            if number % self.reads_each == 0:
+                seen.append(outcome(carried[0].numpy))
+        seen += [outcome(tensor.numpy) for tensor in [*carried, *self.stored]]
+        seen.append(outcome(device.sync))
+        return seen
+
+    def _computed(self, choice: int, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        match choice:
+            case 0:
+                return x + y
+            case 1:
+                return x * y
+            case 2:
+                return x - y
+            case 3:
+                return x * 0.75
+            case 4:
+                return (x + 0.125).tanh()
+            case 5:
+                return x.T.tanh()
+            case 6:
+                return (x @ y).tanh()
+            case 7:
+                return x.sum(axis=0, keepdims=True) * y
+            case 8:
+                return functional.dropout(x, 0.25)
+            case _:
+                return br.where(x > y, x, y)
+
+    def _deviate(  # noqa: C901
+        self,
+        device: br.Device,
+        seen: list[Outcome],
+        values: list[br.Tensor],
+        x: br.Tensor,
+        y: br.Tensor,
+        bad: br.Tensor,
+    ) -> tuple[br.Tensor, br.Tensor]:
+        match self.deviation.kind:
+            case "shape":
+                seen.append(outcome((x[:2] + y[:2]).numpy))
+            case "number":
+                return x * 0.8125, y
+            case "alias":
+                return x, x
+            case "swap":
+                return y, x
+            case "early drop":
+                values[3:4] = []
+            case "kept":
+                self.stored += values
+            case "read":
+                seen.append(outcome(x.numpy))
+            case "pending":
+                self.stored.append(x + y)
+                return self.stored[-1], y
+            case "sync":
+                seen.append(outcome(device.sync))
+            case "upload":
+                return device.tensor(np.full((4, 4), 0.5, np.float32)), y
+            case "random":
+                return br.random.normal((4, 4), device=device), y
+            case "seed":
+                device.seed(11)
+            case "error":
+                seen.append(outcome(lambda: x + device.tensor([1.0, 2.0, 3.0])))
+            case "failure":
+                return x.take(bad, axis=0) + x, y
+            case "other line":
+                return x + y, y
+            case "extra":
+                x.tanh()
+            case "less":
+                values.pop()
+            case "move":
+                with br.LocalDevice() as other:
+                    return x.to(other).to(device), y
+            case "flush":
+                device.session.flush()
+            case "graph":
+                return _compiled(x, y), y
+            case "collect":
+                cycle: list[Any] = [x + y]
+                cycle.append(cycle)
+        return x, y
+
+
+@br.compile
+def _compiled(x: br.Tensor, y: br.Tensor) -> br.Tensor:
+    return x * y + x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_deviation_at_any_place_changes_nothing(
+    kind: str, no_timer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_session, "START_BALANCE", 10**9)
+    total = 0
+    for seed in range(2):
+        length = len(Program(seed, Deviation(-1, 0, "none")).choices)
+        for place in range(len(kind) % 11, length, 11):
+            program = Program(seed, Deviation(4 + place % 2, place, kind))
+            with br.LocalDevice(automatic_graphs=False) as device:
+                expected = program.run(device)
+                program.stored.clear()
+                expected_held = held(device)
+            with br.LocalDevice(automatic_graphs=True) as device:
+                assert program.run(device) == expected, (seed, place)
+                program.stored.clear()
+                assert held(device) == expected_held, (seed, place)
+                total += followed(device)
+    assert total > 100
+
+
+@pytest.mark.parametrize("place", range(24))
+def test_a_failure_at_any_place_names_its_line_and_poisons_the_same(
+    device: br.Device, place: int
+) -> None:
+    good, bad = (device.tensor(np.array([index])) for index in (1, 9))
+
+    def run(x: br.Tensor, places: br.Tensor) -> list[br.Tensor]:
+        results = []
+        for number in range(24):
+            x = x.take(places if number == place else good, axis=0) + x
+            results.append(x if number % 5 else x * 2.0)
+        return results
+
+    x = device.tensor(np.ones((2, 3), np.float32))
+    for _ in range(4):
+        tensors = run(x, good)
+        device.sync()
+    del tensors
+    before = followed(device)
+    seen = [outcome(tensor.numpy) for tensor in run(x, bad)]
+    assert followed(device) > before
+    with br.LocalDevice(automatic_graphs=False) as plain:
+        good, bad = (plain.tensor(np.array([index])) for index in (1, 9))
+        expected = run(plain.tensor(np.ones((2, 3), np.float32)), bad)
+        assert seen == [outcome(tensor.numpy) for tensor in expected]
+        assert [one for one in seen if "test_following_session.py" in str(one)]
+
+
+def test_failures_that_nobody_read_are_all_reported(device: br.Device) -> None:
+    def run(device: br.Device, index: int) -> Outcome:
+        x, places = device.tensor(np.ones((2, 3), np.float32)), device.tensor(np.array([index]))
+        for _ in range(20):
+            x.take(places, axis=0)
+        return outcome(device.sync)
+
+    for _ in range(3):
+        run(device, 1)
+    before = followed(device)
+    seen = run(device, 9)
+    assert followed(device) == before + 20
+    with br.LocalDevice(automatic_graphs=False) as plain:
+        assert seen == run(plain, 9)
+    assert len(seen[2]) == 19
+
+
+# -- the flush timer ------------------------------------------------------------------------------
+
+
+def test_the_timer_sends_the_operations_of_an_incomplete_sequence(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    interpreter = interpreter_of(device)
+    y = step(x, weight, 2)
+    assert device.session._expected is not None
+    assert device.session._flusher.armed is device.session
+    executed = interpreter.executed
+    device.session._flusher.armed = None  # as ``Flusher.advance`` does
+    device.session.flush_waiting()
+    assert interpreter.executed == executed + 2
+    assert y.tolist() == [0.625, 1.25]
+
+
+def test_after_the_timer_the_next_sequence_is_followed(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        x = step(x, weight)
+        x.numpy()
+    before = followed(device)
+    x = step(x, weight, tenth=device.session.flush_waiting)
+    assert followed(device) == before
+    x = step(x, weight)
+    x.numpy()
+    assert followed(device) == before + 24
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def test_threads_that_use_one_session_get_their_own_results(no_timer: None) -> None:
+    def worker(device: br.Device, number: int, results: list[Any]) -> None:
+        x, weight = device.tensor([1.0, float(number)]), device.tensor([0.25, 0.5])
+        for count in range(60):
+            x = step(x, weight)
+            if count % (3 + number) == 0:
+                x.numpy()
+        results[number] = x.numpy().tobytes()
+
+    def run(device: br.Device, together: bool) -> list[Any]:
+        results: list[Any] = [None] * 3
+        threads = [
+            threading.Thread(target=worker, args=(device, number, results)) for number in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+            if not together:
+                thread.join(PATIENCE_SECONDS)
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        return results
+
+    with br.LocalDevice() as plain, br.LocalDevice(automatic_graphs=True) as device:
+        expected = run(plain, together=False)
+        for _ in range(3):
+            assert run(device, together=True) == expected
+        assert held(device) == 0
+        assert run(device, together=False) == expected
+        assert followed(device) > 0
+
+
+def test_tensors_that_other_threads_drop_meanwhile_are_freed(device: br.Device) -> None:
+    weight = device.tensor([0.25, 0.5])
+    for count in range(12):
+        x = device.tensor([1.0, 2.0])
+        kept = []
+        for _ in range(6):
+            x = x + weight
+            x = x * 0.5
+            x = x - weight
+            x = x.tanh()
+            kept.append(x)
+        thread = threading.Thread(target=kept.clear)
+        thread.start()
+        if count % 2:
+            thread.join(PATIENCE_SECONDS)
+        x.numpy()
+        thread.join(PATIENCE_SECONDS)
+    del x
+    assert held(device) == 1
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded_for_ever_new_sequences(device: br.Device) -> None:
+    session: Any = device.session
+    random = Random(1)
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(300):
+        choices = [random.randrange(3) for _ in range(MIN_STEPS)]
+        for _ in range(3):
+            y = x
+            for choice in choices:
+                y = (y + weight, y * weight, y - weight)[choice] if choice < 0 else [
+                    y.__add__, y.__mul__, y.__sub__
+                ][choice](weight)  # fmt: skip
+            y.numpy()
+    store = session._store
+    assert len(store) <= MAX_PATTERNS
+    assert len(store._seen) <= MAX_SEEN
+    assert len(session._segment) <= MAX_STEPS
+    assert len(session._recent_drops) <= following_session.REMEMBERED_DROPS
+    assert interpreter_of(device).counts.graphs * MIN_STEPS <= MAX_DEFINED_STEPS
+    alike = sum(map(len, store._by_start.values()))
+    assert alike == len(store)
+
+
+def test_a_session_that_gains_nothing_stops_looking(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = device.session
+    session._balance = 200
+    monkeypatch.setattr(following_session, "NEXT_BALANCE", 5_000)
+    session._pause = 400
+    x = device.tensor([1.0, 2.0])
+    for number in range(300):
+        x = x * float(number)
+    assert session._is_paused
+    assert session._segment == []
+    for number in range(400):
+        x = x * float(number)
+    session.flush()
+    assert not session._is_paused
+    weight = device.tensor([0.25, 0.5])
+    for _ in range(4):
+        x = step(x, weight)
+        x.numpy()
+    assert followed(device) > 0
+
+
+def test_sequences_of_large_tensors_are_not_followed(device: br.Device) -> None:
+    x = br.ones((1200, 1200), device=device)  # 5.5 MiB
+    for _ in range(40):
+        x = x + x
+    x.numpy()
+    assert followed(device) == 0
+
+
+def test_a_pattern_whose_results_are_kept_gets_more_outputs(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+
+    def run(count: int) -> list[br.Tensor]:
+        y, kept = x, []
+        for _ in range(6):
+            y = ((y + weight) * 0.5 - weight).tanh()
+            kept.append(y)
+        return kept[:count]
+
+    for _ in range(3):
+        run(1)
+        device.sync()
+    expected = [tensor.tolist() for tensor in run(6)]
+    for _ in range(2 * patterns.MAX_ALIVE):
+        results = run(6)
+        device.sync()
+    before = followed(device)
+    del results
+    results = run(6)
+    device.sync()
+    assert followed(device) == before + 24
+    assert [tensor.tolist() for tensor in results] == expected
+
+
+# -- Ctrl-C and broken connections ----------------------------------------------------------------
+
+FOLLOWING = codes_of(FollowingSession, NativeSession, patterns.PatternStore, Flusher)
+
+
+def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_session, "MIN_STEPS", 3)
+    monkeypatch.setattr(following_session, "LOOP_STEPS", 4)
+    values = [device.tensor(np.zeros(2, np.float32))]
+
+    def issue(rounds: int) -> None:
+        for _ in range(rounds):
+            for _ in range(4):
+                values[0] = values[0] + 1.0
+            device.session.flush()
+
+    line, is_over = 0, False
+    while not is_over:
+        issue(3)
+        before = values[0].tolist()[0]
+        interrupt = InterruptAt(line, FOLLOWING)
+        with interrupt.watching():
+            issue(1)
+        place = interrupt.place
+        del interrupt  # it keeps frames
+        count = values[0].tolist()[0] - before
+        assert 0 <= count <= 4, place
+        issue(1)
+        assert values[0].tolist() == [before + count + 4] * 2, place
+        values[0] = values[0] + 0.0
+        assert held(device, 1) == 1, place
+        line, is_over = line + 1, not place
+    assert line > 60
+    assert followed(device) > 4 * line
+
+
+def test_a_stream_through_cuts_runs_each_operation_once() -> None:
+    def run(device: br.Device, *, is_checked: bool) -> list[Any]:
+        device.seed(7)
+        x, noise = device.tensor([0.0]), device.tensor(np.zeros(8, np.float32))
+        for number in range(400):
+            for _ in range(8):
+                x = x + 1
+                noise = noise * 0.5 + functional.dropout(noise + 1.0, 0.5)
+            if number % 25 == 0 and is_checked:
+                assert x.item() == 8 * number + 8
+        return [x.tolist(), noise.numpy().tobytes()]
+
+    with server() as running:
+        with br.RemoteDevice(running.address, automatic_graphs=False) as device:
+            expected = run(device, is_checked=False)
+        with (
+            faulty_proxy(running.port, random_cuts(20, 500, 3_000)) as proxy,
+            br.RemoteDevice(proxy.address, automatic_graphs=True) as device,
+        ):
+            assert run(device, is_checked=True) == expected
+            assert proxy.cuts >= 3
+            assert followed(device) > 5_000
+
+
+# -- the end of a session -------------------------------------------------------------------------
+
+
+def test_a_closed_session_refuses_the_expected_operation(no_timer: None) -> None:
+    device = br.LocalDevice(automatic_graphs=True)
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    y = step(x, weight, 1)
+    assert device.session._expected is not None
+    device.close()
+    with pytest.raises((ClosedDevice, ConnectionLost)):
+        y * 0.5
+
+
+def test_closing_sends_what_was_followed(no_timer: None) -> None:
+    device = br.LocalDevice(automatic_graphs=True)
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    y = step(x, weight, 1)
+    interpreter = interpreter_of(device)
+    executed = interpreter.executed
+    device.close()
+    assert interpreter.executed == executed + 1
+    del y
