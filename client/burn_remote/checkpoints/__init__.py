@@ -1,0 +1,1 @@
+"""Files of named tensors: reading them to a device, and writing them."""

@@ -1,0 +1,1 @@
+"""Optimizers, schedules of learning rates and clipping of gradients."""

@@ -1,0 +1,165 @@
+"""Clipping of gradients by their common norm or by value, without waiting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from burn_remote.arguments.containers import leaves, mapped
+from burn_remote.arguments.numbers import real_number
+from burn_remote.arguments.traced_numbers import untraced
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import with_rank
+from burn_remote.functions.arithmetic import divide, multiply
+from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.elementwise import abs, isfinite
+from burn_remote.functions.selection import clip, maximum
+from burn_remote.functions.statistics import max, sum
+from burn_remote.functions.value import is_tensor
+from burn_remote.graphs.compiled import compile
+from burn_remote_protocol.dtypes import F32, F64
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["clip_by_norm", "clip_by_value", "clip_grad_norm_", "clip_grad_value_", "global_norm"]
+
+# Added to the norm, as PyTorch does, so that gradients of zeros are not divided by zero.
+SMALL = 1e-6
+
+
+@explained
+def global_norm(grads: Any, norm_type: float = 2.0) -> Tensor:
+    """Return the norm ``[]`` of all gradients in containers, as if they were one vector.
+
+    float64 if one of them is, otherwise float32. ``norm_type`` is 2, another number p above 0 for
+    ``sum(abs(g)**p)**(1/p)``, or infinity. Does not wait.
+    """
+    return _compiled_norm(_tensors(grads), _checked_type(norm_type))
+
+
+@explained
+def clip_by_norm(grads: Any, max_norm: float, norm_type: float = 2.0) -> tuple[Any, Tensor]:
+    """Scale gradients so that their common norm is at most ``max_norm``; return them and the norm.
+
+    ``grads`` are nested containers; ``None`` stays ``None``. All are multiplied by
+    ``min(1, max_norm / (norm + 1e-6))``, PyTorch's formula, in one task. The norm ``[]`` is that of
+    the given gradients (see ``global_norm``). Does not wait.
+    """
+    _check_bound("max_norm", max_norm)
+    clipped, norm = _compiled_clipping(_tensors(grads), max_norm, _checked_type(norm_type))
+    following = iter(clipped)
+    return mapped(lambda _: next(following), grads), norm
+
+
+@explained
+def clip_by_value(grads: Any, clip_value: float) -> Any:
+    """Return gradients in nested containers clipped to -``clip_value`` to ``clip_value``."""
+    _check_bound("clip_value", clip_value)
+    return mapped(lambda grad: clip(grad, -clip_value, clip_value), grads)
+
+
+@explained
+def clip_grad_norm_(
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale the ``grad`` of all parameters so that their common norm is at most ``max_norm``.
+
+    Arguments and formula are those of ``torch.nn.utils.clip_grad_norm_``; ``foreach`` is ignored,
+    because all gradients are scaled in one task. Returns the norm ``[]`` before. Waits only if
+    ``error_if_nonfinite`` is true: then it reads whether the norm is finite, and raises
+    ``UsageError`` if not. Raises ``UsageError`` also if no parameter has a gradient.
+    """
+    owners = [one for one in _parameters(parameters) if one.grad is not None]
+    if not owners:
+        raise UsageError("no parameter has a gradient; call loss.backward() before clip_grad_norm_")
+    grads = [one.grad for one in owners]
+    clipped, norm = clip_by_norm(grads, max_norm, norm_type)
+    if error_if_nonfinite and not isfinite(norm).item():
+        raise UsageError("the norm of the gradients is not finite; they are unchanged")
+    for owner, grad in zip(owners, clipped, strict=True):
+        owner.grad = grad
+    return norm
+
+
+@explained
+def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
+    """Clip the ``grad`` of each parameter to -``clip_value`` to ``clip_value``.
+
+    Arguments are those of ``torch.nn.utils.clip_grad_value_``; ``foreach`` is ignored.
+    """
+    for parameter in _parameters(parameters):
+        if parameter.grad is not None:
+            parameter.grad = clip_by_value(parameter.grad, clip_value)
+
+
+def _norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:
+    dtype = F64 if any(grad.dtype is F64 for grad in grads) else F32
+    total = None
+    for grad in grads:
+        wide = astype(at_least_float32(grad), dtype)
+        if math.isinf(norm_type):
+            part = max(abs(wide))
+            total = part if total is None else maximum(total, part)
+            continue
+        part = sum(wide * wide if norm_type == 2 else abs(wide) ** norm_type)
+        total = part if total is None else total + part
+    if total is None:
+        raise UsageError("there are no gradients")
+    if math.isinf(norm_type):
+        return total
+    return total.sqrt() if norm_type == 2 else total ** (1 / norm_type)
+
+
+def _clipped(
+    grads: Sequence[Tensor], max_norm: float, norm_type: float
+) -> tuple[list[Tensor], Tensor]:
+    norm = _norm(grads, norm_type)
+    factor = clip(divide(max_norm, norm + SMALL), max=1.0)
+    # The factor for each rank and dtype: operations broadcast axes of length 1, but add none.
+    factors: dict[Any, Tensor] = {}
+    clipped = []
+    for grad in grads:
+        key = (grad.ndim, grad.dtype)
+        if key not in factors:
+            factors[key] = with_rank(astype(factor, grad.dtype), grad.ndim)
+        clipped.append(multiply(grad, factors[key]))
+    return clipped, norm
+
+
+_compiled_norm = compile(_norm)
+_compiled_clipping = compile(_clipped)
+
+
+def _tensors(grads: Any) -> list[Tensor]:
+    found = leaves(grads)
+    if not found:
+        raise UsageError("there are no gradients; all are None, or the containers are empty")
+    for one in found:
+        if not is_tensor(one) or not one.dtype.is_floating:
+            raise ArgumentMismatch(f"a gradient is a floating-point tensor, not {one!r:.100}")
+    return found
+
+
+def _parameters(parameters: Any) -> list[Any]:
+    if isinstance(parameters, Iterable) and not is_tensor(parameters):
+        parameters = [*parameters.values()] if isinstance(parameters, dict) else [*parameters]
+    return leaves(parameters)
+
+
+def _checked_type(norm_type: float) -> float:
+    value = real_number("norm_type", norm_type)
+    if not value > 0:
+        raise UsageError(f"norm_type must be above 0, not {norm_type}")
+    return value
+
+
+def _check_bound(name: str, bound: float) -> None:
+    if not untraced(bound) >= 0:
+        raise UsageError(f"{name} must be a number of at least 0, not {bound}")

@@ -1,0 +1,563 @@
+"""The base class of optimizers: updates of nested containers, and of parameters in place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+
+from burn_remote.arguments.containers import mapped, named_leaves
+from burn_remote.arguments.traced_numbers import calculated
+from burn_remote.autodiff.pausing import enable_grad
+from burn_remote.autodiff.tracking import TrackedHandle, plain
+from burn_remote.functions.creation import tensor, zeros_like
+from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.value import is_tensor, read
+from burn_remote.graphs.compiled import compile
+from burn_remote.optimizers.formulas import STEP, Counters, Formula, Options
+from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.operation_graph import recording
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    DeviceMismatch,
+    DTypeMismatch,
+    ShapeMismatch,
+    UsageError,
+)
+
+__all__ = ["Optimizer"]
+
+# Entries of a group of parameters: the list of them, and the learning rate.
+PARAMS: Final = "params"
+RATE: Final = "lr"
+
+# Options that are numbers, with the least value and the first one that is too large.
+_BOUNDS: Final = {
+    RATE: (0, math.inf),
+    "alpha": (0, 1),
+    "betas": (0, 1),
+    "dampening": (-math.inf, math.inf),
+    "eps": (0, math.inf),
+    "initial_accumulator_value": (0, math.inf),
+    "lr_decay": (0, math.inf),
+    "momentum": (0, math.inf),
+    "weight_decay": (0, math.inf),
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """Options that a graph contains, because they rarely change. Compared by equality."""
+
+    options: tuple[tuple[str, Any], ...]
+
+
+class Optimizer:
+    """The base class of optimizers, which have two forms.
+
+    With functions, parameters are nested containers of tensors, and nothing changes in place. The
+    call of ``update`` may be part of a compiled function::
+
+        optimizer = br.optim.Adam(lr=1e-3)
+        state = optimizer.init(params)
+        params, state = optimizer.update(params, grads, state)
+
+    As in PyTorch, ``step`` replaces the elements of tracked parameters, by their ``grad``::
+
+        optimizer = br.optim.Adam(params, lr=1e-3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    Either way, one step is one task. The learning rate is a number, or a function of the number of
+    steps before this one (see ``burn_remote.optim.schedules``). It may change with each step: no
+    step needs another graph. Only ``state_dict`` waits.
+    """
+
+    _formula: ClassVar[Formula]
+
+    def __init__(self, params: Any, options: Options) -> None:
+        _check_options(options)
+        if options[RATE] == 0:
+            raise UsageError("lr must be above 0, or nothing would change")
+        self._defaults: Options = MappingProxyType({**options})
+        self.param_groups: list[dict[str, Any]] = []
+        # Counters and slots of each parameter that had a step.
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        self._names: dict[Tensor, str] = {}
+        # The options of each group when it was added, and the names of those that changed since.
+        self._first: list[Options] = []
+        self._changing: set[str] = set()
+        # Each optimizer has graphs of its own, which end with it.
+        self._update = compile(_updated)
+        if params is not None:
+            for group in _groups(params):
+                self.add_param_group(group)
+
+    def __repr__(self) -> str:
+        """Return the class, its options, and the number of parameters."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.defaults.items())
+        return f"<{type(self).__name__}({options}) of {len(self._names)} parameters>"
+
+    @property
+    def defaults(self) -> Options:
+        """The options; read-only, because a compiled function that calls ``update`` has them."""
+        return self._defaults
+
+    # -- the form with functions --------------------------------------------------------------
+
+    def init(self, params: Any) -> dict[str, Any]:
+        """Return the state before the first step: numbers, and containers like ``params``.
+
+        Raises ``DTypeMismatch`` for a parameter that is not floating-point.
+        """
+        for name, parameter in named_leaves(params):
+            _check_parameter(name, parameter)
+        options = self.defaults
+        state: dict[str, Any] = self._formula.counters(options)
+        for slot in self._formula.slots(options):
+            state[slot] = mapped(lambda one: self._formula.initial(one, options), params)
+        return state
+
+    def update(
+        self, params: Any, grads: Any, state: Mapping[str, Any], *, lr: float | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the parameters and the state after one step, without waiting.
+
+        ``grads`` are containers like ``params``, with ``None`` for parameters that stay as they
+        are. ``lr`` is the learning rate of this step, in place of the optimizer's. Raises
+        ``ArgumentMismatch`` for other containers, and ``ShapeMismatch``, ``DTypeMismatch`` or
+        ``DeviceMismatch`` with the name of the parameter for a gradient that does not fit.
+        """
+        options = self.defaults if lr is None else {**self.defaults, RATE: lr}
+        slots = self._formula.slots(options)
+        counters = {name: _entry(state, name) for name in self._formula.counters(options)}
+        rows: list[list[Any]] = []
+        contents = [_entry(state, slot) for slot in slots]
+        mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)
+        names = [name for name, _ in named_leaves(params)]
+        changing = [row for row in rows if row[1] is not None]
+        for name, row in zip(names, rows, strict=True):
+            if row[1] is not None:
+                _check_gradient(name, row[0], row[1], changing[0][0])
+        if changing:
+            counters = self._step(changing, options, counters)
+        columns = [
+            mapped(_taking([row[place] for row in rows]), params)
+            for place in (0, *range(2, 2 + len(slots)))
+        ]
+        return columns[0], {**counters, **dict(zip(slots, columns[1:], strict=True))}
+
+    # -- PyTorch's form -----------------------------------------------------------------------
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add parameters, ``{"params": …}``, with options of their own.
+
+        Raises ``UsageError`` for a parameter that the optimizer has already and for unknown
+        options, ``DTypeMismatch`` for one that is not floating-point, and ``DeviceMismatch`` for
+        one on another device.
+        """
+        options = {**self.defaults, **group}
+        unknown = [name for name in options if name not in self.defaults and name != PARAMS]
+        if unknown or PARAMS not in options:
+            name = unknown[0] if unknown else PARAMS
+            raise UsageError(
+                f"a group of parameters has no entry {name!r}; it has 'params' and any of "
+                f"{', '.join(self.defaults)}"
+            )
+        _check_options(options)
+        found = _named(options[PARAMS])
+        for name, parameter in found.items():
+            self._add(name, parameter)
+        self.param_groups.append({**options, PARAMS: [*found.values()]})
+        self._first.append({name: options[name] for name in self.defaults})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Discard the gradients of the parameters, or set them to zeros."""
+        for parameter in self._names:
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else zeros_like(parameter.grad)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update each parameter that has a gradient; return what ``closure`` returns.
+
+        ``closure``, if it is given, is called first, and computes the gradients anew. A tensor that
+        was computed from the parameters before keeps their former elements. Raises ``UsageError``
+        if no parameter is tracked, and inside a compiled function.
+        """
+        if recording.runner is not None:
+            raise UsageError(
+                "a compiled function cannot change parameters in place with optimizer.step(); "
+                "take params and state as arguments, and return what "
+                "optimizer.update(params, grads, state) returns"
+            )
+        result = None
+        if closure is not None:
+            with enable_grad():
+                result = closure()
+        if not self._names:
+            raise UsageError(
+                "the optimizer was made without parameters; pass them, as in Adam(params, "
+                "lr=1e-3), or call params, state = optimizer.update(params, grads, state)"
+            )
+        if not any(parameter.requires_grad for parameter in self._names):
+            raise UsageError(
+                "no parameter of the optimizer is tracked, so none has a gradient; call "
+                "w.requires_grad_() on them before computing the loss"
+            )
+        made: list[tuple[Tensor, Tensor, dict[str, Any]]] = []
+        for group, first in zip(self.param_groups, self._first, strict=True):
+            _check_options(group)
+            options = {name: group[name] for name in self.defaults}
+            # Once a scheduler has changed an option, such as the momentum, it is sent as a number
+            # with each call. As a constant, each new value would need another graph.
+            self._changing |= {name for name in options if options[name] != first[name]}
+            for counters, parameters in self._alike(group[PARAMS], options):
+                made += self._stepped(parameters, options, counters)
+        self._replace(made)
+        return result
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Wait for the state and return it as dictionaries, lists, numbers and NumPy arrays.
+
+        The names are PyTorch's: ``"state"`` has an entry by the position of each parameter that
+        had a step, ``"param_groups"`` the options of each group. All tensors are read in one round
+        trip.
+        """
+        places = {parameter: place for place, parameter in enumerate(self._names)}
+        wanted: list[tuple[int, str, float, Tensor]] = []
+        state: dict[int, dict[str, Any]] = {}
+        for parameter, known in self.state.items():
+            place = places[parameter]
+            state[place] = {STEP: known[STEP]}
+            for slot, content in known.items():
+                if is_tensor(content):
+                    scale = self._formula.scale(slot, known)
+                    wanted.append((place, slot, scale, content))
+        arrays = read([content for *_, content in wanted])
+        for (place, slot, scale, _), array in zip(wanted, arrays, strict=True):
+            state[place][slot] = array if scale == 1 else array / scale
+        groups = [
+            {**group, PARAMS: [places[one] for one in group[PARAMS]]} for group in self.param_groups
+        ]
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what ``state_dict`` returned, also of an optimizer of PyTorch.
+
+        Arrays are converted to the dtype of their parameter. Raises ``ArgumentMismatch`` for other
+        groups or parameters, and ``ShapeMismatch``. On an error, nothing changes.
+        """
+        groups, states = _entry(state_dict, "param_groups"), _entry(state_dict, "state")
+        seen = [len(group[PARAMS]) for group in groups]
+        own = [len(group[PARAMS]) for group in self.param_groups]
+        if seen != own:
+            raise ArgumentMismatch(
+                f"the state has groups of {seen} parameters, but the optimizer has groups of {own}"
+            )
+        listed = {str(place) for group in groups for place in group[PARAMS]}
+        unknown = [place for place in states if str(place) not in listed]
+        if unknown:
+            raise ArgumentMismatch(
+                f"the state of the parameter {unknown[0]!r:.100} belongs to no group; the groups "
+                f"have {', '.join(sorted(listed)[:8])}"
+            )
+        new_groups = []
+        loaded: dict[Tensor, dict[str, Any]] = {}
+        for group, mine in zip(groups, self.param_groups, strict=True):
+            # PyTorch has further options, such as ``foreach``.
+            options = {name: group.get(name, mine[name]) for name in self.defaults}
+            if isinstance(options.get("betas"), list):
+                options["betas"] = tuple(options["betas"])
+            _check_options(options)
+            new_groups.append({**mine, **options})
+            for place, parameter in zip(group[PARAMS], mine[PARAMS], strict=True):
+                known = states.get(place, states.get(str(place)))
+                if known:
+                    loaded[parameter] = self._loaded(parameter, known, options)
+        # The groups themselves stay: schedulers refer to them.
+        for mine, new in zip(self.param_groups, new_groups, strict=True):
+            mine |= new
+        self.state = loaded
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _add(self, name: str, parameter: Tensor) -> None:
+        _check_parameter(name, parameter)
+        if parameter in self._names:
+            raise UsageError(
+                f"the parameter {name or 0} is the same tensor as {self._names[parameter] or 0}; "
+                "give each tensor to the optimizer once"
+            )
+        first = next(iter(self._names), parameter)
+        if parameter.handle.client.session is not first.handle.client.session:
+            raise DeviceMismatch(
+                f"the parameter {name} is on {parameter.device}, but {self._names[first]} is on "
+                f"{first.device}; use an optimizer for the parameters of each device"
+            )
+        if not parameter.is_leaf:
+            raise UsageError(
+                f"the parameter {name} is the result of an operation on tracked tensors, so it has "
+                "no gradient of its own; call requires_grad_() after its initialization"
+            )
+        self._names[parameter] = name
+
+    def _alike(
+        self, parameters: Sequence[Tensor], options: Options
+    ) -> Iterator[tuple[Counters, list[Tensor]]]:
+        """Group the parameters that have a gradient by their counters."""
+        names = self._formula.counters(options)
+        groups: dict[tuple[Any, ...], list[Tensor]] = {}
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            state = self.state.get(parameter, names)
+            groups.setdefault(tuple([state[name] for name in names]), []).append(parameter)
+        for values, members in groups.items():
+            yield dict(zip(names, values, strict=True)), members
+
+    def _stepped(
+        self, parameters: Sequence[Tensor], options: Options, counters: Counters
+    ) -> list[tuple[Tensor, Tensor, dict[str, Any]]]:
+        """Return parameters with their new elements and states, and change nothing."""
+        slots = self._formula.slots(options)
+        rows: list[list[Any]] = []
+        for parameter in parameters:
+            grad, state = parameter.grad, self.state.get(parameter, {})
+            _check_gradient(self._names[parameter], parameter, grad, parameters[0])
+            own = Tensor(plain(parameter.handle))
+            contents = [
+                state[slot] if slot in state else self._formula.initial(own, options)
+                for slot in slots
+            ]
+            rows.append([own, Tensor(plain(grad.handle)), *contents])
+        counters = self._step(rows, options, counters)
+        return [
+            (parameter, row[0], {**counters, **dict(zip(slots, row[2:], strict=True))})
+            for parameter, row in zip(parameters, rows, strict=True)
+        ]
+
+    def _replace(self, made: Sequence[tuple[Tensor, Tensor, dict[str, Any]]]) -> None:
+        """Give parameters their new elements and states, all or none of them."""
+        parameters = [parameter for parameter, *_ in made]
+        handles = [_leaf_handle(parameter, new) for parameter, new, _ in made]
+        states = {
+            parameter: {**self.state.get(parameter, {}), **state} for parameter, _, state in made
+        }
+        # What is replaced is freed after the assignment, because freeing runs Python code.
+        before = ([parameter.handle for parameter in parameters], [*self.state.values()])
+        assignments = map(setattr, parameters, itertools.repeat("handle"), handles)
+        # One call that runs no Python code: an interrupt comes before it or after it.
+        deque(itertools.chain(assignments, map(self.state.update, [states])), maxlen=0)
+        del before
+
+    def _step(self, rows: list[list[Any]], options: Options, counters: Counters) -> Counters:
+        """Replace parameters and slots in ``rows``; return the counters after the step."""
+        rate = options[RATE]
+        if callable(rate):
+            rate = calculated(rate, counters[STEP])
+        changing = {name: options[name] for name in self._changing}
+        changing[RATE] = calculated(_checked_rate, rate)
+        same = [
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in options.items()
+            if name not in changing
+        ]
+        made, contents, counters = self._update(
+            self._formula,
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            [tuple(row[2:]) for row in rows],
+            _Constants(tuple(same)),
+            changing,
+            counters,
+        )
+        for row, parameter, slots in zip(rows, made, contents, strict=True):
+            row[0] = parameter
+            row[2:] = slots
+        return counters
+
+    def _loaded(
+        self, parameter: Tensor, known: Mapping[str, Any], options: Options
+    ) -> dict[str, Any]:
+        state: dict[str, Any] = self._formula.counters(options)
+        # SGD of PyTorch counts no steps; its buffer exists after the first.
+        state[STEP] = _step_count(self._names[parameter], known.get(STEP, 1))
+        for slot in self._formula.slots(options):
+            content = known.get(slot)
+            if content is None:
+                raise ArgumentMismatch(
+                    f"the state of the parameter {self._names[parameter]} has no {slot!r}; it has "
+                    f"{', '.join(map(repr, known))}"
+                )
+            array = content.numpy() if hasattr(content, "numpy") else np.asarray(content)
+            if array.shape != parameter.shape:
+                raise ShapeMismatch(
+                    f"{slot!r} of the parameter {self._names[parameter]} has shape "
+                    f"{list(array.shape)}, but the parameter is {parameter.handle.spec}"
+                )
+            scale = self._formula.scale(slot, state)
+            sent = array if scale == 1 else array * scale
+            state[slot] = tensor(sent, dtype=parameter.dtype, device=parameter.device)
+        return state
+
+
+def _updated(
+    formula: Formula,
+    parameters: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    slots: Sequence[tuple[Tensor, ...]],
+    constants: _Constants,
+    changing: Options,
+    counters: Counters,
+) -> tuple[list[Tensor], list[tuple[Tensor, ...]], Counters]:
+    """Return parameters, slots and counters after one step. Compiled: it is one task."""
+    options = {**dict(constants.options), **changing}
+    numbers, counters = formula.numbers(options, counters)
+    made: list[Tensor] = []
+    kept: list[tuple[Tensor, ...]] = []
+    for parameter, grad, contents in zip(parameters, grads, slots, strict=True):
+        direction = -grad if options["maximize"] else grad
+        new, after = formula.updated(parameter, direction, contents, numbers)
+        made.append(new)
+        kept.append(after)
+    return made, kept, counters
+
+
+def _leaf_handle(parameter: Tensor, new: Tensor) -> TensorHandle:
+    """Return a handle of a leaf's new elements. The leaf keeps its gradient and hooks."""
+    handle = parameter.handle
+    if isinstance(handle, TrackedHandle):
+        return TrackedHandle(handle.client, new.handle, handle.source)
+    return new.handle
+
+
+def _groups(params: Any) -> Sequence[Mapping[str, Any]]:
+    """Return groups of parameters, as PyTorch takes them, or one group of all."""
+    if isinstance(params, list | tuple) and params:
+        are_groups = [isinstance(one, dict) and PARAMS in one for one in params]
+        if all(are_groups):
+            return params
+        if any(are_groups):
+            raise ArgumentMismatch("the parameters are partly groups with 'params', partly not")
+    return [{PARAMS: params}]
+
+
+def _named(params: Any) -> dict[str, Tensor]:
+    """Return the parameters by name. Raises ``UsageError`` if there are none."""
+    if isinstance(params, Iterator | ItemsView | ValuesView):
+        params = [*params]
+        # Pairs of a name and a tensor, as ``tree.named_leaves`` and ``dict.items`` give them.
+        if all(type(one) is tuple and [*map(type, one)] == [str, Tensor] for one in params):
+            params = dict(params)
+    found = dict(named_leaves(params))
+    if not found:
+        raise UsageError(
+            "there are no parameters; pass containers of tensors (an iterator gives its members "
+            "only once)"
+        )
+    return found
+
+
+def _check_parameter(name: str, parameter: Any) -> None:
+    where = f"the parameter {name}" if name else "the parameter"
+    if not is_tensor(parameter):
+        raise ArgumentMismatch(
+            f"{where} is of type {type(parameter).__name__}, not a tensor; "
+            "burn_remote.tensor(data, device=…) makes a tensor of it"
+        )
+    if not parameter.dtype.is_floating:
+        raise DTypeMismatch(
+            f"{where} is {parameter.handle.spec}, and only floating-point tensors have gradients; "
+            "leave it out, or convert it with x.astype(burn_remote.float32)"
+        )
+
+
+def _check_gradient(name: str, parameter: Any, grad: Any, first: Any) -> None:
+    """Check a parameter and its gradient, and that both are where the first parameter is."""
+    session = first.handle.client.session
+    if is_tensor(parameter) and is_tensor(grad):
+        one, other = parameter.handle, grad.handle
+        is_alike = one.spec is other.spec or one.spec == other.spec
+        is_here = one.client.session is session and other.client.session is session
+        if is_alike and is_here and one.spec.dtype.is_floating:
+            return
+    spec = getattr(getattr(grad, "handle", None), "spec", None)
+    if not is_tensor(parameter) or not parameter.dtype.is_floating:
+        _check_parameter(name, parameter)
+    wanted = parameter.handle.spec
+    what = f"the gradient of the parameter {name}" if name else "the gradient"
+    if spec is None:
+        raise ArgumentMismatch(f"{what} is of type {type(grad).__name__}, not a tensor")
+    if spec.shape != wanted.shape:
+        raise ShapeMismatch(f"{what} is {spec}, but the parameter is {wanted}")
+    if spec.dtype != wanted.dtype:
+        raise DTypeMismatch(
+            f"{what} is {spec}, but the parameter is {wanted}; convert it with grad.astype(dtype)"
+        )
+    for one, of in ((parameter, f"the parameter {name}"), (grad, what)):
+        if one.handle.client.session is not session:
+            raise DeviceMismatch(
+                f"{of} is on {one.device}, but the first parameter is on {first.device}; move it "
+                "with x.to(device), or update the parameters of each device on their own"
+            )
+
+
+def _check_options(options: Options) -> None:
+    """Check the options of a group; what a schedule sets, such as ``lr``, may be 0."""
+    for name, (least, most) in _BOUNDS.items():
+        given = options.get(name, least)
+        if name == RATE and callable(given):
+            continue
+        for value in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                raise ArgumentMismatch(f"{name} must be a number, not {value!r:.100}")
+            if not (least <= value < most):
+                raise UsageError(f"{name} must be at least {least} and below {most}, not {value}")
+    if options.get("nesterov") and not (options["momentum"] and not options["dampening"]):
+        raise UsageError("nesterov=True needs a momentum above 0 and dampening=0")
+
+
+def _step_count(name: str, given: Any) -> int:
+    """Return a count of steps. Raises ``ArgumentMismatch`` unless it is a whole number ≥ 0."""
+    found = np.asarray(given)
+    count = found.item() if found.size == 1 and found.dtype.kind in "iuf" else -1
+    # Beyond 2**53, float64 has no odd numbers. A comparison with NaN is false.
+    if not (0 <= count < 2**53 and count == int(count)):
+        raise ArgumentMismatch(
+            f"the state of the parameter {name} has {given!r:.100} steps; a count of steps is a "
+            "whole number of at least 0"
+        )
+    return int(count)
+
+
+def _checked_rate(rate: Any) -> Any:
+    """Return the learning rate of a step. Raises ``UsageError`` if it is no finite number ≥ 0."""
+    if not (math.isfinite(rate) and rate >= 0):
+        raise UsageError(f"lr must be finite and not negative, not {rate}")
+    return rate
+
+
+def _taking(values: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return a function that returns the values one by one, whatever it is given."""
+    following = iter(values)
+    return lambda _: next(following)
+
+
+def _entry(state: Mapping[str, Any], name: str) -> Any:
+    if not isinstance(state, Mapping) or name not in state:
+        seen = ", ".join(map(repr, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise ArgumentMismatch(
+            f"the state has no entry {name!r} (it has {seen}); optimizer.init(params) makes a "
+            "state, and optimizer.update(params, grads, state) returns the next one"
+        )
+    return state[name]
