@@ -4,13 +4,24 @@ Open a device with ``RemoteDevice(address)`` or ``LocalDevice()``, make tensors 
 ``zeros`` and similar functions, and read them with ``x.numpy()``. Function names are those of the
 Python array API standard; ``burn_remote.functional``, ``init`` and ``random`` have more.
 
-There is no automatic differentiation yet: ``burn_remote.gradients`` has the gradients of layers.
+Gradients: ``grad`` and ``value_and_grad`` differentiate functions, as in JAX; ``autograd`` and the
+methods ``requires_grad_`` and ``backward`` of tensors are those of PyTorch.
 """
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from burn_remote import functional, gradients, init, random
+import burn_remote.gradient_rules  # noqa: F401 - fills the table of gradient rules
+from burn_remote import autograd, functional, gradients, init, optim, random, tree
+from burn_remote.autodiff.checkpointing import checkpoint
+from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.pausing import enable_grad, no_grad
+from burn_remote.checkpoints.safetensors_files import (
+    load_safetensors,
+    safetensors_metadata,
+    save_safetensors,
+)
+from burn_remote.checkpoints.safetensors_header import InvalidCheckpoint
 from burn_remote.devices.addresses import (
     DeviceId,
     address_to_id,
@@ -54,7 +65,7 @@ from burn_remote.functions.creation import (
 )
 from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.device import Device
+from burn_remote.functions.device_class import Device
 from burn_remote.functions.elementwise import (
     abs,
     acos,
@@ -216,6 +227,7 @@ from burn_remote.runner.pending import (
 from burn_remote.sessions.traffic import (
     Traffic,
 )
+from burn_remote.transforms import grad, jvp, value_and_grad, vjp
 from burn_remote_protocol.dtypes import (
     BF16 as bfloat16,
 )
@@ -287,34 +299,35 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = [
     "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost",
-    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceLost",
-    "DeviceMismatch", "HandshakeRefused", "IndexOutOfRange", "LimitExceeded", "LocalDevice",
+    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceLost", "DeviceMismatch",
+    "HandshakeRefused", "IndexOutOfRange", "InvalidCheckpoint", "LimitExceeded", "LocalDevice",
     "OperationFailed", "OutOfMemory", "Pending", "ProtocolViolation", "QuantScheme",
     "QuantizedArray", "QuotaExceeded", "RemoteDevice", "RunnerClient", "SessionLost",
     "ShapeMismatch", "Tensor", "TensorData", "TensorHandle", "TensorSpec", "Traffic",
     "TransferFailed", "UnknownTensor", "Unsupported", "UsageError", "VersionMismatch", "abs",
-    "acos", "acosh", "add", "address_to_id", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "argtopk", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
+    "acos", "acosh", "add", "address_to_id", "all", "any", "arange", "argmax", "argmin", "argsort",
+    "argtopk", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "autograd",
     "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "ceil",
-    "clip", "compile", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax", "cummin",
-    "cumulative_prod", "cumulative_sum", "custom", "default_device", "dequantize", "diff",
-    "divide", "empty", "empty_like", "equal", "erf", "exp", "exp2", "expand_dims", "expm1",
-    "eye", "flatten", "flex32", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "full", "full_like", "functional", "gather", "gather_nd", "gradients",
-    "greater", "greater_equal", "id_to_address", "init", "int8", "int16", "int32", "int64",
-    "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log1p", "log2",
-    "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "mask_fill", "matmul",
-    "matrix_transpose", "max", "max_abs", "max_with_indices", "maximum", "mean", "meshgrid",
-    "min", "min_with_indices", "minimum", "moveaxis", "multiply", "negative", "not_equal",
-    "ones", "ones_like", "outer", "pad", "permute_dims", "positive", "pow", "prod",
-    "quant_scheme", "quantize", "quantized_tensor", "random", "read", "read_quantized",
-    "reciprocal", "remainder", "repeat", "reshape", "roll", "round", "rsqrt", "scatter",
-    "scatter_nd", "sign", "signbit", "sin", "sinh", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan",
-    "tanh", "tensor", "tensordot", "tile", "topk", "transpose", "tril", "triu", "trunc",
-    "trunc_divide", "uint8", "uint16", "uint32", "uint64", "unfold", "unstack", "update_along",
-    "var", "vecdot", "vector_norm", "where", "zeros", "zeros_like",
+    "checkpoint", "clip", "compile", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax",
+    "cummin", "cumulative_prod", "cumulative_sum", "custom", "custom_vjp", "default_device",
+    "dequantize", "diff", "divide", "empty", "empty_like", "enable_grad", "equal", "erf", "exp",
+    "exp2", "expand_dims", "expm1", "eye", "flatten", "flex32", "flip", "float16", "float32",
+    "float64", "floor", "floor_divide", "full", "full_like", "functional", "gather", "gather_nd",
+    "grad", "gradients", "greater", "greater_equal", "id_to_address", "init", "int8", "int16",
+    "int32", "int64", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "linspace",
+    "load_safetensors", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs", "max_with_indices",
+    "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum", "moveaxis", "multiply",
+    "negative", "no_grad", "not_equal", "ones", "ones_like", "optim", "outer", "pad",
+    "permute_dims", "positive", "pow", "prod", "quant_scheme", "quantize", "quantized_tensor",
+    "random", "read", "read_quantized", "reciprocal", "remainder", "repeat", "reshape", "roll",
+    "round", "rsqrt", "safetensors_metadata", "save_safetensors", "scatter", "scatter_nd", "sign",
+    "signbit", "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze", "stack", "std",
+    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot",
+    "tile", "topk", "transpose", "tree", "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16",
+    "uint32", "uint64", "unfold", "unstack", "update_along", "value_and_grad", "var", "vecdot",
+    "vector_norm", "vjp", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 __version__ = version("burn-remote")

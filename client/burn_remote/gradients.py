@@ -1,6 +1,7 @@
 """Gradients of layers: the backward operations of Burn's IR.
 
-There is no automatic differentiation yet: a program calls these functions itself.
+``Tensor.backward`` and ``burn_remote.grad`` compute gradients of whole programs. The functions here
+are for programs that compute the gradient of a layer themselves.
 
 Names, arguments and shapes are Burn's: the weight of ``linear`` is ``[in, out]``. Each gradient has
 the shape of the argument it belongs to. Stride, padding and dilation are one integer for all

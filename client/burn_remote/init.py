@@ -32,7 +32,7 @@ from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device import Device
+    from burn_remote.functions.device_class import Device
 
 __all__ = [
     "calculate_gain",

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.axes import normal_shape
 from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
+from burn_remote.autodiff.pausing import check_random_numbers
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import add
 from burn_remote.functions.casting import astype
+from burn_remote.functions.creation import new_tensor
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.device import checked_device
+from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.searching import argsort
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, I64, DType
@@ -27,7 +29,7 @@ from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device import Device
+    from burn_remote.functions.device_class import Device
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
 
@@ -48,9 +50,11 @@ def uniform(
     high: float = 1.0,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the uniform distribution from ``low`` up to, but excluding, ``high``."""
-    return _drawn(shape, _bounds(low, high), as_dtype(dtype), device)
+    drawn = _drawn(shape, _bounds(low, high), as_dtype(dtype), device)
+    return new_tensor(drawn.handle, requires_grad)
 
 
 @explained
@@ -61,12 +65,14 @@ def normal(
     std: float = 1.0,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with the given mean and standard deviation."""
     distribution = ("Normal", real_number("mean", mean), real_number("std", std))
     if not std >= 0:
         raise UsageError(f"std must not be negative, but is {std}")
-    return _drawn(shape, distribution, as_dtype(dtype), device)
+    drawn = _drawn(shape, distribution, as_dtype(dtype), device)
+    return new_tensor(drawn.handle, requires_grad)
 
 
 @explained
@@ -139,6 +145,7 @@ def _bounds(low: float, high: float) -> tuple[str, float, float]:
 def _drawn(
     shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: Device | None
 ) -> Tensor:
+    check_random_numbers()
     operator = INT_RANDOM if dtype.is_integer else RANDOM
     client = (default_device() if device is None else checked_device(device)).runners
     return Tensor(operator.create(client, TensorSpec(normal_shape(shape), dtype), (distribution,)))

@@ -15,7 +15,7 @@ def test_a_server_without_a_native_route_gets_the_burn_dialect() -> None:
         device = end.admit(lambda: br.RemoteDevice(end.address))
         assert device.info == {"dialect": "burn-0.21"}
         assert end.refused == ["/session", "/session"]
-        device.close()
+        device.close(timeout_seconds=0)
 
 
 def test_a_flipped_bit_in_the_path_does_not_select_the_dialect_without_checksums() -> None:
@@ -32,7 +32,9 @@ def test_a_flipped_bit_in_the_path_does_not_select_the_dialect_without_checksums
 
 def test_a_given_dialect_is_not_detected() -> None:
     with burn_end() as end:
-        end.admit(lambda: br.RemoteDevice(end.address, dialect="burn-0.21")).close()
+        end.admit(lambda: br.RemoteDevice(end.address, dialect="burn-0.21")).close(
+            timeout_seconds=0
+        )
         assert end.refused == []
         with pytest.raises(br.ConnectionFailed, match="404"):
             br.RemoteDevice(end.address, dialect="native")

@@ -8,6 +8,7 @@ import sys
 import time
 
 import burn_remote as br
+from differential import gradients
 from differential.compiled import execute_compiled
 from differential.program import Mismatch, execute, generated, shrunk
 from differential.reusing_server import reusing_memory, server
@@ -27,6 +28,9 @@ def main() -> int:
     parser.add_argument(
         "--compiled", action="store_true", help="compare compiled functions with eager ones"
     )
+    parser.add_argument(
+        "--gradients", action="store_true", help="compare gradients with finite differences"
+    )
     parser.add_argument("--keep-going", action="store_true", help="continue after a mismatch")
     given = parser.parse_args()
     started, done, wrong = time.monotonic(), 0, 0
@@ -35,19 +39,15 @@ def main() -> int:
         for seed in range(given.seed, given.seed + given.programs):
             if time.monotonic() - started > given.seconds:
                 break
-            program = generated(
-                seed, len(devices), subnormals=given.backend not in FLUSHING_BACKENDS
-            )
             try:
-                if given.compiled:
-                    execute_compiled(program, devices[0], seed)
-                else:
-                    execute(program, devices)
-            except Mismatch as mismatch:
+                run(seed, devices, given)
+            except (Mismatch, gradients.GradientMismatch) as mismatch:
                 wrong += 1
                 replay = f"python -m differential --kind {given.kind} --backend {given.backend}"
-                replay += " --compiled" * given.compiled
-                found = mismatch if given.compiled else shrunk(mismatch, devices)
+                replay += " --compiled" * given.compiled + " --gradients" * given.gradients
+                found: Exception = mismatch
+                if isinstance(mismatch, Mismatch) and not given.compiled:
+                    found = shrunk(mismatch, devices)
                 sys.stdout.write(f"{found}\nreplay: {replay}")
                 sys.stdout.write(f" --programs 1 --seed {seed}\n\n")
                 if not given.keep_going:
@@ -58,6 +58,18 @@ def main() -> int:
                 sys.stdout.flush()
     sys.stdout.write(f"{given.kind}: {done:,} programs, {wrong:,} mismatches\n")
     return 1 if wrong else 0
+
+
+def run(seed: int, devices: list[br.Device], given: argparse.Namespace) -> None:
+    """Run the program of a seed. Raises ``Mismatch`` or ``GradientMismatch``."""
+    if given.gradients:
+        gradients.compare(gradients.generated(seed, devices[0]), devices[0])
+        return
+    program = generated(seed, len(devices), subnormals=given.backend not in FLUSHING_BACKENDS)
+    if given.compiled:
+        execute_compiled(program, devices[0], seed)
+    else:
+        execute(program, devices)
 
 
 def opened(stack: contextlib.ExitStack, given: argparse.Namespace) -> list[br.Device]:

@@ -61,6 +61,7 @@ def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
         line, is_over = line + 1, not interrupt.has_come
     np.testing.assert_array_equal(x.numpy(), array)
     assert line > 20
+    device.close(timeout_seconds=0)  # no thread reads the reply that a patient close waits for
 
 
 def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
@@ -70,7 +71,7 @@ def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
         keep = br.ones((4,), device=device)
         device.sync()
         interpreter = device.session._connection._link._interpreter
-        execute = interpreter._run
+        execute = interpreter.invoke_simple
 
         def interrupted(plan: Any, *arguments: Any) -> None:
             if plan.signature.row.name == "MulScalar":
@@ -79,7 +80,7 @@ def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
 
         with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
             patch.setattr(type(device.session), "flush_waiting", lambda session: None)
-            patch.setattr(interpreter, "_run", interrupted)
+            patch.setattr(interpreter, "invoke_simple", interrupted)
             stopped = keep * 3
             after, new = keep + 1, keep.tanh()  # a signature that is new in this batch
             keep.numpy()

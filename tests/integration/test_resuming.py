@@ -27,6 +27,7 @@ from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, W
 from burn_remote_protocol.session_states import REPLAY_BYTES
 from support.faults import faulty_proxy, random_cuts
 from support.servers import RunningServer, server
+from support.waiting import wait_until
 
 
 def trained(device: br.Device, steps: int = 120) -> list[np.ndarray]:
@@ -105,9 +106,7 @@ def test_a_program_that_fills_the_replay_window_waits_for_the_connection_and_los
         thread.start()
         assert isinstance(device.session, NativeSession)
         connection = device.session._connection
-        deadline = time.monotonic() + 5
-        while connection._end.window.bytes < REPLAY_BYTES:
-            assert time.monotonic() < deadline
+        wait_until(lambda: connection._end.window.bytes >= REPLAY_BYTES)
         assert connection._end.window.bytes < REPLAY_BYTES + 2 * CHUNK_BYTES
         assert thread.is_alive()
         assert len(tensors) < 5
@@ -177,9 +176,7 @@ def test_a_server_detects_a_silent_client_and_frees_its_tensors() -> None:
         tensor.numpy()
         proxy.open.clear()
         proxy.stall_all()
-        deadline = time.monotonic() + 5
-        while running.metric("burn_remote_sessions") > 0:
-            assert time.monotonic() < deadline, "the server still has the silent client's session"
+        wait_until(lambda: running.metric("burn_remote_sessions") == 0)
         proxy.open.set()
         with pytest.raises(br.SessionLost):
             tensor.numpy()
@@ -193,9 +190,7 @@ def test_a_session_whose_lease_is_over_raises_session_lost_at_once() -> None:
         tensor.numpy()
         proxy.open.clear()
         proxy.cut_all()
-        deadline = time.monotonic() + 5
-        while running.metric("burn_remote_sessions") > 0:
-            assert time.monotonic() < deadline, "the server still has the session"
+        wait_until(lambda: running.metric("burn_remote_sessions") == 0)
         proxy.open.set()
         with pytest.raises(br.SessionLost):
             tensor.numpy()

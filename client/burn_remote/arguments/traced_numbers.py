@@ -18,7 +18,15 @@ import numpy as np
 
 from burn_remote_protocol.operations.wire_values import Scalar
 
-__all__ = ["NumberProgram", "TracedNumber", "TracedScalar", "definite", "scalar_of", "untraced"]
+__all__ = [
+    "NumberProgram",
+    "TracedNumber",
+    "TracedScalar",
+    "calculated",
+    "definite",
+    "scalar_of",
+    "untraced",
+]
 
 
 class _Instruction(NamedTuple):
@@ -44,6 +52,7 @@ class NumberProgram:
         self._is_finished = False
         # Results of traced numbers only: an expression that is repeated takes one register.
         self._known: dict[Any, TracedNumber] = {}
+        self._guards: set[_Instruction] = set()
         self.inputs: Final = tuple(
             [TracedNumber(self, place, value) for place, value in enumerate(values)]
         )
@@ -52,6 +61,7 @@ class NumberProgram:
         """End the recording: numbers that the function left somewhere are plain from now on."""
         self._is_finished = True
         self._known.clear()
+        self._guards.clear()
 
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record a function of numbers, traced or not; return its result, traced."""
@@ -79,7 +89,12 @@ class NumberProgram:
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
-        self._instructions.append(_Instruction(function, places, True, _exact(result)))
+        guard = _Instruction(function, places, True, _exact(result))
+        # Operations with the same number each need the same guard.
+        if guard not in self._guards:
+            self._instructions.append(guard)
+            if all(type(operand) is TracedNumber for operand in operands):
+                self._guards.add(guard)
         return result
 
     def run(self, values: Sequence[Any]) -> list[Any] | None:
@@ -285,6 +300,17 @@ class TracedScalar(Scalar):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+def calculated(function: Callable[..., Any], *numbers: Any) -> Any:
+    """Return a function of numbers, which may branch on them; traced if one of them is.
+
+    The function has to be pure: a graph calls it for the numbers of each call.
+    """
+    for number in numbers:
+        if type(number) is TracedNumber:
+            return number.program.calculated(function, *numbers)
+    return function(*numbers)
 
 
 def definite(value: Any) -> Any:

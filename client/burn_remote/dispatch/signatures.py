@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Final, final
 
 from burn_remote.arguments.traced_numbers import definite
-from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.dtypes import BOOL, Category
 from burn_remote_protocol.errors import (
     DTypeMismatch,
     ProtocolViolation,
@@ -149,6 +149,11 @@ def _use(spec: Any) -> Any:
 def _advice(inputs: tuple[Any, ...]) -> str:
     if any(spec.dtype.category is Category.QUANTIZED for spec in _listed(inputs)):
         return "x.dequantize() converts a quantized tensor to floats"
+    if any(spec.dtype is BOOL for spec in _listed(inputs)):
+        return (
+            "x.astype(dtype) converts a tensor, and burn_remote.where(mask, x, y) selects elements "
+            "by a bool tensor"
+        )
     return "x.astype(dtype) converts a tensor"
 
 

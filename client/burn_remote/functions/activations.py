@@ -14,6 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, tanh
 from burn_remote.functions.logic import greater, less, less_equal
+from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
 from burn_remote_protocol.dtypes import F16, F64
@@ -62,9 +63,11 @@ SOFTPLUS_LIMIT: Final = 20.0
 SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 
 
+# From the result, which the next layer keeps anyway.
 @explained
+@gradient_from_result(lambda y, grad: mask_fill(grad, less_equal(y.detach(), 0), 0))
 def relu(x: Tensor, /) -> Tensor:
-    """Return ``max(x, 0)``; NaN stays NaN."""
+    """Return ``max(x, 0)``; NaN stays NaN. The gradient is 0 at 0."""
     return clip(x, min=0)
 
 
@@ -88,13 +91,13 @@ def hardtanh(x: Tensor, /, min_val: float = -1.0, max_val: float = 1.0) -> Tenso
 
 @explained
 def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
-    """Return ``x`` where it is nonnegative, otherwise ``negative_slope * x``."""
-    return where(less(x, 0), multiply(x, negative_slope), x)
+    """Return ``x`` where it is positive, otherwise ``negative_slope * x``."""
+    return where(less_equal(x, 0), multiply(x, negative_slope), x)
 
 
 @explained
 def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
-    """Return ``x`` where it is nonnegative, otherwise ``weight * x``.
+    """Return ``x`` where it is positive, otherwise ``weight * x``.
 
     ``weight`` has one element, or one per channel of ``x`` ``[batch, channels, …]``.
     """
@@ -103,14 +106,15 @@ def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
         raise ShapeMismatch(f"weight {weight.handle.spec} must have 1 or {channels} elements")
     if weight.size > 1:
         weight = weight.reshape((weight.size, *(1,) * (x.ndim - 2)))
-    return where(less(x, 0), multiply(x, weight), x)
+    return where(less_equal(x, 0), multiply(x, weight), x)
 
 
 @explained
 def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is positive, otherwise ``alpha * (exp(x) - 1)``."""
-    # The bound avoids overflow of exp where its result is not used.
-    return where(less_equal(x, 0), multiply(expm1(clip(x, max=0)), alpha), x)
+    # 0 avoids overflow of exp where its result is not used.
+    bounded = mask_fill(x, greater(x, 0), 0)
+    return where(less_equal(x, 0), multiply(expm1(bounded), alpha), x)
 
 
 @explained
@@ -122,10 +126,12 @@ def selu(x: Tensor, /) -> Tensor:
 @explained
 def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is positive, otherwise ``alpha * (exp(x / alpha) - 1)``."""
-    return where(less_equal(x, 0), multiply(expm1(divide(clip(x, max=0), alpha)), alpha), x)
+    bounded = mask_fill(x, greater(x, 0), 0)
+    return where(less_equal(x, 0), multiply(expm1(divide(bounded, alpha)), alpha), x)
 
 
 @explained
+@gradient_from_result(lambda y, grad: multiply(grad, subtract(y, multiply(y, y))))
 def sigmoid(x: Tensor, /) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
     # exp of nonpositive numbers cannot overflow, and this form keeps full precision for negative x.
@@ -143,10 +149,15 @@ def logsigmoid(x: Tensor, /) -> Tensor:
 @explained
 def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
     """Return ``log(1 + exp(beta * x)) / beta`` without overflow."""
-    scaled = x if beta == 1 else multiply(x, beta)
+    if beta == 1:
+        return _softplus(x)
+    return divide(_softplus(multiply(x, beta)), beta)
+
+
+@gradient_from_argument(lambda x, grad: multiply(grad, sigmoid(x)))
+def _softplus(x: Tensor) -> Tensor:
     limit = SOFTPLUS_LIMITS.get(x.dtype, SOFTPLUS_LIMIT)
-    curve = where(greater(scaled, limit), scaled, log1p(exp(clip(scaled, max=limit))))
-    return curve if beta == 1 else divide(curve, beta)
+    return where(greater(x, limit), x, log1p(exp(clip(x, max=limit))))
 
 
 @explained
@@ -171,12 +182,27 @@ def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
         # x (c + 0.044715 c x²) takes two operations fewer than c (x + 0.044715 x³).
         slope = add(multiply(multiply(x, x), 0.044715 * GELU_SLOPE), GELU_SLOPE)
         share = add(tanh(multiply(slope, x)), 1)
-    elif approximate == "none":
-        share = add(erf(divide(x, math.sqrt(2))), 1)
-    else:
+        # Halve the share rather than the product: x * share may overflow.
+        return multiply(x, divide(share, 2))
+    if approximate != "none":
         raise UsageError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
-    # Halve the share rather than the product: x * share may overflow.
-    return multiply(x, divide(share, 2))
+    return _gelu(x)
+
+
+def _of_gelu(x: Tensor, grad: Tensor) -> Tensor:
+    """Return ``grad * (Φ(x) + x φ(x))`` with the normal distribution Φ and its density φ."""
+    density = multiply(exp(multiply(multiply(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
+    return multiply(grad, add(_normal_distribution(x), multiply(x, density)))
+
+
+@gradient_from_argument(_of_gelu)
+def _gelu(x: Tensor) -> Tensor:
+    return multiply(x, _normal_distribution(x))
+
+
+def _normal_distribution(x: Tensor) -> Tensor:
+    # Halve the sum rather than a product with it, which may overflow.
+    return divide(add(erf(divide(x, math.sqrt(2))), 1), 2)
 
 
 @explained
@@ -210,6 +236,13 @@ def hardshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
 @explained
 def softshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
     """Return ``sign(x) * max(|x| - lambd, 0)``."""
+    return _softshrink(x, lambd=lambd)
+
+
+@gradient_from_argument(
+    lambda x, grad, lambd: mask_fill(grad, less_equal(abs(x.detach()), lambd), 0)
+)
+def _softshrink(x: Tensor, *, lambd: float) -> Tensor:
     return subtract(x, clip(x, -lambd, lambd))
 
 
@@ -228,7 +261,16 @@ def tanhshrink(x: Tensor, /) -> Tensor:
 @explained
 def softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return ``exp(x) / sum(exp(x))`` along an axis, without overflow."""
-    place = normal_axis(axis, x.ndim)
+    return _softmax(x, place=normal_axis(axis, x.ndim))
+
+
+def _of_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
+    weighted = multiply(grad, y)
+    return subtract(weighted, multiply(y, sum(weighted, axis=place, keepdims=True)))
+
+
+@gradient_from_result(_of_softmax)
+def _softmax(x: Tensor, *, place: int) -> Tensor:
     # Subtracting the maximum bounds the exponentials by 1.
     exponentials = exp(subtract(x, max(x, axis=place, keepdims=True)))
     return divide(exponentials, sum(exponentials, axis=place, keepdims=True))
@@ -243,6 +285,14 @@ def softmin(x: Tensor, /, axis: int = -1) -> Tensor:
 @explained
 def log_softmax(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return ``log(softmax(x))`` without underflow."""
-    place = normal_axis(axis, x.ndim)
+    return _log_softmax(x, place=normal_axis(axis, x.ndim))
+
+
+def _of_log_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
+    return subtract(grad, multiply(exp(y), sum(grad, axis=place, keepdims=True)))
+
+
+@gradient_from_result(_of_log_softmax)
+def _log_softmax(x: Tensor, *, place: int) -> Tensor:
     shifted = subtract(x, max(x, axis=place, keepdims=True))
     return subtract(shifted, log(sum(exp(shifted), axis=place, keepdims=True)))

@@ -49,6 +49,8 @@ ADD: Final = Pair(numeric.ADD, numeric.ADD_SCALAR, reflected=numeric.ADD_SCALAR)
 SUB: Final = Pair(numeric.SUB, numeric.SUB_SCALAR)
 MUL: Final = Pair(numeric.MUL, numeric.MUL_SCALAR, reflected=numeric.MUL_SCALAR)
 DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
+# The same rows, only for floats: the operator ``/`` finds its signatures without their dtypes.
+FLOAT_DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
 REM: Final = Pair(numeric.REM, numeric.REM_SCALAR)
 POWI: Final = Pair(numeric.POWI)
 POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
@@ -80,7 +82,7 @@ def divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     Integer tensors are converted to float32; use ``floor_divide`` or ``trunc_divide`` for integer
     division.
     """
-    return DIV.apply(_as_float(x1), _as_float(x2))
+    return FLOAT_DIV.apply(_as_float(x1), _as_float(x2))
 
 
 def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:

@@ -1,7 +1,8 @@
 """Creation of tensors from data or from a rule.
 
 ``device=None`` means ``default_device()``. Without ``dtype``, Python floats become float32 and
-Python integers int64; arrays keep their dtype.
+Python integers int64; arrays keep their dtype. ``requires_grad=True`` tracks the tensor, as
+``Tensor.requires_grad_`` does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from burn_remote.arguments.numbers import (
     whole_for,
     whole_number,
 )
+from burn_remote.autodiff.tracking import plain
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import (
     MAX_UPLOADED_RANGE,
@@ -42,7 +44,7 @@ from burn_remote.dispatch.operators import (
 from burn_remote.functions.arithmetic import add, multiply, trunc_divide
 from burn_remote.functions.casting import astype
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.device import checked_device
+from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
@@ -53,8 +55,8 @@ from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device import Device
-    from burn_remote.runner.interface import RunnerClient
+    from burn_remote.functions.device_class import Device
+    from burn_remote.runner.interface import RunnerClient, TensorHandle
 
 __all__ = [
     "arange",
@@ -66,6 +68,7 @@ __all__ = [
     "full_like",
     "linspace",
     "meshgrid",
+    "new_tensor",
     "ones",
     "ones_like",
     "tensor",
@@ -77,14 +80,29 @@ EMPTY: Final = Operator(base.EMPTY)
 
 
 @explained
-def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
+def tensor(
+    data: Any,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Make a tensor of a NumPy array, or of anything that ``numpy.asarray`` accepts.
 
     The elements have been sent when this returns, so the caller may change the array. Floats are
     rounded to ``dtype``, but integers must fit it: 300 and -1 are not values of uint8, and 1.5 is
-    not a value of int32. A tensor is converted (see ``astype``) and moved to ``device``. Raises
-    ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
+    not a value of int32. A tensor is cloned (see ``Tensor.clone``), converted (see ``astype``) and
+    moved to ``device``. Raises ``DTypeMismatch`` for elements that ``dtype`` cannot hold.
     """
+    made = asarray(data, dtype=dtype, device=device)
+    if requires_grad:
+        return new_tensor(plain(made.handle), requires_grad)
+    return made.clone() if made is data else made
+
+
+@explained
+def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
+    """Make a tensor of data as ``tensor`` does, but return a tensor itself if nothing changes."""
     wanted = None if dtype is None else as_dtype(dtype)
     if is_tensor(data):
         converted = data if wanted is None else astype(data, wanted)
@@ -93,33 +111,39 @@ def tensor(data: Any, *, dtype: AnyDType | None = None, device: Device | None = 
 
 
 @explained
-def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
-    """Make a tensor of data; the array API's name for ``tensor``."""
-    return tensor(data, dtype=dtype, device=device)
-
-
-@explained
 def zeros(
-    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+    shape: int | Sequence[int],
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with zeros, or with false for bools."""
-    return Tensor(ZEROS.create(_client(device), _spec(shape, dtype)))
+    return new_tensor(ZEROS.create(_client(device), _spec(shape, dtype)), requires_grad)
 
 
 @explained
 def ones(
-    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+    shape: int | Sequence[int],
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with ones, or with true for bools."""
-    return Tensor(ONES.create(_client(device), _spec(shape, dtype)))
+    return new_tensor(ONES.create(_client(device), _spec(shape, dtype)), requires_grad)
 
 
 @explained
 def empty(
-    shape: int | Sequence[int], *, dtype: AnyDType | None = None, device: Device | None = None
+    shape: int | Sequence[int],
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor with unspecified elements."""
-    return Tensor(EMPTY.create(_client(device), _spec(shape, dtype)))
+    return new_tensor(EMPTY.create(_client(device), _spec(shape, dtype)), requires_grad)
 
 
 @explained
@@ -129,45 +153,67 @@ def full(
     *,
     dtype: AnyDType | None = None,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number.
 
     Raises ``DTypeMismatch`` if ``dtype`` cannot hold the number.
     """
     spec = _spec(shape, dtype_of_number(value) if dtype is None else dtype)
-    return Tensor(filled(_client(device), spec, value))
+    return new_tensor(filled(_client(device), spec, value), requires_grad)
 
 
 @explained
 def zeros_like(
-    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+    x: Tensor,
+    /,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return zeros with the shape, dtype and device of ``x``."""
-    return Tensor(ZEROS.create(*_like(x, dtype, device)))
+    return new_tensor(ZEROS.create(*_like(x, dtype, device)), requires_grad)
 
 
 @explained
 def ones_like(
-    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+    x: Tensor,
+    /,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return ones with the shape, dtype and device of ``x``."""
-    return Tensor(ONES.create(*_like(x, dtype, device)))
+    return new_tensor(ONES.create(*_like(x, dtype, device)), requires_grad)
 
 
 @explained
 def empty_like(
-    x: Tensor, /, *, dtype: AnyDType | None = None, device: Device | None = None
+    x: Tensor,
+    /,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return unspecified elements with the shape, dtype and device of ``x``."""
-    return Tensor(EMPTY.create(*_like(x, dtype, device)))
+    return new_tensor(EMPTY.create(*_like(x, dtype, device)), requires_grad)
 
 
 @explained
 def full_like(
-    x: Tensor, value: Number, /, *, dtype: AnyDType | None = None, device: Device | None = None
+    x: Tensor,
+    value: Number,
+    /,
+    *,
+    dtype: AnyDType | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number, with the shape, dtype and device of ``x``."""
-    return Tensor(filled(*_like(x, dtype, device), value))
+    return new_tensor(filled(*_like(x, dtype, device), value), requires_grad)
 
 
 @explained
@@ -327,6 +373,12 @@ def _plain(number: Number) -> float:
     if isinstance(number, np.integer):
         return int(number)
     return number if isinstance(number, float | int) else real_number("a bound or step", number)
+
+
+def new_tensor(handle: TensorHandle, requires_grad: bool) -> Tensor:
+    """Return the tensor of a new handle, tracked if the program asks for it."""
+    made = Tensor(handle)
+    return made.requires_grad_() if requires_grad else made
 
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from burn_remote.functions.device import Device
+from burn_remote.functions.device_class import Device
 from burn_remote_protocol.errors import ConnectionFailed
 
 __all__ = ["default_device", "open_default_with"]

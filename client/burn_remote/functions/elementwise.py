@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.functions.arithmetic import add, divide, multiply
-from burn_remote.functions.logic import greater, less, logical_or
+from burn_remote.functions.logic import equal, greater, less, logical_or
 from burn_remote.functions.operands import Pair
+from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import BOOL, Category
 from burn_remote_protocol.errors import DTypeMismatch
@@ -47,6 +48,7 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "norm_of_squares",
     "positive",
     "round",
     "rsqrt",
@@ -99,6 +101,9 @@ def positive(x: Tensor, /) -> Tensor:
     return x
 
 
+@gradient_from_argument(
+    lambda x, grad: x.__class__(ZEROS.create(grad.handle.client, grad.handle.spec))
+)
 def sign(x: Tensor, /) -> Tensor:
     """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN."""
     above = mask_fill(x, greater(x, 0), 1)
@@ -112,6 +117,7 @@ def signbit(x: Tensor, /) -> Tensor:
     return logical_or(less(x, 0), less(RECIP.unary(x), 0))
 
 
+@gradient_from_argument(lambda x, grad: multiply(grad, multiply(x, 2)))
 def square(x: Tensor, /) -> Tensor:
     """Return ``x * x``."""
     return multiply(x, x)
@@ -132,12 +138,26 @@ def exp(x: Tensor, /) -> Tensor:
     return EXP.unary(x)
 
 
+# Infinity in place of 0 makes the gradient 0, also that of the gradient.
+@gradient_from_result(
+    lambda root, grad: divide(grad, multiply(mask_fill(root, equal(root, 0), math.inf), 2))
+)
+def norm_of_squares(squares: Tensor, /) -> Tensor:
+    """Return the square root of sums of squares; the gradient is 0 where they are 0.
+
+    A norm has no derivative at 0, and 0 is the least of its subgradients. That of the square root
+    would be infinite, and the product with that of the squares NaN.
+    """
+    return SQRT.unary(squares)
+
+
 @explained
 def exp2(x: Tensor, /) -> Tensor:
     """Return ``2 ** x``."""
     return POWF.apply(constant(x, 2.0), x)
 
 
+@gradient_from_result(lambda result, grad: multiply(grad, add(result, 1)))
 def expm1(x: Tensor, /) -> Tensor:
     """Return ``exp(x) - 1`` without cancellation near zero.
 

@@ -14,7 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.arithmetic import multiply
 from burn_remote.functions.casting import as_float, astype, at_least_float32
-from burn_remote.functions.elementwise import abs, sqrt
+from burn_remote.functions.elementwise import abs, norm_of_squares, square
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.statistics import max_abs, sum
 from burn_remote_protocol.dtypes import F32, Category, DType
@@ -129,7 +129,8 @@ def vector_norm(
 ) -> Tensor:
     """Return the norm of floating-point vectors.
 
-    ``ord`` is 2 (Euclidean), 1 (sum of absolute values) or infinity (maximum absolute value).
+    ``ord`` is 2 (Euclidean), 1 (sum of absolute values) or infinity (maximum absolute value). The
+    gradient of a vector of zeros is 0.
     """
     if ord == math.inf:
         return max_abs(x, axis=axis, keepdims=keepdims)
@@ -138,4 +139,5 @@ def vector_norm(
     if ord != 2:
         raise ShapeMismatch(f"ord must be 1, 2 or infinity, not {ord}")
     wide = at_least_float32(x)
-    return astype(sqrt(sum(multiply(wide, wide), axis=axis, keepdims=keepdims)), x.dtype)
+    squares = sum(square(wide), axis=axis, keepdims=keepdims)
+    return astype(norm_of_squares(squares), x.dtype)

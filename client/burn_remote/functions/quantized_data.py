@@ -11,7 +11,7 @@ from burn_remote.arguments.arrays import as_array
 from burn_remote.arguments.axes import sendable_shape
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.device import checked_device
+from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
@@ -28,7 +28,7 @@ from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import Array
-    from burn_remote.functions.device import Device
+    from burn_remote.functions.device_class import Device
 
 __all__ = ["QuantizedArray", "quantized_tensor", "read_quantized"]
 

@@ -32,7 +32,7 @@ SELECT: Final = Operator(base.SELECT)
 
 
 @explained
-def repeat(x: Tensor, repeats: int | Sequence[int], /, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Sequence[int], /, *, axis: int | None = None) -> Tensor:
     """Repeat each element along an axis; ``axis=None`` flattens the tensor first.
 
     ``repeats`` is one count for all elements, or one count for each index along the axis.

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import dtype_of_number
 from burn_remote.arguments.numbers import Number, bounds_of
+from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, with_rank
 from burn_remote.functions.casting import NOT
-from burn_remote.functions.logic import GREATER, LOWER, OR
-from burn_remote.functions.operands import refuse_numbers
+from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
+from burn_remote.functions.operands import Pair, refuse_numbers
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
@@ -28,6 +29,7 @@ __all__ = ["clip", "mask_fill", "maximum", "minimum", "where"]
 MASK_WHERE: Final = Operator(base.MASK_WHERE)
 MASK_FILL: Final = Operator(base.MASK_FILL)
 CLAMP: Final = Operator(numeric.CLAMP)
+MUL_SCALAR: Final = Operator(numeric.MUL_SCALAR)
 IS_NAN: Final = Operator(floats.IS_NAN)
 
 
@@ -59,7 +61,8 @@ def clip(
 ) -> Tensor:
     """Limit elements to the range from ``min`` to ``max``; NaN stays NaN.
 
-    A bound is a number, a tensor that broadcasts with ``x``, or ``None``.
+    A bound is a number, a tensor that broadcasts with ``x``, or ``None``. The gradient is 0 where
+    ``x`` equals a bound that is a number, as in PyTorch 2.15.
     """
     if is_tensor(min):
         x, min = maximum(x, min), None
@@ -72,9 +75,12 @@ def clip(
 
 
 def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the elementwise maximum, NaN if either element is NaN."""
+    """Return the elementwise maximum, NaN if either element is NaN.
+
+    Equal elements of two tensors have half of the gradient each.
+    """
     if is_tensor(x1) and is_tensor(x2):
-        return _chosen(GREATER.apply(x2, x1), x1, x2)
+        return _greater_one(x1, x2)
     if is_tensor(x1):
         return clip(x1, min=x2)
     if not is_tensor(x2):
@@ -83,14 +89,42 @@ def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return the elementwise minimum, NaN if either element is NaN."""
+    """Return the elementwise minimum, NaN if either element is NaN.
+
+    Equal elements of two tensors have half of the gradient each.
+    """
     if is_tensor(x1) and is_tensor(x2):
-        return _chosen(LOWER.apply(x2, x1), x1, x2)
+        return _lower_one(x1, x2)
     if is_tensor(x1):
         return clip(x1, max=x2)
     if not is_tensor(x2):
         refuse_numbers(x1, x2)
     return clip(x2, max=x1)
+
+
+def _greater_forward(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Pair]]:
+    return _chosen(GREATER.apply(x2, x1), x1, x2), (x1, x2, LOWER)
+
+
+def _lower_forward(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Pair]]:
+    return _chosen(LOWER.apply(x2, x1), x1, x2), (x1, x2, GREATER)
+
+
+def _of_chosen(residuals: tuple[Tensor, Tensor, Pair], grad: Tensor) -> tuple[Tensor, Tensor]:
+    x1, x2, loses = residuals
+    x1, x2 = x1.detach(), x2.detach()
+    shared = where(EQUAL.apply(x1, x2), MUL_SCALAR.scalar(grad, 0.5), grad)
+    return mask_fill(shared, loses.apply(x1, x2), 0), mask_fill(shared, loses.apply(x2, x1), 0)
+
+
+@custom_vjp(_greater_forward, _of_chosen)
+def _greater_one(x1: Tensor, x2: Tensor) -> Tensor:
+    return _chosen(GREATER.apply(x2, x1), x1, x2)
+
+
+@custom_vjp(_lower_forward, _of_chosen)
+def _lower_one(x1: Tensor, x2: Tensor) -> Tensor:
+    return _chosen(LOWER.apply(x2, x1), x1, x2)
 
 
 def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:

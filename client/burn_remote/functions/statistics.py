@@ -18,13 +18,15 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
-from burn_remote.functions.elementwise import sqrt
+from burn_remote.functions.elementwise import norm_of_squares, sqrt
 from burn_remote.functions.logic import equal, greater
-from burn_remote.functions.manipulation import concat
+from burn_remote.functions.manipulation import broadcast_to, concat
+from burn_remote.functions.own_gradients import gradient_from_argument
+from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.errors import ShapeMismatch
-from burn_remote_protocol.operations.families import numeric
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.families import base, numeric
+from burn_remote_protocol.tensors import Slice, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -60,6 +62,7 @@ MIN: Final = Operator(numeric.MIN)
 MIN_DIM: Final = Operator(numeric.MIN_DIM)
 MAX_ABS: Final = Operator(numeric.MAX_ABS)
 MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
+SLICE: Final = Operator(base.SLICE)
 CUM_SUM: Final = Operator(numeric.CUM_SUM)
 CUM_PROD: Final = Operator(numeric.CUM_PROD)
 CUM_MIN: Final = Operator(numeric.CUM_MIN)
@@ -118,25 +121,70 @@ def var(
     Integers and bools are converted to float32.
     """
     x = as_float(x, F32)
-    return astype(_variance(x, axis, correction, keepdims), x.dtype)
-
-
-def _variance(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tensor:
     wide = at_least_float32(x)
-    count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
-    distance = subtract(wide, mean(wide, axis=axis, keepdims=True))
+    return astype(_variance(wide, axis=axis, correction=correction, keepdims=keepdims), x.dtype)
+
+
+def _of_variance(
+    x: Tensor, grad: Tensor, *, axis: Axes, correction: float, keepdims: bool
+) -> Tensor:
+    """Return ``2 * grad * (x - mean) / divisor``: the gradient of the mean cancels out."""
+    places = normal_axes(axis, x.ndim)
+    kept = [1 if place in places else size for place, size in enumerate(x.shape)]
+    spread = broadcast_to(reshaped(grad, tuple(kept)), x.shape)
+    distance = subtract(x, mean(x, axis=axis, keepdims=True))
+    return divide(multiply(spread, multiply(distance, 2)), _divisor(x, axis, correction))
+
+
+@gradient_from_argument(_of_variance)
+def _variance(x: Tensor, *, axis: Axes, correction: float, keepdims: bool) -> Tensor:
+    distance = subtract(x, mean(x, axis=axis, keepdims=True))
     squares = sum(multiply(distance, distance), axis=axis, keepdims=keepdims)
-    divisor = float(count - correction)
-    return divide(squares, divisor if divisor > 0 else 0.0)
+    return divide(squares, _divisor(x, axis, correction))
+
+
+def _divisor(x: Tensor, axis: Axes, correction: float) -> float:
+    count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
+    return float(count - correction) if count > correction else 0.0
 
 
 @explained
 def std(
     x: Tensor, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
-    """Return the standard deviation: the square root of ``var``."""
+    """Return the standard deviation: the square root of ``var``.
+
+    The gradient of equal numbers is 0.
+    """
     x = as_float(x, F32)
-    return astype(sqrt(_variance(x, axis, correction, keepdims)), x.dtype)
+    wide = at_least_float32(x)
+    return astype(_deviation(wide, axis=axis, correction=correction, keepdims=keepdims), x.dtype)
+
+
+def _of_deviation(
+    x: Tensor, grad: Tensor, *, axis: Axes, correction: float, keepdims: bool
+) -> Tensor:
+    """Return ``grad * (x - mean) / (std * divisor)``, and 0 where the numbers are equal."""
+    places = normal_axes(axis, x.ndim)
+    kept = tuple([1 if place in places else size for place, size in enumerate(x.shape)])
+    moved = x
+    if x.size and kept:
+        # The mean of equal numbers may be rounded, but not that of zeros. A constant that is
+        # subtracted from all numbers does not change the result.
+        ranges = tuple([Slice(0, size, 1) for size in kept])
+        moved = subtract(x, SLICE.apply((x.detach(),), (ranges,)))
+    distance = subtract(moved, mean(moved, axis=axis, keepdims=True))
+    divisor = _divisor(x, axis, correction)
+    squares = sum(multiply(distance, distance), axis=axis, keepdims=True)
+    deviation = norm_of_squares(divide(squares, divisor))
+    nonzero = mask_fill(deviation, equal(deviation, 0), math.inf)
+    share = divide(reshaped(grad, kept), multiply(nonzero, divisor))
+    return multiply(distance, share)
+
+
+@gradient_from_argument(_of_deviation)
+def _deviation(x: Tensor, *, axis: Axes, correction: float, keepdims: bool) -> Tensor:
+    return sqrt(_variance(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 @explained

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import operator_method
 from burn_remote.functions import (
     activations,
     arithmetic,
     casting,
+    differentiation,
     elementwise,
     gathering,
     indexing,
@@ -23,12 +25,12 @@ from burn_remote.functions import (
     selection,
     statistics,
 )
-from burn_remote.functions.device import checked_device
+from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device import Device
+    from burn_remote.functions.device_class import Device
 
 __all__ = ["Tensor"]
 
@@ -41,7 +43,8 @@ class Tensor(TensorValue):
     known without waiting. Only ``numpy``, ``item``, ``tolist``, ``bool(x)``, ``int(x)``,
     ``float(x)``, ``f"{x:.3f}"``, use as an index, and NumPy's conversions wait for the server.
 
-    There is no automatic differentiation yet; see ``burn_remote.gradients``.
+    ``requires_grad_`` tracks a tensor: operations on it are recorded, and ``backward`` on a result
+    computes its gradient, ``grad``. ``burn_remote.grad`` differentiates functions.
 
     Shapes broadcast as in NumPy. Dtypes are never mixed implicitly: a number is converted to the
     tensor's dtype, tensors of different dtypes raise ``DTypeMismatch``, tensors of different
@@ -65,18 +68,18 @@ class Tensor(TensorValue):
         refuse_elements(other)
         return NotImplemented
 
-    __lt__ = logic.less
-    __le__ = logic.less_equal
-    __gt__ = logic.greater
-    __ge__ = logic.greater_equal
+    __lt__ = logic.LOWER.method(logic.less)
+    __le__ = logic.LOWER_EQUAL.method(logic.less_equal)
+    __gt__ = logic.GREATER.method(logic.greater)
+    __ge__ = logic.GREATER_EQUAL.method(logic.greater_equal)
 
-    __add__ = arithmetic.add
-    __radd__ = arithmetic.add
-    __sub__ = arithmetic.subtract
+    __add__ = arithmetic.ADD.method(arithmetic.add)
+    __radd__ = __add__
+    __sub__ = arithmetic.SUB.method(arithmetic.subtract)
     __rsub__ = arithmetic.reflected_subtract
-    __mul__ = arithmetic.multiply
-    __rmul__ = arithmetic.multiply
-    __truediv__ = arithmetic.divide
+    __mul__ = arithmetic.MUL.method(arithmetic.multiply)
+    __rmul__ = __mul__
+    __truediv__ = arithmetic.FLOAT_DIV.method(arithmetic.divide)
     __rtruediv__ = arithmetic.reflected_divide
     __floordiv__ = arithmetic.floor_divide
     __rfloordiv__ = arithmetic.reflected_floor_divide
@@ -84,11 +87,19 @@ class Tensor(TensorValue):
     __rmod__ = arithmetic.reflected_remainder
     __pow__ = arithmetic.pow
     __rpow__ = arithmetic.reflected_pow
-    __matmul__ = linear_algebra.matmul
+    __matmul__ = operator_method(linear_algebra.matmul, linear_algebra.MATMUL)
     __rmatmul__ = linear_algebra.reflected_matmul
     __neg__ = arithmetic.negative
     __pos__ = elementwise.positive
     __abs__ = elementwise.abs
+
+    __iadd__ = differentiation.add_in_place
+    __isub__ = differentiation.subtract_in_place
+    __imul__ = differentiation.multiply_in_place
+    __itruediv__ = differentiation.divide_in_place
+    __ifloordiv__ = differentiation.floor_divide_in_place
+    __imod__ = differentiation.remainder_in_place
+    __ipow__ = differentiation.power_in_place
 
     __and__ = logic.bitwise_and
     __rand__ = logic.bitwise_and
@@ -116,6 +127,11 @@ class Tensor(TensorValue):
     def mT(self) -> Tensor:
         """The tensor with its last two axes swapped."""
         return manipulation.matrix_transpose(self)
+
+    def __round__(self, digits: int | None = None) -> NoReturn:
+        """Refuse ``round(x)``: Python's function gives a number."""
+        scaled = "x.round()" if digits is None else "(x * 10**n).round() / 10**n"
+        raise TypeError(f"round(x) is for numbers; of a tensor, write {scaled}")
 
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over the first axis without waiting.
@@ -151,6 +167,20 @@ class Tensor(TensorValue):
     astype = casting.astype
     dequantize = casting.dequantize
     quantize = quantization.quantize
+
+    requires_grad = property(differentiation.requires_grad, differentiation.set_requires_grad)
+    is_leaf = property(differentiation.is_leaf)
+    grad = property(differentiation.gradient, differentiation.set_gradient)
+    data = property(differentiation.detached_elements, differentiation.set_elements)
+    requires_grad_ = differentiation.requires_grad_
+    backward = differentiation.backward
+    clone = differentiation.clone
+    detach = differentiation.detach
+    __copy__ = differentiation.copied
+    register_hook = differentiation.register_hook
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return differentiation.copied(self)
 
     abs = elementwise.abs
     acos = elementwise.acos

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
+from burn_remote.autodiff.tracking import TrackedHandle
 from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equivalent
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import TypeIs
 
-    from burn_remote.functions.device import Device
+    from burn_remote.functions.device_class import Device
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.dtypes import DType
     from burn_remote_protocol.tensors import Shape
@@ -104,7 +105,8 @@ class TensorValue:
             return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+        tracked = ", requires_grad=True" if type(self.handle) is TrackedHandle else ""
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device}{tracked})"
 
     def __format__(self, form: str) -> str:
         """Format the only element (waits for it); without a format spec, return ``repr``."""
@@ -115,13 +117,6 @@ class TensorValue:
         if not self.shape:
             raise TypeError("a 0-d tensor has no length")
         return self.shape[0]
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # A copy would hold a second handle with the same id and free the tensor twice.
-        return self
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tensor lives on its device and cannot be pickled; pickle x.numpy()")

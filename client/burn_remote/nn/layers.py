@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.arguments.numbers import real_number, whole_number
+from burn_remote.autodiff.pausing import check_random_numbers
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, counted, reshaped, with_rank
 from burn_remote.functions.arithmetic import divide
@@ -87,6 +88,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not training or p == 0:
         return input
     spec = TensorSpec(input.shape, input.dtype)
+    check_random_numbers()
     draw = RANDOM.create(input.handle.client, spec, (("Uniform", 0.0, 1.0),))
     kept = mask_fill(input, less(input.__class__(draw), p), 0)
     return kept if p == 1 else divide(kept, 1 - p)

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.arguments.numbers import bounds_of
+from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.activations import log_softmax, softplus
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import NOT, astype
 from burn_remote.functions.elementwise import abs, exp, isinf, log, square
-from burn_remote.functions.gathering import gather, take
+from burn_remote.functions.gathering import gather, scatter, take
 from burn_remote.functions.logic import equal, less, less_equal
 from burn_remote.functions.selection import clip, mask_fill, where
-from burn_remote.functions.statistics import mean, sum
+from burn_remote.functions.statistics import max, mean, sum
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
@@ -70,9 +71,10 @@ def huber_loss(
     With ``d = |input - target|``: ``d ** 2 / 2`` if ``d < delta``, otherwise
     ``delta * (d - delta / 2)``.
     """
-    distance = abs(subtract(input, target))
+    difference = subtract(input, target)
+    distance = abs(difference)
     straight = multiply(subtract(distance, delta / 2), delta)
-    loss = where(less(distance, delta), multiply(square(distance), 0.5), straight)
+    loss = where(less(distance, delta), multiply(square(difference), 0.5), straight)
     return reduced(loss, reduction)
 
 
@@ -92,9 +94,32 @@ def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean")
 
     Inputs and targets are probabilities. Logarithms are limited to at least -100, as in PyTorch.
     """
-    likely = multiply(target, clip(log(input), min=-100))
-    unlikely = multiply(subtract(1, target), clip(log(subtract(1, input)), min=-100))
-    return reduced(negative(add(likely, unlikely)), reduction)
+    return reduced(_binary_cross_entropies(input, target), reduction)
+
+
+def _logarithm(x: Tensor) -> Tensor:
+    return clip(log(x), min=-100)
+
+
+def _binary_forward(input: Tensor, target: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    likely = multiply(target, _logarithm(input))
+    unlikely = multiply(subtract(1, target), _logarithm(subtract(1, input)))
+    return negative(add(likely, unlikely)), (input, target)
+
+
+def _binary_backward(residuals: tuple[Tensor, Tensor], grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return finite gradients also for probabilities of 0 and 1, as PyTorch does."""
+    input, target = residuals
+    variance = clip(subtract(input, multiply(input, input)), min=1e-12)
+    to_input = multiply(grad, divide(subtract(input, target), variance))
+    odds = subtract(_logarithm(subtract(1, input)), _logarithm(input))
+    return to_input, multiply(grad, odds)
+
+
+@custom_vjp(_binary_forward, _binary_backward)
+def _binary_cross_entropies(input: Tensor, target: Tensor) -> Tensor:
+    losses, _ = _binary_forward(input, target)
+    return losses
 
 
 @explained
@@ -213,6 +238,10 @@ def cross_entropy(
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)
+    is_plain = weight is None and ignore_index is None and not label_smoothing
+    if is_plain and target.dtype.is_integer and input.ndim > 1:
+        losses = _cross_entropies(input, target)
+        return reshaped(losses, target.shape) if reduction == "none" else reduced(losses, reduction)
     expected = log_softmax(input, 0 if input.ndim == 1 else 1)
     if target.dtype.is_floating:
         return _soft_cross_entropy(expected, target, weight, reduction, label_smoothing)
@@ -223,6 +252,33 @@ def cross_entropy(
         loss = _smoothed(wide, one, weight, ignore_index, reduction, label_smoothing)
         return reshaped(loss, ()) if reduction == "none" else loss
     return _smoothed(expected, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def _cross_entropies_forward(
+    input: Tensor, target: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    # The loss does not depend on what is subtracted, so no gradient needs to pass it.
+    shifted = subtract(input, max(input.detach(), axis=1, keepdims=True))
+    powers = exp(shifted)
+    total = sum(powers, axis=1, keepdims=True)
+    places = reshaped(target, (target.shape[0], 1, *target.shape[1:]))
+    return subtract(log(total), gather(shifted, 1, places)), (powers, total, places)
+
+
+def _cross_entropies_backward(
+    residuals: tuple[Tensor, Tensor, Tensor], grad: Tensor
+) -> tuple[Tensor, None]:
+    """Return the softmax, less 1 at the target, times the gradient of the loss."""
+    powers, total, places = residuals
+    softmax = multiply(powers, divide(grad, total))
+    return scatter(softmax, 1, places, negative(grad), update="add"), None
+
+
+@custom_vjp(_cross_entropies_forward, _cross_entropies_backward)
+def _cross_entropies(input: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of each sample, with an axis of size 1 in place of the classes."""
+    losses, _ = _cross_entropies_forward(input, target)
+    return losses
 
 
 def _smoothed(

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from burn_remote.arguments.axes import Axes, normal_shape
+from burn_remote.arguments.axes import Axes, normal_axes, normal_shape
+from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
@@ -166,12 +167,12 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between vectors along an axis, which the result lacks.
 
-    The product of the norms is limited to at least ``eps``.
+    Each norm is limited to at least ``eps``.
     """
     first, second = at_least_float32(x1), at_least_float32(x2)
     product = sum(multiply(first, second), axis=dim)
-    lengths = multiply(vector_norm(first, axis=dim), vector_norm(second, axis=dim))
-    return astype(divide(product, clip(lengths, min=eps)), x1.dtype)
+    lengths = [clip(vector_norm(x, axis=dim), min=eps) for x in (first, second)]
+    return astype(divide(product, multiply(*lengths)), x1.dtype)
 
 
 def _last_axes(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
@@ -188,10 +189,41 @@ def _check_shapes(expected: tuple[int, ...], **arguments: Tensor | None) -> None
 
 
 def _standardized(x: Tensor, axes: Axes, eps: float) -> Tensor:
-    wide = at_least_float32(x)
-    distance = subtract(wide, mean(wide, axis=axes, keepdims=True))
+    normal, _ = _normal_and_scale(at_least_float32(x), axes=axes, eps=eps)
+    return normal
+
+
+def _standardized_forward(
+    x: Tensor, *, axes: Axes, eps: float
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, tuple[int, ...]]]:
+    normal, scale = _standardize(x, axes, eps)
+    return (normal, scale), (normal, scale, normal_axes(axes, x.ndim))
+
+
+def _standardized_backward(
+    residuals: tuple[Tensor, Tensor, tuple[int, ...]], grads: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Project the gradient off the constant vectors and off ``normal`` (Ba et al., 2016)."""
+    normal, scale, axes = residuals
+    grad, to_scale = grads
+    count = math.prod(normal.shape[place] for place in axes)
+    along = mean(multiply(grad, normal), axis=axes, keepdims=True)
+    # The scale is a result of its own only so that second derivatives pass it.
+    along = add(along, divide(multiply(to_scale, scale), count))
+    rest = subtract(subtract(grad, mean(grad, axis=axes, keepdims=True)), multiply(normal, along))
+    return multiply(rest, scale)
+
+
+@custom_vjp(_standardized_forward, _standardized_backward)
+def _normal_and_scale(x: Tensor, *, axes: Axes, eps: float) -> tuple[Tensor, Tensor]:
+    return _standardize(x, axes, eps)
+
+
+def _standardize(x: Tensor, axes: Axes, eps: float) -> tuple[Tensor, Tensor]:
+    distance = subtract(x, mean(x, axis=axes, keepdims=True))
     variance = mean(square(distance), axis=axes, keepdims=True)
-    return multiply(distance, rsqrt(add(variance, eps)))
+    scale = rsqrt(add(variance, eps))
+    return multiply(distance, scale), scale
 
 
 def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: DType) -> Tensor:

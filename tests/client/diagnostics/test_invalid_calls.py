@@ -57,9 +57,7 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
         f(2), f(2), size_average=1
     ),
     "dim=; in burn_remote: axis, without a keyword": lambda: f(2).gather(dim=0, index=f(2)),
-    "requires_grad=; in burn_remote: there is no automatic differentiation": lambda: br.tensor(
-        [1], requires_grad=True
-    ),
+    "requires_grad=; in burn_remote: x.requires_grad_()": lambda: br.arange(3, requires_grad=True),
     "inplace=; in burn_remote: tensors are immutable": lambda: F.relu(f(2), inplace=True),
     r"to: it has no argument dtype=; in burn_remote: x\.astype": lambda: f(2).to(dtype=br.float16),
 }

@@ -167,3 +167,48 @@ def test_a_number_that_is_repeated_is_looked_up_by_the_identity_of_the_spec(
             operator.scalar(x, number)
     assert len(operator._signatures.recent) == 2  # not 0.0 and NaN
     assert len(operator._signatures.known) == 4
+
+
+def test_an_operator_that_repeats_issues_the_same_operation(device: RecordingDevice) -> None:
+    x, y = br.ones((4, 3), device=device), br.ones((1, 3), device=device)
+    before = len(device.runner.names)
+    for _ in range(3):
+        assert (x + y).shape == (x * 2).shape == (x > 0.5).shape == (4, 3)
+        assert (x @ br.ones((3, 2), device=device)).shape == (4, 2)
+    names = ["NumericFloat.Add", "NumericFloat.MulScalar", "NumericFloat.GreaterElem"]
+    assert issued(device, before) == [*names, "BaseFloat.Ones", "Float.Matmul"] * 3
+
+
+def test_dividing_integers_gives_floats_also_after_a_truncated_division(
+    device: RecordingDevice,
+) -> None:
+    x = br.ones((2,), dtype=br.int32, device=device)
+    for _ in range(2):
+        assert br.trunc_divide(x, 2).dtype is br.trunc_divide(x, x).dtype is br.int32
+        assert (x / 2).dtype is (x / x).dtype is br.float32
+
+
+def test_an_error_of_an_operator_does_not_show_the_lookup_in_its_cache(
+    device: RecordingDevice,
+) -> None:
+    with pytest.raises(br.ShapeMismatch) as caught:
+        br.ones((2,), device=device) + br.ones((3,), device=device)
+    assert not isinstance(caught.value.__context__, KeyError)
+
+
+def test_numbers_that_are_equal_but_different_stay_different() -> None:
+    with br.LocalDevice() as device:
+        x = br.zeros((1,), device=device) - 0.0
+        for _ in range(2):
+            assert np.signbit((x * -0.0).numpy()).all()
+            assert not np.signbit((x * 0.0).numpy()).any()
+            assert (x + 1).item() == (x + 1.0).item() == 1
+
+
+def test_an_operator_that_repeats_names_the_line_of_the_program() -> None:
+    with br.LocalDevice() as device:
+        x = br.ones((2,), device=device)
+        session: Any = x.handle.client.session
+        for _ in range(2):
+            for y in (x + x, x * 2, x > 0):
+                assert session._locations.find(y.handle.id).startswith(f"{__file__}:")

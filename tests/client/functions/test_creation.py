@@ -43,7 +43,9 @@ def test_data_is_uploaded_unchanged(device: RecordingDevice) -> None:
 
 def test_a_tensor_is_converted_without_an_upload(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
-    assert br.tensor(x) is x
+    assert br.asarray(x) is x
+    assert br.tensor(x) is not x
+    assert br.tensor(x).handle is x.handle
     assert br.tensor(x, dtype=br.float64, device=device).dtype is br.float64
     assert device.runner.uploads == {}
 

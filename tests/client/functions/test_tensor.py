@@ -341,10 +341,13 @@ def test_a_single_element_supports_number_formats(device: RecordingDevice) -> No
         f"{br.zeros(2, device=device):.2f}"
 
 
-def test_copies_are_the_tensor_itself(device: RecordingDevice) -> None:
+def test_copies_share_the_elements(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
-    assert copy.copy(x) is x
-    assert copy.deepcopy([x])[0] is x
+    for made in (copy.copy(x), copy.deepcopy([x])[0], x.clone(), x.detach(), x.data):
+        assert made is not x
+        assert made.handle is x.handle
+    first, second = copy.deepcopy([x, x])
+    assert first is second
     with pytest.raises(TypeError, match="numpy"):
         pickle.dumps(x)
 

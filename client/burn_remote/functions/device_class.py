@@ -76,6 +76,13 @@ class Device:
 
         return tensor(data, dtype=dtype, device=self)
 
+    def autodiff(self) -> Self:
+        """Return this device, on which tensors can be tracked, as on all (Burn's name).
+
+        ``x.requires_grad_()`` tracks a tensor; nothing is recorded for other tensors.
+        """
+        return self
+
     def sync(self) -> None:
         """Wait until everything issued so far has been executed.
 

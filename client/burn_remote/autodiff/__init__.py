@@ -1,0 +1,1 @@
+"""Automatic differentiation: recording operations on tracked tensors, and the walk back."""

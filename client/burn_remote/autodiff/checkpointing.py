@@ -1,0 +1,175 @@
+"""Functions whose intermediate tensors are computed again in the backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, cast, final
+
+from burn_remote.arguments.containers import rebuilt
+from burn_remote.autodiff.custom import Saved, saved_tree, tensors_in
+from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
+from burn_remote.autodiff.tracking import (
+    Node,
+    Source,
+    TrackedHandle,
+    plain,
+    record,
+    relabeled,
+    saved_handle,
+    track,
+)
+from burn_remote.autodiff.walk import Walk
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.runner.interface import TensorHandle
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["checkpoint"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Two objects of these types may be the same number.
+_NUMBERS: Final = frozenset({int, float})
+
+
+@explained
+def checkpoint(function: Function, /) -> Function:
+    """Return the same function, whose intermediate tensors are not kept for the backward pass.
+
+    Only its arguments are kept, and the backward pass calls it again. Use it as a decorator, or as
+    ``checkpoint(block)(x)``. Arguments and results are tensors and containers of them. Raises
+    ``UsageError`` if the function draws random numbers, which would be others in the second call,
+    if it uses a tracked tensor that is not an argument, or if a variable that it takes from a
+    closure or the module has another value in the second call. Attributes are not compared.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        inputs = tensors_in((arguments, options))
+        is_tracked = any(type(one.handle) is TrackedHandle for one in inputs)
+        if not is_tracked or not is_recording():
+            return function(*arguments, **options)
+        kind = type(inputs[0])
+        captured = _captured(function)
+        saved: list[TensorHandle] = []
+        call = saved_tree((arguments, options), saved)
+        given, keywords = _restored(call, [kind(handle) for handle in saved])
+        with refusing_random_numbers(f"{name}, which checkpoint calls again,"):
+            result = function(*given, **keywords)
+        outputs = [one.handle for one in tensors_in(result)]
+        for handle in outputs:
+            if type(handle) is TrackedHandle:
+                raise UsageError(
+                    f"{name}, which checkpoint calls again, uses a tracked tensor that is not one "
+                    "of its arguments; pass it as an argument"
+                )
+        recipe = _Recomputation(name, function, captured, call, saved, outputs)
+        made = iter(record(recipe, [one.handle for one in inputs], tuple(saved), outputs))
+        return rebuilt(
+            result,
+            lambda leaf: kind(next(made)) if hasattr(leaf, "handle") else leaf,
+        )
+
+    return cast("Function", called)
+
+
+@final
+class _Recomputation:
+    """The recipe of one call of a function that the backward pass calls again."""
+
+    __slots__ = ("_call", "_captured", "_function", "_name", "_outputs", "output_count", "specs")
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        captured: dict[str, Any],
+        call: Any,
+        inputs: Sequence[TensorHandle],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
+        self._name = name
+        self._function = function
+        self._captured = captured
+        self._call = call
+        self.specs: Final[tuple[TensorSpec, ...]] = tuple([one.spec for one in inputs])
+        self._outputs = tuple([one.spec for one in outputs])
+        self.output_count: Final = len(outputs)
+
+    def describe(self) -> str:
+        """Return the name of the function, with the shapes of its tensors."""
+        inputs = ", ".join(map(str, self.specs))
+        return f"{self._name}({inputs} -> {', '.join(map(str, self._outputs))})"
+
+    def _check_captured(self) -> None:
+        """Raise ``UsageError`` if a captured variable is not what it was in the first call."""
+        now = _captured(self._function)
+        for name, before in self._captured.items():
+            if not _is_same(now.get(name), before):
+                raise UsageError(
+                    f"{self._name}, which checkpoint calls again, uses the variable {name!r}, "
+                    "which was assigned since the first call; pass its value as an argument"
+                )
+
+    def apply(
+        self,
+        node: Node,
+        grads: Sequence[Any],
+        kind: type[Any],
+        is_wanted: tuple[bool, ...],
+        is_recorded: bool,
+    ) -> Sequence[Any]:
+        """Return the gradient of each input; see ``Recipe.apply``."""
+        self._check_captured()
+        sources: list[Source | None] = []
+        inputs: list[Any] = []
+        for place, handle in enumerate(node.saved or ()):
+            if not is_wanted[place]:
+                inputs.append(kind(saved_handle(handle, place, node, is_recorded)))
+                sources.append(None)
+                continue
+            outer = saved_handle(handle, place, node, is_recorded)
+            inner = relabeled(outer) if type(outer) is TrackedHandle else track(plain(outer))
+            inputs.append(kind(inner))
+            sources.append(inner.source)
+        given, keywords = _restored(self._call, inputs)
+        with enable_grad():
+            result = self._function(*given, **keywords)
+        roots, seeds = [], []
+        for one, gradient in zip(tensors_in(result), grads, strict=True):
+            if gradient is not None and type(one.handle) is TrackedHandle:
+                roots.append(one.handle)
+                seeds.append(gradient)
+        if not roots:
+            return [None] * len(inputs)
+        wanted = [source for source in sources if source is not None]
+        walk = Walk(roots, wanted=wanted)
+        walk.run(seeds, retains=is_recorded, is_recorded=is_recorded)
+        return [None if source is None else walk.gradient_of(source) for source in sources]
+
+
+def _captured(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the variables that a function takes from its closure and its module, by name."""
+    found: Any = inspect.unwrap(getattr(function, "__func__", function))
+    if not inspect.isfunction(found):
+        return {}
+    code, known = found.__code__, found.__globals__
+    captured = {name: known[name] for name in code.co_names if name in known}
+    for name, cell in zip(code.co_freevars, found.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            captured[name] = cell.cell_contents
+    return captured
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    if now is before:
+        return True
+    return type(now) in _NUMBERS and type(now) is type(before) and bool(now == before)
+
+
+def _restored(call: Any, tensors: Sequence[Any]) -> Any:
+    return rebuilt(call, lambda leaf: tensors[leaf] if type(leaf) is Saved else leaf)

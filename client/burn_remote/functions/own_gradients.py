@@ -1,0 +1,54 @@
+"""Decorators for functions of one tensor whose gradient is simpler than those of their operations.
+
+Their operations are not recorded. That saves memory and operations, and avoids NaN where a step in
+between has an infinite slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from burn_remote.autodiff.custom import custom_vjp
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["gradient_from_argument", "gradient_from_result"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# Takes the saved tensor, the gradient of the result, and the function's keyword arguments.
+Backward = Callable[..., Any]
+
+
+def gradient_from_result(backward: Backward) -> Callable[[Function], Function]:
+    """Decorate a function of one tensor: ``backward(result, grad, **options)`` is its gradient."""
+
+    def decorate(function: Function) -> Function:
+        def forward(x: Tensor, **options: Any) -> tuple[Any, Any]:
+            result = function(x, **options)
+            return result, (result, options)
+
+        return custom_vjp(forward, _with_options(backward))(function)
+
+    return decorate
+
+
+def gradient_from_argument(backward: Backward) -> Callable[[Function], Function]:
+    """Decorate a function of one tensor: ``backward(x, grad, **options)`` is its gradient."""
+
+    def decorate(function: Function) -> Function:
+        def forward(x: Tensor, **options: Any) -> tuple[Any, Any]:
+            return function(x, **options), (x, options)
+
+        return custom_vjp(forward, _with_options(backward))(function)
+
+    return decorate
+
+
+def _with_options(backward: Backward) -> Callable[[Any, Any], Any]:
+    def apply(residuals: Any, grad: Any) -> Any:
+        saved, options = residuals
+        return backward(saved, grad, **options)
+
+    return apply

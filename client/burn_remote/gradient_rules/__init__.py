@@ -1,0 +1,25 @@
+"""The gradient rules of the table of operations. Importing this package fills the table."""
+
+from burn_remote.gradient_rules import (
+    base_rules,
+    convolution_rules,
+    float_rules,
+    layer_rules,
+    numeric_rules,
+    pooling_rules,
+    sampling_rules,
+    session_rules,
+    update_rules,
+)
+
+__all__ = [
+    "base_rules",
+    "convolution_rules",
+    "float_rules",
+    "layer_rules",
+    "numeric_rules",
+    "pooling_rules",
+    "sampling_rules",
+    "session_rules",
+    "update_rules",
+]

@@ -1,0 +1,16 @@
+"""Refusals of the rows that act on the session, and of those whose inputs are no floats."""
+
+from __future__ import annotations
+
+from burn_remote.autodiff.rules import never
+from burn_remote_protocol.operations.families import bools, ints, session
+
+never("it acts on a handle, not on elements", session.INIT, session.DROP)
+never(
+    "the server does not say how its own operations are differentiated; give the function that "
+    "calls it a gradient with burn_remote.custom_vjp",
+    session.CUSTOM,
+)
+never("no server implements it", session.ALL_REDUCE)
+never("its input is a tensor of integers", *ints.ROWS)
+never("its input is a tensor of bools", *bools.ROWS)

@@ -1,0 +1,62 @@
+"""Calls as other libraries and Python have them, and the advice of our errors."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import burn_remote as br
+
+# A name for ``getattr``: the type checker knows that the module has no such attribute.
+NO_NAME = "xavier"
+
+# The package, without the type checker's knowledge of its names and arguments.
+ANY: Any = br
+
+
+@pytest.fixture(scope="module")
+def x() -> Iterator[Any]:
+    with br.LocalDevice() as device:
+        yield br.ones((2, 3), device=device)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "advice"),
+    [
+        (lambda x: x.repeat(2, 1), br.ArgumentMismatch, r"write x\.tile\(\(2, 1\)\)"),
+        (lambda x: round(x), TypeError, r"write x\.round\(\)"),
+        (lambda x: round(x, 2), TypeError, r"write \(x \* 10\*\*n\)\.round\(\) / 10\*\*n"),
+        (lambda _: getattr(br.init, NO_NAME), AttributeError, r"burn_remote\.init\.xavier_uniform"),
+        (lambda x: ANY.optim.SGD([x], learning_rate=0.1), br.ArgumentMismatch, "burn_remote: lr="),
+        (lambda x: ANY.autograd.grad(x, x, only_inputs=True), br.ArgumentMismatch, "only inputs"),
+        (
+            lambda x: ANY.checkpoint(abs, x),
+            br.ArgumentMismatch,
+            r"write checkpoint\(function\)\(x\)",
+        ),
+        (lambda _: ANY.nn.Module, AttributeError, "nested containers of weights"),
+        (lambda _: ANY.jacobian, AttributeError, r"burn_remote\.vjp\(f, x\)"),
+        (lambda x: x.zero_(), AttributeError, r"for a gradient w\.grad = None"),
+        (lambda x: x.copy_(x), AttributeError, r"for a parameter x\.data = y"),
+        (lambda x: x * (x > 0), br.DTypeMismatch, r"burn_remote\.where\(mask, x, y\)"),
+        (lambda x: (x > 0) * x, br.DTypeMismatch, r"burn_remote\.where\(mask, x, y\)"),
+    ],
+)
+def test_a_call_that_means_something_else_gets_advice(
+    x: br.Tensor, call: Callable[[Any], object], error: type[Exception], advice: str
+) -> None:
+    with pytest.raises(error, match=advice):
+        call(x)
+
+
+def test_a_server_that_does_not_answer_is_named_with_the_option_and_without_a_route() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"ws://127.0.0.1:{silent.getsockname()[1]}"
+        expected = (
+            f"^{address} did not answer within 0.2 seconds; .* raise connect_timeout_seconds$"
+        )
+        with pytest.raises(br.ConnectionFailed, match=expected):
+            br.RemoteDevice(address, connect_timeout_seconds=0.2)
