@@ -68,24 +68,39 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("addresses", nargs="+", metavar="ADDRESS", help="ws://host:port, two or more")
+    add(
+        "addresses",
+        nargs="+",
+        metavar="ADDRESS",
+        help="address of a server, ws://host:port; give two or more",
+    )
     add("--token-file", type=Path, help="file with the token; default: $BURN_REMOTE_TOKEN")
     add("--ca", type=Path, help="PEM file with the authority that signed the servers' certificates")
-    add("--steps", type=whole(1, 10**6), default=STEPS, help="of training (%(default)s)")
-    add("--accuracy", type=float, default=ACCURACY, help="at least (%(default)s)")
+    add("--steps", type=whole(1, 10**6), default=STEPS, help="training steps (%(default)s)")
+    add(
+        "--accuracy",
+        type=float,
+        default=ACCURACY,
+        help="least accuracy that counts as success (%(default)s)",
+    )
     add(
         "--move-mib",
         type=whole(1, MAX_MIB),
         default=256,
-        help="size of the tensor that moves (%(default)s)",
+        help="size in MiB of the tensor that moves (%(default)s)",
     )
-    add("--rounds", type=whole(1, 10**6), default=2, help="of it round the ring (%(default)s)")
-    add("--svg", type=Path, help="write a picture of who did what when")
-    add("--tolerate-loss", action="store_true", help="a lost node is no failure")
+    add(
+        "--rounds",
+        type=whole(1, 10**6),
+        default=2,
+        help="how often the tensor moves round the nodes (%(default)s)",
+    )
+    add("--svg", type=Path, help="draw a timeline of the nodes' work here")
+    add("--tolerate-loss", action="store_true", help="exit with 0 if only a node was lost")
     add("--patience", type=float, default=60.0, metavar="SECONDS",
-        help="a node that is silent for longer is lost (%(default)s)")  # fmt: skip
+        help="a node that is silent for longer counts as lost (%(default)s)")  # fmt: skip
     add("--connect-timeout", type=float, default=10.0, metavar="SECONDS",
-        help="for each node (%(default)s)")  # fmt: skip
+        help="time to connect to each node (%(default)s)")  # fmt: skip
     return parser.parse_args(arguments)
 
 
