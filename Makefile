@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test lint types fuzz endurance attack costs bench bench-graphs compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -49,6 +49,7 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 		PYTHONPATH=tests $(BIN)/python -m differential --compiled --kind $$kind --seed $$(date +%s) \
 			--seconds $(FUZZ_SECONDS) || exit 1; \
 	done
+	@PYTHONPATH=tests $(BIN)/python -m differential --gradients --seed $$(date +%s) --seconds $(FUZZ_SECONDS)
 
 endurance: $(READY)  ## Kill clients and servers 200 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min
 	@for run in kills faults load memory soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
@@ -64,6 +65,10 @@ bench: $(READY)  ## Measure the engine and compare it with a bare socket, NumPy 
 
 bench-graphs: $(READY)  ## Measure compiled functions against NumPy and against single operations
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/graphs.py
+
+bench-training: $(READY)  ## Measure training: latencies, eager and compiled steps, and a transformer beside PyTorch
+	@OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python benchmarks/training.py
+	@OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests:examples $(BIN)/python benchmarks/training_transformer.py
 
 compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=v0.1.0
 	@test -n "$(COMMIT)" || { echo "name the commit: make compare COMMIT=v0.1.0"; exit 2; }

@@ -49,8 +49,18 @@ def test_the_program_in_graphs_and_fusion_md_prints_what_its_comments_say() -> N
     assert printed.splitlines() == re.findall(r"# (<compiled .*>|0\.000 .*)", text)
 
 
+def test_the_program_in_training_md_prints_what_its_comments_say() -> None:
+    printed = printed_by_the_program_in((ROOT / "docs" / "training.md").read_text("utf-8"))
+    assert printed == "<compiled function step: 1 graph> 300 True\n"
+
+
 def test_every_document_named_in_the_readme_exists() -> None:
     missing = [
         name for name in re.findall(r"\]\(([\w/.-]+)\)", README) if not (ROOT / name).exists()
     ]
     assert missing == []
+
+
+def test_the_program_in_autodiff_md_prints_what_its_comments_say() -> None:
+    document = (ROOT / "docs" / "autodiff.md").read_text("utf-8")
+    assert printed_by_the_program_in(document) == "(2, 1) True\nFalse\n"
