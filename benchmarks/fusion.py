@@ -39,10 +39,10 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution.graphs import GraphPlan
-from burn_remote_server.execution.plans import Plan
 from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.tensors.plans import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.engines import EngineSession, undecoded

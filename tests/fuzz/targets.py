@@ -86,11 +86,11 @@ from burn_remote_server.access.peer_authentication import admit_target, prove_to
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.exposed import Transfers
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.slots import InFlight
 from support.kernels import signature
 from support.recorded import golden
 from support.scripted import ScriptedLink

@@ -17,9 +17,9 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.exposed import ExposeLimits, Transfers
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.exposed import ExposeLimits, Transfers
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["EngineSession", "RecordingOutbox", "floats", "undecoded", "vector"]
 

@@ -26,8 +26,8 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution import graphs
 from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.programs import graphs
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature

@@ -1,1 +1,1 @@
-"""Execution of sessions: engine, interpreter, tensor table, worker threads and outbox."""
+"""Execution of sessions: engine, interpreter, worker threads and outbox."""

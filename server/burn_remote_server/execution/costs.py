@@ -17,8 +17,8 @@ from burn_remote_protocol.dialects.native import (
     Batch,
 )
 from burn_remote_protocol.tensors import MAX_RANK
-from burn_remote_server.execution.graphs import GRAPH_STEP_COST, GraphPlan
-from burn_remote_server.execution.plans import Plan
+from burn_remote_server.programs.graphs import GRAPH_STEP_COST, GraphPlan
+from burn_remote_server.tensors.plans import Plan
 
 __all__ = ["DEFINITION_BYTE_COST", "TASK_COST", "batch_cost"]
 

@@ -50,13 +50,13 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
-from burn_remote_server.execution.exposed import Exposed, ExposeLimits, Transfers, transfer_key
-from burn_remote_server.execution.graph_runner import Stopped
-from burn_remote_server.execution.graphs import GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.plans import Plan, memory_bytes
-from burn_remote_server.execution.slots import InFlight, Uploading
-from burn_remote_server.execution.stream_fusion import MAX_WINDOW_TASKS, Entry
+from burn_remote_server.programs.graph_runner import Stopped
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
+from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Transfers, transfer_key
+from burn_remote_server.tensors.plans import Plan, memory_bytes
+from burn_remote_server.tensors.slots import InFlight, Uploading
 
 __all__ = ["Engine", "Outbox"]
 

@@ -25,10 +25,13 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota, ended_for_memory
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.execution.graph_runner import GraphRunner, Stopped
-from burn_remote_server.execution.graphs import GraphPlan
-from burn_remote_server.execution.ownership import HELD_HERE, held_once
-from burn_remote_server.execution.plans import (
+from burn_remote_server.fusion.backend import FusionBackend
+from burn_remote_server.fusion.counts import FusionCounts
+from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.stream_fusion import Entry, Progress, StreamFusion
+from burn_remote_server.tensors.ownership import HELD_HERE, held_once
+from burn_remote_server.tensors.plans import (
     PLAN_BYTES,
     Plan,
     as_failure,
@@ -38,10 +41,7 @@ from burn_remote_server.execution.plans import (
     too_costly,
     within,
 )
-from burn_remote_server.execution.stream_fusion import Entry, Progress, StreamFusion
-from burn_remote_server.execution.tensors import TensorTable
-from burn_remote_server.fusion.backend import FusionBackend
-from burn_remote_server.fusion.counts import FusionCounts
+from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["Interpreter"]
 

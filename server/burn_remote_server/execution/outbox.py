@@ -26,7 +26,7 @@ from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply, Waiting
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 

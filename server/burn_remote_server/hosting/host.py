@@ -27,20 +27,20 @@ from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine, Outbox
-from burn_remote_server.execution.exposed import (
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.sessions import Session, Sessions
+from burn_remote_server.fusion.backend import FusionBackend
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.telemetry.counters import CounterRegistry, Counters
+from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.tensors.exposed import (
     Exposed,
     ExposeLimits,
     Transfers,
     burn_domain,
     transfer_key,
 )
-from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.sessions import Session, Sessions
-from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.fusion.backend import FusionBackend
-from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.telemetry.counters import CounterRegistry, Counters
-from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
 from burn_remote_server.transfers.local_fetches import LocalFetches

@@ -40,12 +40,12 @@ from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.exposed import Exposed, Key, Transfers
 from burn_remote_server.execution.outbox import NativeOutbox
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import hand_over, new_interpreter
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["LocalLink", "open_numpy"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.execution.exposed import Exposed, Key, Transfers
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
+from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 
 __all__ = ["LocalFetches"]

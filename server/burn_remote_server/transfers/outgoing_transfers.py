@@ -12,7 +12,7 @@ from typing import Final
 from burn_remote_protocol.errors import ProtocolViolation, QuotaExceeded
 from burn_remote_protocol.messages import FetchRequest
 from burn_remote_server.backends.interface import Loan
-from burn_remote_server.execution.exposed import Exposed, Transfers
+from burn_remote_server.tensors.exposed import Exposed, Transfers
 
 __all__ = ["OutgoingTransfers"]
 

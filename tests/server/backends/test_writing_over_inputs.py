@@ -23,7 +23,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.plans import Plan
+from burn_remote_server.tensors.plans import Plan
 from support.elements import assert_same
 from support.kernels import Array, signature
 from support.memory_reuse import forced_reuse

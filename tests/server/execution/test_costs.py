@@ -23,10 +23,10 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.exposed import Transfers
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.slots import InFlight
 from support.kernels import signature
 
 

@@ -15,7 +15,7 @@ from burn_remote_protocol.messages import Chunk, Failed, Fetch, Lent, Reply, Wai
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Quota
 from burn_remote_server.execution.outbox import NativeOutbox
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.slots import InFlight
 
 
 def no_fetch(task: Fetch, slot: InFlight) -> None:

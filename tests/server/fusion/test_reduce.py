@@ -12,12 +12,12 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution.stream_fusion import MAX_SMALL_OPERATIONS
 from burn_remote_server.fusion.array.elementwise import ElementwiseFuser
 from burn_remote_server.fusion.array.reduce import ReduceFuser
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.backend import Fusion
 from burn_remote_server.fusion.fuser import OperationFuser
+from burn_remote_server.programs.stream_fusion import MAX_SMALL_OPERATIONS
 from support.engines import EngineSession
 from support.kernels import Array, signature
 from support.memory_reuse import forced_reuse

@@ -22,9 +22,9 @@ from burn_remote_server.dialects.native import peer_pump
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
-from burn_remote_server.execution.slots import InFlight, Sign
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.slots import InFlight, Sign
 from support.link_servers import direct_options, link_over
 from support.native_clients import PATIENCE_SECONDS, AsyncNativeClient, until
 from support.source_sockets import SourceSocket

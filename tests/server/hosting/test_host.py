@@ -25,11 +25,11 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution.exposed import Exposed
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
 from support.native_clients import PATIENCE_SECONDS, turns, until
 

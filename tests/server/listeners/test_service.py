@@ -34,11 +34,11 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import session_pump
-from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners.service import OPENING_BYTES, _Service, serve
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Exposed
 from support.native_clients import PATIENCE_SECONDS, batch, until
 from support.scripted import ScriptedLink
 

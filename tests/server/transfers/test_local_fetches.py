@@ -14,9 +14,9 @@ from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.execution import exposed as registry
-from burn_remote_server.execution.exposed import Exposed, Transfers
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors import exposed as registry
+from burn_remote_server.tensors.exposed import Exposed, Transfers
+from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.local_fetches import FAILED_AT_ONCE, LocalFetches
 
 SPEC = TensorSpec((3,), U8)

@@ -29,11 +29,11 @@ from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
 from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
-from burn_remote_server.execution.exposed import burn_domain
 from burn_remote_server.execution.outbox import held_bytes
 from burn_remote_server.execution.sessions import Session
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import Device
+from burn_remote_server.tensors.exposed import burn_domain
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["DIALECT", "BurnOutbox", "BurnSession", "BurnSessions"]
 

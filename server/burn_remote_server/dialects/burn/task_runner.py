@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.row import Operation
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.stream_fusion import MAX_WINDOW_TASKS, Entry
+from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["BurnTask", "TaskRunner", "Unreadable"]

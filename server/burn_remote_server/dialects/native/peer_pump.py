@@ -38,8 +38,8 @@ from burn_remote_server.dialects.native.handshake import (
 )
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
+from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]

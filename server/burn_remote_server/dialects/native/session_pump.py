@@ -44,9 +44,9 @@ from burn_remote_server.dialects.native.handshake import (
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
-from burn_remote_server.execution.slots import InFlight
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["serve_session"]
 

@@ -17,7 +17,7 @@ from burn_remote_server.backends.numpy.recycling import (
     Recycling,
     is_recycled,
 )
-from burn_remote_server.execution.ownership import held_once
+from burn_remote_server.tensors.ownership import held_once
 
 COUNT = MIN_BYTES // 4
 BYTE = np.dtype(np.uint8)

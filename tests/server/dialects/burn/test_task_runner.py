@@ -29,11 +29,11 @@ from burn_remote_server.dialects.burn.task_runner import (
 )
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.exposed import Transfers
-from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.execution.stream_fusion import MAX_WINDOW_TASKS
 from burn_remote_server.hosting.host import new_interpreter
+from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.slots import InFlight
 from support.engines import EngineSession
 from support.fused_sessions import ADD, SIGNATURES, TWICE, VECTOR, fused_session
 from support.kernels import signature

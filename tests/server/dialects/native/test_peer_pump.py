@@ -34,9 +34,9 @@ from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import peer_pump
 from burn_remote_server.dialects.native.peer_pump import serve_peer
-from burn_remote_server.execution.exposed import Exposed
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed import Exposed
 from support.memory_links import async_memory_pair
 from support.native_clients import turns
 from support.scripted import ScriptedLink

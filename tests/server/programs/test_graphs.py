@@ -29,9 +29,9 @@ from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, Pool, Quota
 from burn_remote_server.backends.interface import ElementwiseCall
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.graph_runner import GraphRunner
-from burn_remote_server.execution.graphs import STOP_COST, GraphPlan
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.programs.graph_runner import GraphRunner
+from burn_remote_server.programs.graphs import STOP_COST, GraphPlan
 from support.engines import EngineSession, floats, vector
 from support.fused_sessions import ADD as FUSED_ADD
 from support.fused_sessions import TWICE, fused_session

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_server.execution.ownership import HELD_HERE, held_once
+from burn_remote_server.tensors.ownership import HELD_HERE, held_once
 
 HOLDS: dict[str, Callable[[Any], Any]] = {
     "a variable": lambda array: array,

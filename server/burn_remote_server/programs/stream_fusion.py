@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple, Protocol
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, Run
-from burn_remote_server.execution.ownership import held_once
-from burn_remote_server.execution.plans import Plan
-from burn_remote_server.execution.tensors import TensorTable
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
 from burn_remote_server.fusion.search import Block, optimized
+from burn_remote_server.tensors.ownership import held_once
+from burn_remote_server.tensors.plans import Plan
+from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["MAX_WINDOW_TASKS", "Entry", "Progress", "StreamFusion"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, UnknownTensor
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, Quota
-from burn_remote_server.execution.failures import ENTRY_BYTES, FAILURE_BYTES, Failures
+from burn_remote_server.tensors.failures import ENTRY_BYTES, FAILURE_BYTES, Failures
 
 
 def failed(reason: str = "failed") -> OperationFailed:

@@ -34,7 +34,9 @@ from burn_remote_server.backends.interface import (
     ElementwiseCall,
     Run,
 )
-from burn_remote_server.execution.graph_definitions import (
+from burn_remote_server.fusion.fuser import OverwrittenInputs
+from burn_remote_server.fusion.search import Block
+from burn_remote_server.programs.graph_definitions import (
     FREED_BYTES,
     Step,
     Steps,
@@ -46,11 +48,9 @@ from burn_remote_server.execution.graph_definitions import (
     plan_of_step,
     slot_specs,
 )
-from burn_remote_server.execution.graph_fusion import fused_steps
-from burn_remote_server.execution.ownership import held_by_a_call, held_only_here
-from burn_remote_server.execution.plans import Plan, memory_bytes
-from burn_remote_server.fusion.fuser import OverwrittenInputs
-from burn_remote_server.fusion.search import Block
+from burn_remote_server.programs.graph_fusion import fused_steps
+from burn_remote_server.tensors.ownership import held_by_a_call, held_only_here
+from burn_remote_server.tensors.plans import Plan, memory_bytes
 
 __all__ = ["GRAPH_STEP_COST", "GraphPlan", "StepFailed"]
 

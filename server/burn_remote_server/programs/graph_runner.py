@@ -12,12 +12,12 @@ from typing import Any, Final
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.execution.graph_definitions import Step
-from burn_remote_server.execution.graphs import GraphPlan, StepFailed
-from burn_remote_server.execution.ownership import HELD_IN_LIST
-from burn_remote_server.execution.plans import as_failure, memory_bytes
-from burn_remote_server.execution.tensors import TensorTable
 from burn_remote_server.fusion.counts import FusionCounts
+from burn_remote_server.programs.graph_definitions import Step
+from burn_remote_server.programs.graphs import GraphPlan, StepFailed
+from burn_remote_server.tensors.ownership import HELD_IN_LIST
+from burn_remote_server.tensors.plans import as_failure, memory_bytes
+from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["GraphRunner", "Stopped"]
 

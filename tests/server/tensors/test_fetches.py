@@ -11,8 +11,8 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.execution.fetches import Fetches
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.fetches import Fetches
+from burn_remote_server.tensors.slots import InFlight
 
 
 class CountedSlot(InFlight):

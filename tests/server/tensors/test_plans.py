@@ -24,9 +24,9 @@ from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution import plans
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.plans import (
+from burn_remote_server.tensors import plans
+from burn_remote_server.tensors.plans import (
     REUSED_BYTES,
     Plan,
     as_failure,

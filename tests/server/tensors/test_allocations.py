@@ -21,7 +21,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Pool, Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.tensors import TensorTable
+from burn_remote_server.tensors.tensor_table import TensorTable
 from support.kernels import signature
 from support.specs import f32
 

@@ -12,7 +12,7 @@ from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.execution.plans import Plan, memory_bytes
+from burn_remote_server.tensors.plans import Plan, memory_bytes
 
 __all__ = [
     "FREED_BYTES",

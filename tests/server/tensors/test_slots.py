@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.execution.slots import InFlight, Uploading
+from burn_remote_server.tensors.slots import InFlight, Uploading
 from support.engines import vector
 
 FIRST = TransferFailed("first")

@@ -23,8 +23,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution.slots import InFlight
-from burn_remote_server.execution.tensors import TensorTable
+from burn_remote_server.tensors.slots import InFlight
+from burn_remote_server.tensors.tensor_table import TensorTable
 from support.engines import EngineSession, vector
 from support.kernels import signature
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.execution.plans import memory_bytes
-from burn_remote_server.execution.slots import InFlight
+from burn_remote_server.tensors.plans import memory_bytes
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["Fetches"]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_server.backends.interface import Backend, BackendSession
-from burn_remote_server.execution.plans import Plan
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.search import Block, optimized
+from burn_remote_server.tensors.plans import Plan
 
 __all__ = ["fused_steps"]
 
