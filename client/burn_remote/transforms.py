@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from burn_remote.arguments.containers import leaves, mapped, rebuilt
-from burn_remote.autodiff.custom import tensors_in
+from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.autodiff.pausing import enable_grad, is_recording
-from burn_remote.autodiff.tracking import TrackedHandle, relabeled, track
+from burn_remote.autodiff.saved_containers import tensors_in
+from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import Uniform, one_for
 from burn_remote.autodiff.walk import Walk, sources_of
 from burn_remote.diagnostics.invalid_calls import explained

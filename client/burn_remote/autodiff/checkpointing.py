@@ -9,18 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import rebuilt
-from burn_remote.autodiff.custom import Saved, saved_tree, tensors_in
+from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, plain, saved_handle
 from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
-from burn_remote.autodiff.tracking import (
-    Node,
-    Source,
-    TrackedHandle,
-    plain,
-    record,
-    relabeled,
-    saved_handle,
-    track,
-)
+from burn_remote.autodiff.saved_containers import restored, saved_tree, tensors_in
+from burn_remote.autodiff.tracking import record, relabeled, track
 from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle
@@ -57,7 +49,7 @@ def checkpoint(function: Function, /) -> Function:
         captured = _captured(function)
         saved: list[TensorHandle] = []
         call = saved_tree((arguments, options), saved)
-        given, keywords = _restored(call, [kind(handle) for handle in saved])
+        given, keywords = restored(call, [kind(handle) for handle in saved])
         with refusing_random_numbers(f"{name}, which checkpoint calls again,"):
             result = function(*given, **keywords)
         outputs = [one.handle for one in tensors_in(result)]
@@ -136,7 +128,7 @@ class _Recomputation:
             inner = relabeled(outer) if type(outer) is TrackedHandle else track(plain(outer))
             inputs.append(kind(inner))
             sources.append(inner.source)
-        given, keywords = _restored(self._call, inputs)
+        given, keywords = restored(self._call, inputs)
         with enable_grad():
             result = self._function(*given, **keywords)
         roots, seeds = [], []
@@ -169,7 +161,3 @@ def _is_same(now: Any, before: Any) -> bool:
     if now is before:
         return True
     return type(now) in _NUMBERS and type(now) is type(before) and bool(now == before)
-
-
-def _restored(call: Any, tensors: Sequence[Any]) -> Any:
-    return rebuilt(call, lambda leaf: tensors[leaf] if type(leaf) is Saved else leaf)

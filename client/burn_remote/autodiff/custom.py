@@ -8,31 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import is_container, mapped, rebuilt
+from burn_remote.autodiff.nodes import Node, TrackedHandle, plain, saved_handle
 from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
-from burn_remote.autodiff.tracking import (
-    Node,
-    TrackedHandle,
-    plain,
-    record,
-    saved_handle,
-)
+from burn_remote.autodiff.saved_containers import Saved, restored, saved_tree, tensors_in
+from burn_remote.autodiff.tracking import record
 from burn_remote.dispatch.operators import filled
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["Saved", "custom_vjp", "is_recorded", "saved_tree", "tensors_in"]
+__all__ = ["custom_vjp", "is_recorded"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Arguments of these types hold no tensors.
 _ATOMS: Final = frozenset({bool, int, float, str, type(None)})
-
-
-class Saved(int):
-    """The place of a tensor in a container, among tensors that are kept elsewhere."""
-
-    __slots__ = ()
 
 
 def custom_vjp(
@@ -96,31 +86,6 @@ def is_recorded(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
         ):
             return is_recording()
     return False
-
-
-def tensors_in(tree: Any) -> list[Any]:
-    """Return the tensors in nested containers, in order."""
-    found: list[Any] = []
-
-    def look(leaf: Any) -> None:
-        if isinstance(getattr(leaf, "handle", None), TensorHandle):
-            found.append(leaf)
-
-    rebuilt(tree, look)
-    return found
-
-
-def saved_tree(tree: Any, handles: list[TensorHandle]) -> Any:
-    """Return a copy of containers with places instead of tensors, whose handles are appended."""
-
-    def replaced(leaf: Any) -> Any:
-        handle = getattr(leaf, "handle", None)
-        if not isinstance(handle, TensorHandle):
-            return leaf
-        handles.append(plain(handle))
-        return Saved(len(handles) - 1)
-
-    return rebuilt(tree, replaced)
 
 
 @final
@@ -235,9 +200,7 @@ class _Call:
                 kind(saved_handle(handle, place, node, True))
                 for place, handle in enumerate(saved[count:])
             ]
-            given = rebuilt(
-                self._arguments, lambda leaf: inputs[leaf] if type(leaf) is Saved else leaf
-            )
+            given = restored(self._arguments, inputs)
             name = f"the forward function of {self._name}, which gradients of gradients call again,"
             with enable_grad(), refusing_random_numbers(name):
                 return self._forward(*given, **self._options)[1]
@@ -245,7 +208,7 @@ class _Call:
             kind(saved_handle(handle, place, node, is_recorded))
             for handle, place in zip(saved[:count], self._places, strict=True)
         ]
-        return rebuilt(self._residuals, lambda leaf: tensors[leaf] if type(leaf) is Saved else leaf)
+        return restored(self._residuals, tensors)
 
     def _checked(self, tensor: Any) -> TensorHandle:
         handle = _handle(tensor)

@@ -6,17 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NoReturn, final
 
+from burn_remote.autodiff.nodes import Branch, Leaf, Node, Recipe, Source, TrackedHandle, node_of
 from burn_remote.autodiff.pausing import is_recording, set_recording
-from burn_remote.autodiff.tracking import (
-    Branch,
-    Leaf,
-    Node,
-    OperationRecipe,
-    Recipe,
-    Source,
-    TrackedHandle,
-    node_of,
-)
+from burn_remote.autodiff.recipes import OperationRecipe
 from burn_remote.autodiff.uniform import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch, UsageError

@@ -30,7 +30,7 @@ from burn_remote.arguments.numbers import (
     whole_for,
     whole_number,
 )
-from burn_remote.autodiff.tracking import plain
+from burn_remote.autodiff.nodes import plain
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import (
     MAX_UPLOADED_RANGE,

@@ -8,15 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.autodiff.nodes import Leaf, TrackedHandle, node_of, plain
 from burn_remote.autodiff.pausing import is_recording
-from burn_remote.autodiff.tracking import (
-    Leaf,
-    TrackedHandle,
-    node_of,
-    plain,
-    relabeled,
-    track,
-)
+from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import one_for
 from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.invalid_calls import explained

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
-from burn_remote.autodiff.tracking import TrackedHandle
+from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equivalent
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle

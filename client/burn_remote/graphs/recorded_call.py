@@ -16,8 +16,8 @@ import numpy as np
 
 from burn_remote.arguments.containers import is_container, members, rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
+from burn_remote.autodiff.nodes import plain
 from burn_remote.autodiff.pausing import check_random_numbers
-from burn_remote.autodiff.tracking import plain
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.guards import Guard
 from burn_remote.graphs.recorder import Argument, Recorder

@@ -181,7 +181,7 @@ class RunnerStack:
         self._devices: list[weakref.ref[Any]] = []
         self._make_device: Callable[[RunnerStack], Any] = _no_device
         self._innermost: Final = SessionRunner(session, self)
-        # Runners around only some tensors of the device, one of each class.
+        # Runners around only some tensors of the device, by the class of their handles.
         self.trackers: Final[dict[type, RunnerClient]] = {}
         # Held by the thread that records the operations of a function.
         self.recording: Final = threading.Lock()

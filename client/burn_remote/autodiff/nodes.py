@@ -1,0 +1,171 @@
+"""Tracked handles, and where they come from.
+
+A tracked tensor has a ``TrackedHandle``. Its elements belong to the plain handle inside it, and its
+``source`` says where it comes from: a ``Leaf``, or an output of a ``Node``, which is one recorded
+operation. A node keeps only the plain handles that the formulas of its tracked inputs take, so a
+node that keeps an output of its own is in no reference cycle, and tensors are freed at once when
+the program drops the results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, final
+
+from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = [
+    "TRACKED",
+    "Branch",
+    "Leaf",
+    "Node",
+    "Recipe",
+    "Source",
+    "TrackedHandle",
+    "next_order",
+    "node_of",
+    "plain",
+    "saved_handle",
+]
+
+# The dtypes of results that are tracked. Integers and bools have no gradient. Quantized tensors are
+# tracked so that a gradient that reaches them raises an error and does not stop silently.
+TRACKED: Final = frozenset({Category.FLOAT, Category.QUANTIZED})
+
+# Each node has a greater number than the nodes that it depends on.
+next_order: Final = itertools.count(1).__next__
+
+
+@final
+class TrackedHandle(TensorHandle):
+    """The handle of a tracked tensor; ``plain`` is the handle of the inner runners."""
+
+    __slots__ = ("plain", "source")
+
+    def __init__(self, client: RunnerClient, plain: TensorHandle, source: Source) -> None:
+        self.client = client
+        self.id = plain.id
+        self.spec = plain.spec
+        self.plain = plain
+        self.source = source
+
+
+@final
+class Leaf:
+    """A tensor that the program declared to be tracked; gradients are accumulated here.
+
+    ``hooks`` has the functions that are called with each gradient; ``None`` until there is one.
+    """
+
+    __slots__ = ("__weakref__", "grad", "hooks", "spec")
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.grad: Any = None
+        self.hooks: dict[int, Callable[[Any], Any]] | None = None
+
+
+@final
+class Node:
+    """One recorded operation.
+
+    ``parents`` has the source of each input, ``None`` where it is not tracked. ``saved`` has the
+    handles that the recipe takes; ``None`` once a walk has used them. ``output`` is the id of the
+    first output.
+    """
+
+    __slots__ = ("order", "output", "parents", "recipe", "saved")
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        parents: tuple[Source | None, ...],
+        saved: tuple[TensorHandle, ...],
+        output: int,
+    ) -> None:
+        self.recipe = recipe
+        self.parents = parents
+        self.saved: tuple[TensorHandle, ...] | None = saved
+        self.output = output
+        self.order = next_order()
+
+
+@final
+class Branch:
+    """An output of a node other than its first one."""
+
+    __slots__ = ("node", "position")
+
+    def __init__(self, node: Node, position: int) -> None:
+        self.node = node
+        self.position = position
+
+
+Source = Leaf | Node | Branch
+
+
+class Recipe(Protocol):
+    """How gradients pass one kind of recorded operation."""
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The shapes and dtypes of the inputs."""
+        ...
+
+    @property
+    def output_count(self) -> int:
+        """The number of outputs."""
+        ...
+
+    def describe(self) -> str:
+        """Return the name of the operation, with the shapes of its tensors."""
+        ...
+
+    def apply(
+        self,
+        node: Node,
+        grads: Sequence[Any],
+        kind: type[Any],
+        is_wanted: tuple[bool, ...],
+        is_recorded: bool,
+    ) -> Sequence[Any]:
+        """Return the gradient of each input; ``None`` where there is none or it is not wanted.
+
+        ``grads`` has the gradients of the outputs, ``kind`` is the class of tensors.
+        ``is_recorded``: the operations are recorded, for gradients of these gradients.
+        """
+        ...
+
+
+def node_of(source: Source) -> Leaf | Node:
+    """Return the leaf or the node of a source."""
+    return source.node if type(source) is Branch else source
+
+
+def plain(handle: TensorHandle) -> TensorHandle:
+    """Return the handle of the same tensor that is not tracked."""
+    return handle.plain if type(handle) is TrackedHandle else handle
+
+
+def saved_handle(handle: TensorHandle, place: int, node: Node, is_recorded: bool) -> TensorHandle:
+    """Return the handle of a tensor that a node saved, tracked if the walk is recorded.
+
+    ``place`` is its place among the inputs and, after them, the outputs.
+    """
+    if not is_recorded:
+        return handle
+    count = len(node.parents)
+    if place < count:
+        source = node.parents[place]
+    else:
+        source = node if place == count else Branch(node, place - count)
+        if handle.spec.dtype.category not in TRACKED:
+            source = None
+    if source is None:
+        return handle
+    # There is one, because the tensor was tracked when the node was recorded.
+    client: Any = handle.client
+    return TrackedHandle(client.trackers[TrackedHandle], handle, source)
