@@ -302,41 +302,6 @@ def backward(
     return Gradients(found)
 
 
-def add_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, add(x, other)) if _is_parameter(x, "+=") else NotImplemented
-
-
-def subtract_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, subtract(x, other)) if _is_parameter(x, "-=") else NotImplemented
-
-
-def multiply_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, multiply(x, other)) if _is_parameter(x, "*=") else NotImplemented
-
-
-def divide_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, divide(x, other)) if _is_parameter(x, "/=") else NotImplemented
-
-
-def floor_divide_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, floor_divide(x, other)) if _is_parameter(x, "//=") else NotImplemented
-
-
-def remainder_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, remainder(x, other)) if _is_parameter(x, "%=") else NotImplemented
-
-
-def power_in_place(x: Tensor, other: Tensor | Number) -> Tensor:
-    """Update a tracked leaf inside ``no_grad``; see ``updated``. Any other tensor is replaced."""
-    return updated(x, pow(x, other)) if _is_parameter(x, "**=") else NotImplemented
-
-
 def updated(leaf: Tensor, value: Tensor) -> Tensor:
     """Give a tracked leaf other elements, in place; return it.
 
@@ -370,6 +335,25 @@ def _is_parameter(x: Tensor, operator: str) -> bool:
             f"the leaf, or x = x {operator[:-1]} y for a new tensor"
         )
     return True
+
+
+def _in_place(
+    operator: str, function: Callable[[Tensor, Tensor | Number], Tensor]
+) -> Callable[[Tensor, Tensor | Number], Tensor]:
+    def in_place(x: Tensor, other: Tensor | Number) -> Tensor:
+        """Update a tracked leaf inside ``no_grad``; any other tensor is replaced."""
+        return updated(x, function(x, other)) if _is_parameter(x, operator) else NotImplemented
+
+    return in_place
+
+
+add_in_place: Final = _in_place("+=", add)
+subtract_in_place: Final = _in_place("-=", subtract)
+multiply_in_place: Final = _in_place("*=", multiply)
+divide_in_place: Final = _in_place("/=", divide)
+floor_divide_in_place: Final = _in_place("//=", floor_divide)
+remainder_in_place: Final = _in_place("%=", remainder)
+power_in_place: Final = _in_place("**=", pow)
 
 
 def tracked_handle(x: Tensor, purpose: str) -> TrackedHandle:

@@ -43,18 +43,15 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-                "maximize": maximize,
-            },
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            maximize=maximize,
         )
 
 
-@final
 class Adam(Optimizer):
     """Adam of Kingma and Ba (2015); its weight decay is added to the gradient.
 
@@ -80,19 +77,23 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            _adam(lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay),
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=decoupled_weight_decay,
         )
 
 
 @final
-class AdamW(Optimizer):
+class AdamW(Adam):
     """Adam with the decoupled weight decay of Loshchilov and Hutter (2019).
 
     Results and defaults are those of ``torch.optim.AdamW``, up to rounding: each step multiplies
     the parameters by ``1 - lr * weight_decay``. 12 operations for each parameter.
     """
-
-    _formula = AdamFormula()
 
     @explained
     def __init__(
@@ -106,7 +107,16 @@ class AdamW(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, _adam(lr, betas, eps, weight_decay, amsgrad, maximize, True))
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=True,
+        )
 
 
 @final
@@ -134,15 +144,13 @@ class RMSprop(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-                "maximize": maximize,
-            },
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+            maximize=maximize,
         )
 
 
@@ -170,32 +178,10 @@ class Adagrad(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            {
-                "lr": lr,
-                "lr_decay": lr_decay,
-                "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value,
-                "eps": eps,
-                "maximize": maximize,
-            },
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
+            maximize=maximize,
         )
-
-
-def _adam(
-    lr: float | Schedule,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    amsgrad: bool,
-    maximize: bool,
-    is_decoupled: bool,
-) -> dict[str, Any]:
-    return {
-        "lr": lr,
-        "betas": betas,
-        "eps": eps,
-        "weight_decay": weight_decay,
-        "amsgrad": amsgrad,
-        "maximize": maximize,
-        "decoupled_weight_decay": is_decoupled,
-    }

@@ -83,11 +83,11 @@ class Optimizer:
 
     _formula: ClassVar[Formula]
 
-    def __init__(self, params: Any, options: Options) -> None:
+    def __init__(self, params: Any, **options: Any) -> None:
         _check_options(options)
         if options[RATE] == 0:
             raise UsageError("lr must be above 0, or nothing would change")
-        self._defaults: Options = MappingProxyType({**options})
+        self._defaults: Options = MappingProxyType(options)
         self.param_groups: list[dict[str, Any]] = []
         # Counters and slots of each parameter that had a step.
         self.state: dict[Tensor, dict[str, Any]] = {}
