@@ -14,7 +14,12 @@ from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_server.backends.numpy.memory_limits import resident_bytes
 from burn_remote_server.command_line import banner, signals
 from burn_remote_server.command_line.garbage_collection import BoundedCollector
-from burn_remote_server.command_line.heap_trimming import HeapTrimmer, malloc_trim
+from burn_remote_server.command_line.heap_trimming import (
+    HeapTrimmer,
+    keep_freed_memory,
+    malloc_trim,
+    trims_after,
+)
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners import service
@@ -87,9 +92,10 @@ def run(settings: Settings) -> None:
 
 
 def _trim_heaps(host: Host) -> None:
-    """Return freed memory to the system, on systems whose C library keeps it."""
+    """Return freed memory to the system, on systems whose C library keeps it, but not too early."""
     trim = malloc_trim()
     if trim is not None:
+        keep_freed_memory(min(trims_after(pool.max_bytes) for pool in host.memory_pools))
         HeapTrimmer(host.memory_pools, trim, resident_bytes).start()
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import queue
 import time
+from pathlib import Path
 
 import pytest
 
 import burn_remote as br
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.command_line import heap_trimming
-from burn_remote_server.command_line.heap_trimming import HeapTrimmer, malloc_trim
-from support.servers import server
+from burn_remote_server.command_line.heap_trimming import (
+    HeapTrimmer,
+    keep_freed_memory,
+    malloc_trim,
+)
+from support.servers import RunningServer, server
 
 MIB = 2**20
 START = 70 * MIB
@@ -116,3 +121,45 @@ def test_a_server_that_dropped_small_tensors_has_room_for_large_ones() -> None:
             device.sync()
             assert kept[-1][0].item() == large[-1][0].item() == 1
         assert running.peak_bytes - base <= 1.25 * limit
+
+
+@pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")
+def test_repeated_steps_of_a_graph_map_no_new_pages() -> None:
+    @br.compile
+    def step(x: br.Tensor) -> br.Tensor:
+        products = [x * float(factor) for factor in range(2, 18)]  # 1 MiB each
+        for product in reversed(products):
+            x = x + product
+        return x
+
+    with server() as running, br.RemoteDevice(running.address) as device:
+        x = br.ones((512, 512), device=device)
+        for _ in range(20):
+            result = step(x)
+        device.sync()
+        before = page_faults(running)
+        for _ in range(50):
+            result = step(x)
+        device.sync()
+        assert result.shape == x.shape
+        assert page_faults(running) - before < 1_000  # 10,000 with glibc's own thresholds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=1"),
+        ("MALLOC_TRIM_THRESHOLD_", "131072"),
+    ],
+)
+def test_thresholds_of_the_environment_are_kept(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert not keep_freed_memory(64 * MIB)
+
+
+def page_faults(running: RunningServer) -> int:
+    """Return the page faults of a server since its start, without those that read a disk."""
+    stat = Path(f"/proc/{running.process.pid}/stat").read_text("ascii")
+    return int(stat.rsplit(")", 1)[1].split()[7])
