@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import burn_remote.gradient_rules  # noqa: F401 - fills the table of gradient rules
-from burn_remote import autograd, functional, gradients, init, optim, random, tree
+from burn_remote import autograd, distributed, functional, gradients, init, optim, random, tree
 from burn_remote.autodiff.checkpointing import checkpoint
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.autodiff.pausing import enable_grad, no_grad
@@ -311,23 +311,23 @@ __all__ = [
     "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "ceil",
     "checkpoint", "clip", "compile", "concat", "cos", "cosh", "count_nonzero", "cross", "cummax",
     "cummin", "cumulative_prod", "cumulative_sum", "custom", "custom_vjp", "default_device",
-    "dequantize", "diff", "divide", "empty", "empty_like", "enable_grad", "equal", "erf", "exp",
-    "exp2", "expand_dims", "expm1", "eye", "flatten", "flex32", "flip", "float16", "float32",
-    "float64", "floor", "floor_divide", "full", "full_like", "functional", "gather", "gather_nd",
-    "grad", "gradients", "greater", "greater_equal", "id_to_address", "init", "int8", "int16",
-    "int32", "int64", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "linspace",
-    "load_safetensors", "log", "log1p", "log2", "log10", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs", "max_with_indices",
-    "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum", "moveaxis", "multiply",
-    "negative", "no_grad", "not_equal", "ones", "ones_like", "optim", "outer", "pad",
-    "permute_dims", "positive", "pow", "prod", "quant_scheme", "quantize", "quantized_tensor",
-    "random", "read", "read_quantized", "reciprocal", "remainder", "repeat", "reshape", "roll",
-    "round", "rsqrt", "safetensors_metadata", "save_safetensors", "scatter", "scatter_nd", "sign",
-    "signbit", "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot",
-    "tile", "topk", "transpose", "tree", "tril", "triu", "trunc", "trunc_divide", "uint8", "uint16",
-    "uint32", "uint64", "unfold", "unstack", "update_along", "value_and_grad", "var", "vecdot",
-    "vector_norm", "vjp", "where", "zeros", "zeros_like",
+    "dequantize", "diff", "distributed", "divide", "empty", "empty_like", "enable_grad", "equal",
+    "erf", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten", "flex32", "flip", "float16",
+    "float32", "float64", "floor", "floor_divide", "full", "full_like", "functional", "gather",
+    "gather_nd", "grad", "gradients", "greater", "greater_equal", "id_to_address", "init", "int8",
+    "int16", "int32", "int64", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal",
+    "linspace", "load_safetensors", "log", "log1p", "log2", "log10", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "mask_fill", "matmul", "matrix_transpose", "max", "max_abs",
+    "max_with_indices", "maximum", "mean", "meshgrid", "min", "min_with_indices", "minimum",
+    "moveaxis", "multiply", "negative", "no_grad", "not_equal", "ones", "ones_like", "optim",
+    "outer", "pad", "permute_dims", "positive", "pow", "prod", "quant_scheme", "quantize",
+    "quantized_tensor", "random", "read", "read_quantized", "reciprocal", "remainder", "repeat",
+    "reshape", "roll", "round", "rsqrt", "safetensors_metadata", "save_safetensors", "scatter",
+    "scatter_nd", "sign", "signbit", "sin", "sinh", "sort", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh",
+    "tensor", "tensordot", "tile", "topk", "transpose", "tree", "tril", "triu", "trunc",
+    "trunc_divide", "uint8", "uint16", "uint32", "uint64", "unfold", "unstack", "update_along",
+    "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 __version__ = version("burn-remote")

@@ -16,7 +16,9 @@ from burn_remote_protocol.dtypes import DType
 __all__ = [
     "DEVICES",
     "DEVICE_ATTRIBUTES",
+    "DISTRIBUTED",
     "FUNCTIONS",
+    "GROUP_ATTRIBUTES",
     "KEYWORDS",
     "METHODS",
     "NAMESPACES",
@@ -25,6 +27,7 @@ __all__ = [
     "attribute_advice",
     "device_advice",
     "device_attribute_advice",
+    "group_attribute_advice",
     "missing_from",
     "numpy_equivalent",
     "similar_name",
@@ -166,7 +169,9 @@ FUNCTIONS: Final = {
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
     "permute": "burn_remote.permute_dims(x, axes)",
+    "pmean": "group.all_reduce(tensors, 'mean') of a burn_remote.distributed.Group",
     "power": "burn_remote.pow(x, y)",
+    "psum": "group.all_reduce(tensors) of a burn_remote.distributed.Group",
     "put": "burn_remote.tensor(data, device=device)",
     "rand": "burn_remote.random.uniform(shape)",
     "randint": "burn_remote.random.integers(low, high, shape)",
@@ -214,6 +219,64 @@ DEVICE_ATTRIBUTES: Final = {
     "synchronize": "device.sync()",
     "type": "str(device)",
     "zeros": "burn_remote.zeros(shape, device=device)",
+}
+
+_GROUP: Final = "burn_remote.distributed.Group(devices), whose methods are the collectives"
+_ALL_REDUCE: Final = "group.all_reduce([x, y]), with one tensor for each member"
+_NO_PROCESSES: Final = (
+    "nothing; one program issues the operations of all members, so there are no ranks of processes"
+)
+_ONE_PROGRAM: Final = "group.barrier(), or group.sync() to wait"
+
+# Attributes of burn_remote.distributed: foreign name -> what to write instead.
+DISTRIBUTED: Final = {
+    "DistributedSampler": _NO_PROCESSES,
+    "ProcessGroup": _GROUP,
+    "all_gather": "group.all_gather([x, y])",
+    "all_gather_into_tensor": "group.all_gather([x, y])",
+    "all_reduce_coalesced": "group.all_reduce([[x, y], [z, w]]), with a list for each member",
+    "all_to_all": "group.all_to_all([x, y])",
+    "all_to_all_single": "group.all_to_all([x, y])",
+    "barrier": _ONE_PROGRAM,
+    "broadcast": "group.broadcast(x)",
+    "destroy_process_group": "group.close()",
+    "gather": "group.all_gather([x, y])",
+    "get_backend": "group.engine",
+    "get_rank": _NO_PROCESSES,
+    "get_world_size": "group.size",
+    "init_process_group": _GROUP,
+    "irecv": "x.to(device)",
+    "isend": "x.to(device)",
+    "monitored_barrier": _ONE_PROGRAM,
+    "new_group": _GROUP,
+    "pmax": "group.all_reduce([x, y], 'max')",
+    "pmean": "group.all_reduce([x, y], 'mean')",
+    "pmin": "group.all_reduce([x, y], 'min')",
+    "ppermute": "x.to(device) for each tensor",
+    "psum": _ALL_REDUCE,
+    "psum_scatter": "group.reduce_scatter([x, y])",
+    "recv": "x.to(device)",
+    "reduce": "group.reduce([x, y])",
+    "reduce_scatter": "group.reduce_scatter([x, y])",
+    "reduce_scatter_tensor": "group.reduce_scatter([x, y])",
+    "scatter": "x.split(count), then part.to(device) for each",
+    "send": "x.to(device)",
+}
+
+# Attributes of groups: foreign name -> what to write instead.
+GROUP_ATTRIBUTES: Final = {
+    "allgather": "group.all_gather(tensors)",
+    "allreduce": "group.all_reduce(tensors)",
+    "alltoall": "group.all_to_all(tensors)",
+    "gather": "group.all_gather(tensors)",
+    "pmax": "group.all_reduce(tensors, 'max')",
+    "pmean": "group.all_reduce(tensors, 'mean')",
+    "pmin": "group.all_reduce(tensors, 'min')",
+    "psum": "group.all_reduce(tensors)",
+    "psum_scatter": "group.reduce_scatter(tensors)",
+    "ranks": "group.devices",
+    "send": "x.to(device)",
+    "world_size": "group.size",
 }
 
 # Methods and attributes of arrays: foreign name -> what to write instead.
@@ -490,6 +553,11 @@ def device_attribute_advice(name: str, owner: type) -> str:
     return _advice(name, dir(owner), DEVICE_ATTRIBUTES)
 
 
+def group_attribute_advice(name: str, owner: type) -> str:
+    """Return the advice for a missing attribute of a group of class ``owner``, or ``""``."""
+    return _advice(name, dir(owner), GROUP_ATTRIBUTES)
+
+
 def numpy_equivalent(name: str) -> str | None:
     """Return the function of burn_remote that replaces a NumPy function, or ``None``."""
     package = sys.modules[__name__.partition(".")[0]]
@@ -517,12 +585,18 @@ def device_advice(device: object) -> str:
     return f"; write {instead}"
 
 
-def missing_from(module: str) -> Callable[[str], NoReturn]:
-    """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice."""
+def missing_from(
+    module: str, own_names: Mapping[str, str] | None = None
+) -> Callable[[str], NoReturn]:
+    """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice.
+
+    ``own_names`` has foreign names of this module, which come before those of all modules.
+    """
 
     def missing(name: str) -> NoReturn:
         public = vars(sys.modules[module]).get("__all__", ())
-        text = _advice(name, public, METHODS | FUNCTIONS | NAMESPACES)
+        foreign = {**METHODS, **FUNCTIONS, **NAMESPACES, **(own_names or {})}
+        text = _advice(name, public, foreign)
         raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
 
     return missing

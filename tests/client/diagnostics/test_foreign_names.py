@@ -11,7 +11,13 @@ import pytest
 
 import burn_remote
 from burn_remote import functional, gradients, init, nn, random
-from burn_remote.diagnostics.foreign_names import DEVICE_ATTRIBUTES, FUNCTIONS, NAMESPACES
+from burn_remote.diagnostics.foreign_names import (
+    DEVICE_ATTRIBUTES,
+    DISTRIBUTED,
+    FUNCTIONS,
+    GROUP_ATTRIBUTES,
+    NAMESPACES,
+)
 from support.runners import RecordingDevice
 
 
@@ -59,6 +65,22 @@ def test_a_misspelled_function_gives_the_similar_name(
 def test_names_for_moves_and_waits_give_our_equivalent(typed: str, text: str) -> None:
     with pytest.raises(AttributeError, match=rf"'{typed}'; in burn_remote: .*\b{text}\("):
         getattr(burn_remote, typed)
+
+
+@pytest.mark.parametrize(("typed", "written"), DISTRIBUTED.items())
+def test_the_equivalents_of_collectives_exist(typed: str, written: str) -> None:
+    assert typed not in burn_remote.distributed.__all__
+    for name in re.findall(r"\bgroup\.(\w+)", written):
+        assert hasattr(burn_remote.distributed.Group, name) or name == "devices"
+    for name in re.findall(r"\bburn_remote\.distributed\.(\w+)", written):
+        assert name in burn_remote.distributed.__all__
+
+
+@pytest.mark.parametrize(("typed", "written"), GROUP_ATTRIBUTES.items())
+def test_the_equivalents_of_attributes_of_groups_exist(typed: str, written: str) -> None:
+    assert not hasattr(burn_remote.distributed.Group, typed)
+    for name in re.findall(r"\bgroup\.(\w+)", written):
+        assert hasattr(burn_remote.distributed.Group, name) or name == "devices"
 
 
 @pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())

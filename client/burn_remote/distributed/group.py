@@ -1,0 +1,403 @@
+"""``Group``: a set of devices, and collectives of tensors that they have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from burn_remote.arguments.containers import leaves, mapped, named_leaves
+from burn_remote.autodiff.nodes import TrackedHandle, plain
+from burn_remote.autodiff.pausing import is_recording
+from burn_remote.diagnostics.foreign_names import group_attribute_advice
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.distributed.engine import Bucket, Engine, Reduction
+from burn_remote.distributed.moves import MovesEngine
+from burn_remote.distributed.reductions import ReduceOperation, checked_operation
+from burn_remote.functions.device_class import Device, checked_device
+from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.value import is_tensor
+from burn_remote.runner.operation_graph import recording
+from burn_remote_protocol.dtypes import Category
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    ClosedDevice,
+    DeviceMismatch,
+    DTypeMismatch,
+    ShapeMismatch,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["Group"]
+
+SUM: Final = ReduceOperation.SUM
+
+_numbers: Final = itertools.count(1)
+
+
+class Group:
+    """Devices that exchange tensors by collectives: ``with Group([device, other]) as group: …``.
+
+    A collective takes a list with one value for each member, in the order of ``devices``, and
+    returns such a list. A value is a tensor on the member's device, or nested containers of such
+    tensors (a *bucket*), which travel together; the values of all members have the same containers.
+    One call issues the operations of all members, so members cannot disagree. No call waits, except
+    for tensors on devices of different kinds, which pass through this process.
+
+    All members get the same bits. float16 and bfloat16 are combined in float32 and rounded once.
+
+    ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
+    devices open.
+    """
+
+    @explained
+    def __init__(self, devices: Iterable[Device], *, name: str | None = None) -> None:
+        self.devices: Final = _checked_members(devices)
+        self.name: Final = f"group-{next(_numbers)}" if name is None else name
+        self._engine: Engine = MovesEngine(self.devices)
+        self._is_closed = False
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report missing attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = group_attribute_advice(name, type(self))
+            raise AttributeError(f"a group has no attribute {name!r}{advice}", name=name)
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that carries out the collectives, such as ``"moves"``."""
+        return self._engine.name
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.devices)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __repr__(self) -> str:
+        members = ", ".join(map(str, self.devices))
+        return f"<Group {self.name!r} of {members} by {self.engine}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the group; its devices stay open. A second call does nothing."""
+        self._is_closed = True
+        self._engine.close()
+
+    # -- collectives --------------------------------------------------------------------------
+
+    @explained
+    def all_reduce(self, values: Sequence[Any], op: ReduceOperation | str = SUM) -> list[Any]:
+        """Return the reduction of the members' values for each member.
+
+        ``op`` is ``"sum"``, ``"mean"``, ``"min"``, ``"max"`` or ``"product"``. Values have the same
+        shapes and dtypes. Integers wrap around.
+        """
+        given = self._given("all_reduce", values)
+        operation = checked_operation(op, given.check_alike())
+        made = self._reduced(given, lambda: self._engine.all_reduce(operation))
+        return given.like(made)
+
+    @explained
+    def reduce(
+        self, values: Sequence[Any], op: ReduceOperation | str = SUM, *, root: int | Device = 0
+    ) -> Any:
+        """Return the reduction of the members' values on one member, the ``root``.
+
+        ``root`` is a member or its position. See ``all_reduce``.
+        """
+        given = self._given("reduce", values)
+        operation = checked_operation(op, given.check_alike())
+        place = self.rank(root)
+        made = self._reduced(given, lambda: self._engine.reduce(operation, place))
+        return given.like(made)[place] if self.size > 1 else given.like(made)[0]
+
+    @explained
+    def reduce_scatter(self, values: Sequence[Any], op: ReduceOperation | str = SUM) -> list[Any]:
+        """Return for each member its part of the reduction along axis 0.
+
+        The parts are those of ``numpy.array_split``: the first ones may be longer by one. See
+        ``all_reduce``. Raises ``ShapeMismatch`` for 0-d tensors.
+        """
+        given = self._given("reduce_scatter", values)
+        operation = checked_operation(op, given.check_alike())
+        given.check_have_axis()
+        made = self._reduced(given, lambda: self._engine.reduce_scatter(operation))
+        return given.like(made)
+
+    @explained
+    def all_gather(self, values: Sequence[Any]) -> list[Any]:
+        """Return the values of all members, joined along axis 0 in their order, for each member.
+
+        The values may differ in their size along axis 0. 0-d tensors become one axis.
+        """
+        given = self._given("all_gather", values)
+        given.check_alike(except_axis=True)
+        given.check_movable()
+        if self.size == 1:
+            return given.like([[_with_axis(x) for x in bucket] for bucket in given.buckets])
+        buckets = [[_with_axis(x) for x in bucket] for bucket in given.buckets]
+        return given.like(self._engine.all_gather(buckets))
+
+    @explained
+    def all_to_all(self, values: Sequence[Any]) -> list[Any]:
+        """Cut each value along axis 0 into one part for each member, and exchange them.
+
+        Each member gets its part of the values of all, joined along axis 0 in their order. The
+        parts are those of ``numpy.array_split``. The values may differ in their size along axis 0.
+        Raises ``ShapeMismatch`` for 0-d tensors.
+        """
+        given = self._given("all_to_all", values)
+        given.check_alike(except_axis=True)
+        given.check_movable()
+        given.check_have_axis()
+        if self.size == 1:
+            return given.like(given.buckets)
+        return given.like(self._engine.all_to_all(given.buckets))
+
+    @explained
+    def broadcast(self, value: Any, *, root: int | Device | None = None) -> list[Any]:
+        """Return a value of one member for each member.
+
+        The value may be of any dtype. ``root``, a member or its position, is checked if it is
+        given; it is the device of the tensors.
+        """
+        self._check_usable("broadcast")
+        tensors = leaves(value)
+        for name, x in named_leaves(value):
+            _check_tensor("broadcast", f"the value{_at(name)}", x)
+        if not tensors:
+            return [value for _ in self.devices]
+        place = self._rank_of(tensors[0]) if root is None else self.rank(root)
+        for name, x in named_leaves(value):
+            self._check_place("broadcast", name, x, place)
+        bucket = [_untracked("broadcast", x) for x in tensors]
+        made = [bucket] if self.size == 1 else self._engine.broadcast(bucket, place)
+        return [_rebuilt(value, one) for one in made]
+
+    @explained
+    def barrier(self) -> None:
+        """Have later operations of each member run after all earlier ones of all members.
+
+        The program does not wait; ``sync`` does.
+        """
+        self._check_usable("barrier")
+        if self.size > 1:
+            self._engine.barrier()
+
+    def sync(self) -> None:
+        """Wait until each member has executed everything issued so far.
+
+        Raises what ``Device.sync`` raises.
+        """
+        pending = [device.runners.sync() for device in self.devices]
+        for one in pending:
+            one.result()
+
+    # -- members ------------------------------------------------------------------------------
+
+    def rank(self, member: int | Device) -> int:
+        """Return the position of a member, which may also be given by its position.
+
+        Raises ``UsageError`` for a device that is no member and a position out of range.
+        """
+        if isinstance(member, Device):
+            for place, device in enumerate(self.devices):
+                if device == member:
+                    return place
+            raise UsageError(f"{member} is no member of {self!r}")
+        if isinstance(member, bool) or not isinstance(member, int):
+            raise ArgumentMismatch(
+                f"a member is one of group.devices or its position, not {member!r:.100}"
+            )
+        if not 0 <= member < self.size:
+            raise UsageError(f"{self!r} has the members 0 to {self.size - 1}, not {member}")
+        return member
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _reduced(self, given: _Given, begin: Callable[[], Reduction]) -> list[Bucket]:
+        if self.size == 1:
+            return given.buckets
+        reduction = begin()
+        for member, bucket in enumerate(given.buckets):
+            reduction.give(member, bucket)
+        return reduction.results()
+
+    def _check_usable(self, name: str) -> None:
+        if self._is_closed:
+            raise UsageError(f"{name}: {self!r} was closed; make another group of its devices")
+        if recording.runner is not None:
+            raise UsageError(
+                f"{name} cannot be called inside a compiled function, which runs on one device; "
+                "compile the parts before and after it"
+            )
+        for place, device in enumerate(self.devices):
+            if device.runners.closed:
+                raise ClosedDevice(
+                    f"{name}: member {place} of the group {self.name!r}, {device}, is closed; make "
+                    "a group of open devices"
+                )
+
+    def _given(self, name: str, values: Any) -> _Given:
+        """Return the tensors of each member. Raises an error that names what does not fit."""
+        self._check_usable(name)
+        wanted = f"{name} takes a list with one value for each of the {self.size} members"
+        if is_tensor(values):
+            raise ArgumentMismatch(f"{wanted}, not one tensor, {values!r}")
+        if not isinstance(values, list | tuple):
+            raise ArgumentMismatch(f"{wanted}, not {values!r:.100}")
+        if len(values) != self.size:
+            raise ArgumentMismatch(
+                f"{wanted}, not {len(values)}; they are in the order of group.devices: "
+                f"{', '.join(map(str, self.devices))}"
+            )
+        for member, value in enumerate(values):
+            for place, x in named_leaves(value):
+                _check_tensor(name, f"the value of member {member}{_at(place)}", x)
+                self._check_place(name, place, x, member)
+        for value in values[1:]:
+            mapped(lambda *_: None, values[0], value)  # raises for other containers
+        buckets = [[_untracked(name, x) for x in leaves(value)] for value in values]
+        return _Given(name, values, buckets)
+
+    def _check_place(self, name: str, place: str, x: Tensor, member: int) -> None:
+        device = self.devices[member]
+        if x.handle.client.session is device.session:
+            return
+        raise DeviceMismatch(
+            f"{name}: the tensor{_at(place)} of member {member}, {x.handle.spec}, is on "
+            f"{x.device}, but member {member} of the group {self.name!r} is {device}; give the "
+            "tensors in the order of group.devices, or write "
+            f"x.to(group.devices[{member}])"
+        )
+
+    def _rank_of(self, x: Tensor) -> int:
+        session = x.handle.client.session
+        for place, device in enumerate(self.devices):
+            if device.session is session:
+                return place
+        raise DeviceMismatch(
+            f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}; write "
+            "x.to(group.devices[0])"
+        )
+
+
+class _Given:
+    """The values of all members, and their tensors."""
+
+    def __init__(self, name: str, values: Sequence[Any], buckets: list[Bucket]) -> None:
+        self.buckets = buckets
+        self._name = name
+        self._values = values
+
+    def check_alike(self, *, except_axis: bool = False) -> list[Any]:
+        """Check that members have equal shapes and dtypes; return the dtypes.
+
+        ``except_axis``: sizes along axis 0 may differ.
+        """
+        names = [name for name, _ in named_leaves(self._values[0])]
+        for member, bucket in enumerate(self.buckets[1:], 1):
+            for place, first, x in zip(names, self.buckets[0], bucket, strict=True):
+                what = f"{self._name}: the tensor{_at(place)} of member {member} is {x.handle.spec}"
+                other = f"but that of member 0 is {first.handle.spec}"
+                if x.dtype != first.dtype:
+                    raise DTypeMismatch(f"{what}, {other}; convert it with x.astype(dtype)")
+                skipped = 1 if except_axis else 0
+                if x.ndim != first.ndim or x.shape[skipped:] != first.shape[skipped:]:
+                    allowed = "; they may differ along axis 0 only" if except_axis else ""
+                    raise ShapeMismatch(f"{what}, {other}{allowed}")
+        return [x.dtype for x in self.buckets[0]]
+
+    def check_have_axis(self) -> None:
+        """Raise ``ShapeMismatch`` for 0-d tensors, which have no parts."""
+        for place, x in named_leaves(self._values[0]):
+            if not x.ndim:
+                raise ShapeMismatch(
+                    f"{self._name}: the tensor{_at(place)} is {x.handle.spec}, which has no axis "
+                    "to cut into parts; all_reduce and all_gather take 0-d tensors"
+                )
+
+    def check_movable(self) -> None:
+        """Raise ``DTypeMismatch`` for quantized tensors, which cannot be cut or joined."""
+        for place, x in named_leaves(self._values[0]):
+            if x.dtype.category is Category.QUANTIZED:
+                raise DTypeMismatch(
+                    f"{self._name}: the tensor{_at(place)} is {x.handle.spec}, which cannot be cut "
+                    "or joined; broadcast takes it, and x.dequantize() converts it"
+                )
+
+    def like(self, buckets: Sequence[Bucket]) -> list[Any]:
+        """Return buckets as values, with the containers of the given ones."""
+        return [
+            _rebuilt(value, bucket) if bucket else value
+            for value, bucket in zip(self._values, buckets, strict=True)
+        ]
+
+
+def _checked_members(devices: Any) -> tuple[Device, ...]:
+    if isinstance(devices, Device):
+        raise ArgumentMismatch(f"a group takes a list of devices, not one device, {devices!r}")
+    if not isinstance(devices, Iterable) or isinstance(devices, str):
+        raise ArgumentMismatch(f"a group takes a list of devices, not {devices!r:.100}")
+    members = tuple([checked_device(device) for device in devices])
+    if not members:
+        raise UsageError("a group needs at least one device")
+    for place, device in enumerate(members):
+        first = members.index(device)
+        if first != place:
+            raise UsageError(
+                f"members {first} and {place} of a group are the same device, {device}, because "
+                "they share one session; give each device once"
+            )
+        if device.runners.closed:
+            raise ClosedDevice(f"member {place} of a group, {device}, is closed")
+    return members
+
+
+def _check_tensor(name: str, what: str, x: Any) -> None:
+    if not is_tensor(x):
+        raise ArgumentMismatch(
+            f"{name}: {what} is of type {type(x).__name__}, not a tensor; "
+            "burn_remote.tensor(data, device=…) makes a tensor of it"
+        )
+
+
+def _untracked(name: str, x: Tensor) -> Tensor:
+    """Return a tensor as it is outside of gradients. Raises ``UsageError`` if it is recorded."""
+    if isinstance(x.handle, TrackedHandle) and is_recording():
+        raise UsageError(
+            f"{name}: {x.handle.spec} is tracked, and gradients do not pass collectives; pass "
+            "x.detach(), or call this inside burn_remote.no_grad()"
+        )
+    return Tensor(plain(x.handle))
+
+
+def _with_axis(x: Tensor) -> Tensor:
+    return x if x.ndim else x.reshape((1,))
+
+
+def _rebuilt(value: Any, bucket: Bucket) -> Any:
+    """Return containers with the tensors of a bucket in place of their leaves."""
+    following = iter(bucket)
+    return mapped(lambda _: next(following), value)
+
+
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""

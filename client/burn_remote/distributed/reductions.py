@@ -1,0 +1,112 @@
+"""Reductions of collectives: how the tensors of several members become one."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from burn_remote.diagnostics.foreign_names import similar_name
+from burn_remote.functions.casting import at_least_float32
+from burn_remote.functions.selection import maximum, minimum
+from burn_remote.functions.tensor import Tensor
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
+
+__all__ = ["ReduceOperation", "checked_operation", "mean_of_sum", "reduced"]
+
+
+class ReduceOperation(enum.Enum):
+    """What a collective computes of the members' elements. ``"sum"`` stands for ``SUM``, and so on.
+
+    ``AVG`` is ``MEAN``.
+    """
+
+    SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+
+    AVG = "mean"
+
+
+_COMBINE: Final[Mapping[ReduceOperation, Callable[[Any, Any], Any]]] = {
+    ReduceOperation.SUM: operator.add,
+    ReduceOperation.MEAN: operator.add,
+    ReduceOperation.MIN: minimum,
+    ReduceOperation.MAX: maximum,
+    ReduceOperation.PRODUCT: operator.mul,
+}
+
+# Their results are elements of an input, so there is nothing to round.
+_EXACT: Final = frozenset({ReduceOperation.MIN, ReduceOperation.MAX})
+
+# Names of other libraries.
+_ALIASES: Final = {
+    "average": ReduceOperation.MEAN,
+    "avg": ReduceOperation.MEAN,
+    "maximum": ReduceOperation.MAX,
+    "minimum": ReduceOperation.MIN,
+    "prod": ReduceOperation.PRODUCT,
+}
+
+
+def checked_operation(given: Any, dtypes: Sequence[DType]) -> ReduceOperation:
+    """Return a reduction that exists for these dtypes.
+
+    ``given`` is a ``ReduceOperation`` or its name. Raises ``ArgumentMismatch`` for anything else,
+    and ``DTypeMismatch`` for a dtype that cannot be reduced.
+    """
+    operation = _named_operation(given)
+    for dtype in dtypes:
+        if not (dtype.is_floating or dtype.is_integer):
+            instead = "x.astype(burn_remote.int32)" if dtype.is_bool else "x.dequantize()"
+            raise DTypeMismatch(
+                f"{dtype} tensors have no {operation.value}; convert them with {instead}"
+            )
+        if operation is ReduceOperation.MEAN and dtype.is_integer:
+            raise DTypeMismatch(
+                f"a mean of {dtype} tensors would round; use 'sum', or convert them with "
+                "x.astype(burn_remote.float32)"
+            )
+    return operation
+
+
+def reduced(tensors: Sequence[Tensor], operation: ReduceOperation) -> Tensor:
+    """Return the reduction of one tensor of each member, all on one device.
+
+    The tensors are combined one after the other in the order of the members, so the result has the
+    same bits wherever it is computed. float16 and bfloat16 are combined in float32 and rounded
+    once.
+    """
+    if operation in _EXACT:
+        return functools.reduce(_COMBINE[operation], tensors)
+    dtype = tensors[0].dtype
+    combined = functools.reduce(_COMBINE[operation], map(at_least_float32, tensors))
+    if operation is ReduceOperation.MEAN:
+        combined = mean_of_sum(combined, len(tensors))
+    return combined.astype(dtype)
+
+
+def mean_of_sum(total: Tensor, count: int) -> Tensor:
+    """Return the mean of ``count`` tensors, of which ``total`` is the sum."""
+    return total / count
+
+
+def _named_operation(given: Any) -> ReduceOperation:
+    if isinstance(given, ReduceOperation):
+        return given
+    # ``ReduceOp.SUM`` of PyTorch has its name in its text.
+    name = str(given).rpartition(".")[2].lower() if given is not None else ""
+    known = {operation.value: operation for operation in ReduceOperation}
+    found = known.get(name) or _ALIASES.get(name)
+    if found is None:
+        similar = similar_name(name, known)
+        advice = f"; did you mean {similar!r}?" if similar else ""
+        raise ArgumentMismatch(
+            f"a reduction must be one of {', '.join(map(repr, known))}, not {given!r:.100}{advice}"
+        )
+    return found
