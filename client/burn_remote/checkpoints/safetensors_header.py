@@ -6,15 +6,17 @@ to ``dtype``, ``shape`` and ``data_offsets``; ``"__metadata__"`` maps texts to t
 
 The package ``safetensors`` is not used, because it does not give bfloat16 as NumPy arrays. A file
 is sent tensor by tensor, so the client holds one tensor at a time. A file may come from anywhere,
-so the header is checked completely before memory is allocated for any tensor.
+so the header is checked completely before memory is allocated for any tensor. It is parsed entry by
+entry: a JSON parser would build the whole header first, in up to 27 times its size, even where its
+first entry is invalid.
 """
 
 from __future__ import annotations
 
-import collections
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol import dtypes
@@ -27,11 +29,24 @@ __all__ = ["LENGTH_BYTES", "InvalidCheckpoint", "StoredTensor", "header_of", "pa
 # The length of the header is an integer of this many bytes.
 LENGTH_BYTES: Final = 8
 
-# About 100,000 tensors. A parsed header takes up to 20 times its size.
 MAX_HEADER_BYTES: Final = 16 * 1024 * 1024
+
+# As many as a header of typical names holds. A parsed tensor takes about 500 bytes.
+MAX_TENSORS: Final = 2**17
+MAX_METADATA: Final = 2**14
+
+# An entry of 32 dimensions, each on a line of its own with an indentation, has 1.2 KB.
+MAX_ENTRY_BYTES: Final = 4096
 
 METADATA: Final = "__metadata__"
 FIELDS: Final = frozenset({"dtype", "shape", "data_offsets"})
+
+# Tokens of JSON, with the white space after them. No valid entry has braces inside.
+SPACE: Final = rb"[ \t\n\r]*+"
+TEXT: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")' + SPACE, re.DOTALL)
+ENTRY: Final = re.compile(rb"(\{[^{}]{0,%d}+\})%b" % (MAX_ENTRY_BYTES, SPACE))
+PUNCTUATION: Final = {one: re.compile(re.escape(one) + SPACE) for one in (b"{", b"}", b":", b",")}
+END: Final = re.compile(SPACE + rb"\Z")
 
 DTYPES: Final[dict[str, DType]] = {
     "BOOL": dtypes.BOOL,
@@ -90,23 +105,102 @@ def parsed_header(
         raise InvalidCheckpoint(
             f"the header claims {length:,} bytes, but the file has only {len(header):,} more"
         )
-    # Bounds the lists that the parser makes: an entry has two.
-    if header.count(b"[") > 2 * header.count(b"{"):
-        raise InvalidCheckpoint("the header has more lists than entries need")
     try:
-        parsed = json.loads(header.decode(), object_pairs_hook=_without_repetition)
+        found, metadata = _Parser(header).parse()
     except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidCheckpoint):
+            raise
         raise InvalidCheckpoint(f"the header is not valid JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise InvalidCheckpoint(f"the header is no JSON object, but {shown(parsed)}")
-    metadata = parsed.pop(METADATA, {})
-    if not isinstance(metadata, dict) or any(not isinstance(v, str) for v in metadata.values()):
-        raise InvalidCheckpoint(f"{METADATA} does not map texts to texts: {shown(metadata)}")
-    found = sorted(
-        [_tensor(name, entry) for name, entry in parsed.items()], key=lambda one: one[1:]
-    )
+    found.sort(key=lambda one: one[1:])
     _check_layout(found, data_bytes)
     return [tensor for tensor, *_ in found], metadata
+
+
+class _Parser:
+    """A parser of the JSON that a header may have. ``parse`` raises ``ValueError`` for other JSON.
+
+    Its memory is that of what it returns.
+    """
+
+    def __init__(self, header: bytes) -> None:
+        self._header: Final = header
+        self._place = len(header) - len(header.lstrip(b" \t\n\r"))
+
+    def parse(self) -> tuple[list[tuple[StoredTensor, int, int]], dict[str, str]]:
+        """Return the tensors, with the offsets that the header claims, and the metadata."""
+        if not self._has(b"{"):
+            raise InvalidCheckpoint(f"the header is no JSON object, but {self._shown()}")
+        metadata: dict[str, str] | None = None
+        found: dict[str, tuple[StoredTensor, int, int]] = {}
+        for name in self._names():
+            if name in found or (name == METADATA and metadata is not None):
+                raise ValueError(f"the key {shown(name)} occurs twice")
+            if name == METADATA:
+                metadata = self._metadata()
+                continue
+            _check_count("the header", len(found) + 1, MAX_TENSORS, "tensors")
+            found[name] = _tensor(name, self._entry(name))
+        if END.match(self._header, self._place) is None:
+            raise ValueError(f"Extra data: {self._shown()}")
+        return [*found.values()], metadata or {}
+
+    def _metadata(self) -> dict[str, str]:
+        refusal = f"{METADATA} does not map texts to texts: {self._shown()}"
+        if not self._has(b"{"):
+            raise InvalidCheckpoint(refusal)
+        found: dict[str, str] = {}
+        for name in self._names():
+            if name in found:
+                raise ValueError(f"the key {shown(name)} occurs twice")
+            _check_count(METADATA, len(found) + 1, MAX_METADATA, "texts")
+            value = self._text()
+            if value is None:
+                raise InvalidCheckpoint(refusal)
+            found[name] = value
+        return found
+
+    def _names(self) -> Iterator[str]:
+        """Iterate over the keys of an object, up to its end. The caller parses each value."""
+        if self._has(b"}"):
+            return
+        while True:
+            name = self._text()
+            if name is None:
+                raise ValueError(f"Expecting a name in double quotes: {self._shown()}")
+            if not self._has(b":"):
+                raise ValueError(f"Expecting ':' after {shown(name)}: {self._shown()}")
+            yield name
+            if self._has(b"}"):
+                return
+            if not self._has(b","):
+                raise ValueError(f"Expecting ',' after the value of {shown(name)}: {self._shown()}")
+
+    def _entry(self, name: str) -> Any:
+        match = ENTRY.match(self._header, self._place)
+        if match is None:
+            raise _invalid_entry(name, self._shown())
+        self._place = match.end()
+        return json.loads(match[1].decode(), object_pairs_hook=_without_repetition)
+
+    def _text(self) -> str | None:
+        match = TEXT.match(self._header, self._place)
+        if match is None:
+            return None
+        text = json.loads(match[1].decode())
+        assert isinstance(text, str)  # it is in quotes
+        self._place = match.end()
+        return text
+
+    def _has(self, token: bytes) -> bool:
+        match = PUNCTUATION[token].match(self._header, self._place)
+        if match is not None:
+            self._place = match.end()
+        return match is not None
+
+    def _shown(self) -> str:
+        """Show what follows, for an error."""
+        following = self._header[self._place : self._place + 40].decode(errors="replace")
+        return following or "the end of the header"
 
 
 def header_of(
@@ -115,8 +209,11 @@ def header_of(
     """Return the header for tensors, with its length before it, and where their elements go.
 
     Larger dtypes come first, so that the elements of each tensor are aligned. Raises
-    ``InvalidCheckpoint`` for metadata that are not texts, and for names that no file can have.
+    ``InvalidCheckpoint`` for metadata that are not texts, for names that no file can have, and for
+    more tensors or texts than are read.
     """
+    _check_count("the header", len(specs), MAX_TENSORS, "tensors")
+    _check_count(METADATA, len(metadata), MAX_METADATA, "texts")
     entries: dict[str, Any] = {}
     if metadata:
         if any(not isinstance(one, str) for pair in metadata.items() for one in pair):
@@ -173,9 +270,7 @@ def _tensor(name: str, entry: Any) -> tuple[StoredTensor, int, int]:
     """Return a tensor of the header with the offsets that it claims."""
     _check_name(name)
     if not isinstance(entry, dict) or set(entry) != FIELDS:
-        raise InvalidCheckpoint(
-            f"the entry {shown(name)} must have dtype, shape and data_offsets: {shown(entry)}"
-        )
+        raise _invalid_entry(name, shown(entry))
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
         raise InvalidCheckpoint(
@@ -188,6 +283,11 @@ def _tensor(name: str, entry: Any) -> tuple[StoredTensor, int, int]:
         raise InvalidCheckpoint(f"{shown(name)} has impossible offsets: {shown(offsets)}")
     start, stop = offsets
     return StoredTensor(name, TensorSpec(tuple(shape), dtype), start), start, stop
+
+
+def _check_count(where: str, count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise InvalidCheckpoint(f"{where} has more than {limit:,} {what}")
 
 
 def _check_name(name: str) -> None:
@@ -208,10 +308,14 @@ def _is_possible(shape: Sequence[int]) -> bool:
     return len(shape) <= MAX_RANK and math.prod([one or 1 for one in shape]) <= MAX_ELEMENTS
 
 
+def _invalid_entry(name: str, seen: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(
+        f"the entry {shown(name)} must have dtype, shape and data_offsets: {seen}"
+    )
+
+
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        counts = collections.Counter(name for name, _ in pairs)
-        ((twice, _),) = counts.most_common(1)
-        raise ValueError(f"the key {shown(twice)} occurs twice")
+        raise ValueError(f"a key occurs twice among {shown([name for name, _ in pairs])}")
     return found

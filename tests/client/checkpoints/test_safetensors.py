@@ -165,16 +165,18 @@ HOSTILE: dict[str, tuple[Any, bytes, int | None]] = {
     r"claims 100 bytes, but the file has only": (b"{}", b"", 100),
     r"not valid JSON.*Expecting": (b"{nothing}", b"", None),
     r"not valid JSON.*codec": (b'{"\xff"}', b"", None),
-    r"not valid JSON.*recursion": (b'{"a":' * 100_000, b"", None),
-    r"more lists than entries need": (b'{"a":' + b"[" * 100_000, b"", None),
-    r"more lists than": (b'{"a":[' + b"[]," * 1000 + b"[]]}", b"", None),
+    r"not valid JSON.*Extra data: \}": (b"{}}", b"", None),
+    r"not valid JSON.*Expecting ','": (b'{"__metadata__":{"a":"b"', b"", None),
+    r"not valid JSON.*recursion": (b'{"x":{"shape":' + b"[" * 4000 + b"}}", b"", None),
+    r"entry 'a' must have.*: \{\"a\":\{": (b'{"a":' * 100_000, b"", None),
+    r"entry 'a' must have.*: \[\[": (b'{"a":' + b"[" * 100_000, b"", None),
     r"is no JSON object, but 3": (b"3", b"", None),
     r"the key 'x' occurs twice": (
         b'{"x":%b,"x":%b}' % (json.dumps(X).encode(), json.dumps(X).encode()), bytes(8), None),
     r"must have dtype, shape and data_offsets": ({"x": {"dtype": "F32"}}, b"", None),
-    r"entry 'x' must have.*: \[\]|more lists": ({"x": []}, b"", None),
+    r"entry 'x' must have.*: \[\]": ({"x": []}, b"", None),
     r"has the dtype 'F8_E4M3'; tensors hold": ({"x": X | {"dtype": "F8_E4M3"}}, bytes(8), None),
-    r"has the dtype \['F32'\]|more lists": ({"x": X | {"dtype": ["F32"]}}, bytes(8), None),
+    r"has the dtype \['F32'\]": ({"x": X | {"dtype": ["F32"]}}, bytes(8), None),
     r"impossible shape: \[-1\]": ({"x": X | {"shape": [-1]}}, bytes(8), None),
     r"impossible shape: \[True\]": ({"x": X | {"shape": [True]}}, bytes(8), None),
     r"impossible shape: \[2.0\]": ({"x": X | {"shape": [2.0]}}, bytes(8), None),
@@ -295,11 +297,70 @@ def test_a_header_of_the_claimed_size_is_not_read_from_a_sparse_file(tmp_path: P
 
 
 def test_a_repeated_key_among_many_is_found_in_linear_time(tmp_path: Path) -> None:
-    count = 200_000  # a search for each key would take minutes
-    keys = b",".join([b'"%x":0' % number for number in range(count)])
-    path = written(tmp_path / "a", b"{" + keys + b',"%x":0}' % (count - 1))
+    count = 100_000  # a search for each key would take minutes
+    entry = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    names = [b"%x" % number for number in range(count)]
+    keys = b",".join([b'"%b":%b' % (name, entry) for name in (*names, names[-1])])
+    path = written(tmp_path / "a", b"{" + keys + b"}")
     with pytest.raises(br.InvalidCheckpoint, match=f"'{count - 1:x}' occurs twice"):
         br.load_safetensors(path)
+
+
+def test_metadata_may_have_any_text(local: br.Device, tmp_path: Path) -> None:
+    metadata = {
+        "nested": json.dumps([[{"}": "{["}]] * 10),
+        'a "\\': "\n\ud7ff\N{GRINNING FACE}",
+        "": "",
+    }
+    br.save_safetensors(tmp_path / "x", {'a{["': br.ones(2, device=local)}, metadata=metadata)
+    assert br.safetensors_metadata(tmp_path / "x") == metadata
+    assert br.load_safetensors(tmp_path / "x", device=local).keys() == {'a{["'}
+
+
+SIZE = safetensors_header.MAX_HEADER_BYTES
+# Each takes 160 to 420 MiB where the whole header is parsed at once.
+LARGE: dict[str, Callable[[], bytes]] = {
+    "must have dtype": lambda: _keys(b"{}", SIZE),
+    "entry '0' must have": lambda: _keys(b'{"a":[],"b":[]}', SIZE),
+    "entry 'a' must have": lambda: b'{"a":[' + b"999," * (SIZE // 4 - 8) + b"1]}",
+    "entry 'b' must have": lambda: b'{"b":[' + b"{}," * (SIZE // 3 - 8) + b"1]}",
+    "more than 16,384 texts": lambda: b'{"__metadata__":' + _keys(b'""', SIZE - 20) + b"}",
+}
+
+
+def _keys(value: bytes, size: int) -> bytes:
+    count = size // (len(value) + 10)
+    return b"{" + b",".join([b'"%x":%b' % (key, value) for key in range(count)]) + b"}"
+
+
+def test_more_tensors_or_texts_than_are_read_are_neither_read_nor_written(
+    local: br.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {"a": np.zeros(2), "b": np.zeros(2), "c": np.zeros(2)}
+    br.save_safetensors(tmp_path / "x", tensors, metadata={"a": "b", "c": "d"})
+    monkeypatch.setattr(safetensors_header, "MAX_TENSORS", 2)
+    with pytest.raises(br.InvalidCheckpoint, match="more than 2 tensors"):
+        br.load_safetensors(tmp_path / "x", device=local)
+    with pytest.raises(br.InvalidCheckpoint, match="more than 2 tensors"):
+        br.save_safetensors(tmp_path / "y", tensors)
+    monkeypatch.setattr(safetensors_header, "MAX_METADATA", 1)
+    with pytest.raises(br.InvalidCheckpoint, match="more than 1 texts"):
+        br.safetensors_metadata(tmp_path / "x")
+    with pytest.raises(br.InvalidCheckpoint, match="more than 1 texts"):
+        br.save_safetensors(tmp_path / "y", {}, metadata={"a": "b", "c": "d"})
+
+
+@pytest.mark.parametrize("text", LARGE)
+def test_a_header_of_the_largest_size_takes_little_memory(text: str) -> None:
+    header = LARGE[text]()
+    assert SIZE // 2 < len(header) <= SIZE
+    tracemalloc.start()
+    try:
+        with pytest.raises(br.InvalidCheckpoint, match=text):
+            safetensors_header.parsed_header(len(header), header, 0)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shape", [[0, 2**62], [2**62, 0, 2**62]])
