@@ -275,6 +275,7 @@ from burn_remote_protocol.errors import (
     ArgumentMismatch,
     BurnRemoteError,
     ClosedDevice,
+    CollectiveFailed,
     ConnectionFailed,
     ConnectionLost,
     DeviceLost,
@@ -298,8 +299,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = [
-    "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "ConnectionFailed", "ConnectionLost",
-    "DType", "DTypeMismatch", "DTypeUsage", "Device", "DeviceId", "DeviceLost", "DeviceMismatch",
+    "ArgumentMismatch", "BurnRemoteError", "ClosedDevice", "CollectiveFailed",
+    "ConnectionFailed", "ConnectionLost", "DType", "DTypeMismatch", "DTypeUsage", "Device",
+    "DeviceId", "DeviceLost", "DeviceMismatch",
     "HandshakeRefused", "IndexOutOfRange", "InvalidCheckpoint", "LimitExceeded", "LocalDevice",
     "OperationFailed", "OutOfMemory", "Pending", "ProtocolViolation", "QuantScheme",
     "QuantizedArray", "QuotaExceeded", "RemoteDevice", "RunnerClient", "SessionLost",

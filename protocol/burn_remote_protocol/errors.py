@@ -22,7 +22,8 @@ BurnRemoteError
     ├── OutOfMemory           the device has no room for its result
     ├── QuotaExceeded         a quota of the session is exceeded
     ├── DeviceLost            the device is unusable until its server is restarted
-    └── TransferFailed        a tensor could not be moved between servers
+    ├── TransferFailed        a tensor could not be moved between servers
+    └── CollectiveFailed      a collective could not be carried out by all members of its group
 
 Errors that can cross the wire carry a code (``CODES``); an unknown code arrives as
 ``OperationFailed``, so a newer server can add one.
@@ -38,6 +39,7 @@ __all__ = [
     "ArgumentMismatch",
     "BurnRemoteError",
     "ClosedDevice",
+    "CollectiveFailed",
     "ConnectionFailed",
     "ConnectionLost",
     "DTypeMismatch",
@@ -291,6 +293,23 @@ class TransferFailed(OperationFailed):
     code = "transfer_failed"
 
 
+class CollectiveFailed(OperationFailed):
+    """A collective could not be carried out by all members of its group.
+
+    ``member`` is the rank of the member that failed and ``address`` the peer address of its device;
+    ``None`` and empty if no single member is the cause.
+    """
+
+    code = "collective_failed"
+
+    def __init__(
+        self, reason: str, *, member: int | None = None, address: str = "", **fields: Any
+    ) -> None:
+        super().__init__(reason, **fields)
+        self.member = member
+        self.address = address
+
+
 def _by_code(*errors: type[BurnRemoteError]) -> dict[str, type[BurnRemoteError]]:
     return {error.code: error for error in errors}
 
@@ -319,6 +338,7 @@ CODES: Final = _by_code(
     QuotaExceeded,
     DeviceLost,
     TransferFailed,
+    CollectiveFailed,
 )
 
 
@@ -340,8 +360,12 @@ def fresh(error: E) -> E:
 def error_to_wire(error: BurnRemoteError) -> list[Any]:
     """Encode an error as ``[code, reason, operation, shapes, tensor id | nil]``.
 
-    The failure of an operation of a graph has one more element, its position in the graph.
+    The failure of an operation of a graph has one more element, its position in the graph. That of
+    a collective, if one member is the cause, has three: nil, the member's rank and its address.
     """
+    if isinstance(error, CollectiveFailed) and error.member is not None:
+        cause = (error.step, error.member, error.address)
+        return [error.code, error.reason, error.operation, error.shapes, error.tensor, *cause]
     if isinstance(error, OperationFailed):
         step = () if error.step is None else (error.step,)
         return [error.code, error.reason, error.operation, error.shapes, error.tensor, *step]
@@ -351,17 +375,26 @@ def error_to_wire(error: BurnRemoteError) -> list[Any]:
 def error_from_wire(wire: Any) -> BurnRemoteError:
     """Decode the result of ``error_to_wire``. Raises ``ProtocolViolation`` for any other value."""
     try:
-        code, reason, operation, shapes, tensor, *steps = wire
+        code, reason, operation, shapes, tensor, *rest = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}") from None
     texts = (code, reason, operation, shapes)
     is_valid = all(type(text) is str for text in texts) and type(tensor) in (int, type(None))
-    if not is_valid or len(steps) > 1 or any(type(step) is not int for step in steps):
+    if not is_valid or not _is_rest(rest):
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}")
     kind = CODES.get(code, OperationFailed)
     if issubclass(kind, OperationFailed):
-        step = steps[0] if steps else None
-        return kind(reason, operation=operation, shapes=shapes, tensor=tensor, step=step)
+        step = rest[0] if rest else None
+        fields = {"operation": operation, "shapes": shapes, "tensor": tensor, "step": step}
+        if len(rest) == 3 and kind is CollectiveFailed:
+            return CollectiveFailed(reason, member=rest[1], address=rest[2], **fields)
+        return kind(reason, **fields)
     if kind is LimitExceeded:
         return ProtocolViolation(reason)
     return kind(reason)
+
+
+def _is_rest(rest: list[Any]) -> bool:
+    """Whether these may be the last elements of an error: a step, a member and its address."""
+    kinds = tuple(map(type, rest))
+    return kinds in ((), (int,), (type(None), int, str), (int, int, str))

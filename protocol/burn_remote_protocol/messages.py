@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.operations.row import Operation, Signature
@@ -18,6 +19,7 @@ __all__ = [
     "Chunk",
     "Cleanup",
     "Closing",
+    "Collective",
     "Define",
     "DefineGraph",
     "Drop",
@@ -27,6 +29,8 @@ __all__ = [
     "Fetch",
     "FetchRequest",
     "Hello",
+    "JoinGroup",
+    "LeaveGroup",
     "Lent",
     "PeerChallenge",
     "PeerConfirmation",
@@ -226,9 +230,38 @@ class Fetch:
     spec: TensorSpec | None
 
 
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Make the session a member of a group, under a number that the session's client chose."""
+
+    group: int
+    spec: GroupSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Carry out this member's part of a collective; ``outputs`` are filled when it is done.
+
+    ``sequence`` counts the collectives that the member issued in the group, from 0.
+    """
+
+    group: int
+    sequence: int
+    call: CollectiveCall
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Leave a group once the collectives issued before are done."""
+
+    group: int
+
+
 Task = (
     Define | DefineGraph | Execute | Drop | Upload | BeginUpload | Read | Sync | Seed | QueryDType
-    | Cleanup | Expose | Fetch
+    | Cleanup | Expose | Fetch | JoinGroup | Collective | LeaveGroup
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
     Close,
@@ -54,6 +55,7 @@ from burn_remote_protocol.messages import (
     Chunk,
     Cleanup,
     Closing,
+    Collective,
     Define,
     DefineGraph,
     Drop,
@@ -62,6 +64,8 @@ from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
     Hello,
+    JoinGroup,
+    LeaveGroup,
     Lent,
     PeerChallenge,
     PeerConfirmation,
@@ -391,6 +395,11 @@ def _tasks() -> Iterator[Any]:
     yield from (Upload(1, _DATA), Read(1, 1, _SPEC), Sync(2), Seed(3), QueryDType(4, F32))
     yield from (Cleanup(), Drop((1, 2)), BeginUpload(5, _SPEC, 24))
     yield from (Expose(1, _SPEC, 1, bytes(32), 5.0), Fetch(bytes(32), "ws://a:1", 6, _SPEC))
+    yield JoinGroup(0, GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1"), 1.0))
+    for kind in CollectiveKind:
+        specs = () if kind is CollectiveKind.BARRIER else (_SPEC,)
+        yield Collective(0, 0, CollectiveCall(kind, specs), (1,), (7,))
+    yield LeaveGroup(0)
     for value in golden("OperationIr"):
         decoded = decode_operation(value.tuples)
         yield Execute(decoded)

@@ -9,6 +9,7 @@ from burn_remote.dispatch.signatures import infer
 from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import OwningHandle, RunnerClient, TensorHandle
 from burn_remote.runner.pending import Pending
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Signature
@@ -52,6 +53,23 @@ class Recorder(ForwardingRunner):
         self.events.append(("fetch", spec, handle.id))
         return handle
 
+    def join_group(self, spec: GroupSpec) -> int:
+        self.events.append(("join_group", spec.rank))
+        return super().join_group(spec)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        ids = [handle.id for handle in inputs]
+        outputs = super().collective(group, call, inputs)
+        ids += [handle.id for handle in outputs]
+        self.events.append(("collective", str(call.kind), tuple(ids)))
+        return outputs
+
+    def leave_group(self, group: int) -> None:
+        self.events.append(("leave_group", group))
+        super().leave_group(group)
+
     def sync(self) -> Pending[None]:
         self.events.append(("sync",))
         return super().sync()
@@ -77,7 +95,7 @@ class Recorder(ForwardingRunner):
         """The ids of all tensors that were created."""
         made: dict[int, None] = {}
         for kind, *rest in self.events:
-            if kind == "operation":
+            if kind in ("operation", "collective"):
                 made |= dict.fromkeys(rest[1])
             elif kind in ("upload", "fetch"):
                 made[rest[1]] = None

@@ -8,6 +8,7 @@ from burn_remote.functions.device_class import Device
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -37,6 +38,7 @@ class RecordingSession:
         self.uploads: dict[int, TensorData] = {}
         self.reads: list[tuple[int, Pending[TensorData]]] = []
         self.dropped: list[int] = []
+        self.groups: list[GroupSpec] = []
         self._next = 1
 
     graph_steps = 0
@@ -85,6 +87,24 @@ class RecordingSession:
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         self.specs[tensor] = spec
         self.events.append(("fetch", spec, tensor))
+
+    def join_group(self, spec: GroupSpec) -> int:
+        self.events.append(("join_group", spec.rank))
+        self.groups.append(spec)
+        return len(self.groups) - 1
+
+    def group_size(self, group: int) -> tuple[int, int]:
+        return len(self.groups[group].addresses), self.groups[group].rank
+
+    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+        specs = call.output_specs(*self.group_size(group))
+        outputs = [self.reserve() for _ in specs]
+        self.specs |= dict(zip(outputs, specs, strict=True))
+        self.events.append(("collective", str(call.kind), (*inputs, *outputs)))
+        return outputs[0]
+
+    def leave_group(self, group: int) -> None:
+        self.events.append(("leave_group", group))
 
     def sync(self) -> Pending[None]:
         self.events.append(("sync",))

@@ -28,6 +28,7 @@ from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
+from burn_remote_protocol.collectives import CollectiveCall
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData
@@ -176,6 +177,16 @@ class Autodiff(ForwardingRunner):
         recipe = MoveRecipe(self.inner, handle.spec)
         (moved,) = record(recipe, [handle], (), [arrived])
         return moved
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue a collective on plain tensors. Raises ``UsageError`` if it would be recorded."""
+        if is_recording() and any(type(one) is TrackedHandle for one in inputs):
+            raise UsageError(
+                f"{call.kind} has no gradient; pass x.detach(), or call it under no_grad()"
+            )
+        return self.inner.collective(group, call, [plain(one) for one in inputs])
 
     def drop_handle(self, identifier: int) -> None:
         """Do nothing: plain handles free their tensors."""

@@ -12,6 +12,7 @@ from burn_remote.runner.interface import DerivedData, RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import Graph, GraphStep
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import caller, line_of
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -140,6 +141,29 @@ class Recorder(ForwardingRunner):
                 "move it before the call and pass it as an argument",
             )
         return super().fetch(transfer, address, spec)
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Refuse to join a group."""
+        if self._is_recording:
+            self._refuse("joins a group of devices", "join it before the call")
+        return super().join_group(spec)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Refuse to exchange tensors with other devices."""
+        if self._is_recording:
+            self._refuse(
+                f"issues a collective ({call.kind})",
+                "compile the parts before and after it, and issue it between their calls",
+            )
+        return super().collective(group, call, inputs)
+
+    def leave_group(self, group: int) -> None:
+        """Refuse to leave a group."""
+        if self._is_recording:
+            self._refuse("leaves a group of devices", "leave it after the call")
+        super().leave_group(group)
 
     def sync(self) -> Pending[None]:
         """Refuse to wait for the device."""

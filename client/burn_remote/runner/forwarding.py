@@ -9,6 +9,7 @@ from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import outermost
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import DeviceMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -91,6 +92,20 @@ class ForwardingRunner:
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
         """Have the server fetch an exposed tensor."""
         return self.inner.fetch(transfer, address, spec)
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group."""
+        return self.inner.join_group(spec)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue this member's part of a collective."""
+        return self.inner.collective(group, call, inputs)
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group."""
+        self.inner.leave_group(group)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""

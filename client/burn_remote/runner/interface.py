@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from burn_remote.runner.pending import Pending
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -129,6 +130,30 @@ class RunnerClient(Protocol):
         """Have the server fetch the tensor that was exposed as ``transfer`` at ``address``."""
         ...
 
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group; return the group's number in this session.
+
+        Returns at once: servers connect meanwhile, and a failure is raised when the outputs of a
+        collective are read. Raises ``Unsupported`` if the server knows no groups, and
+        ``UsageError`` if the session is a member of too many.
+        """
+        ...
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue this member's part of a collective; return the handles of its outputs.
+
+        Their specs are ``call.output_specs``. All members of a group must issue the same calls in
+        the same order. If one member fails, reading the outputs raises ``CollectiveFailed``, and
+        the group can only be left. Raises ``UsageError`` for inputs that do not match the call.
+        """
+        ...
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group once the collectives issued so far are done."""
+        ...
+
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""
         ...
@@ -214,6 +239,25 @@ class Session(Protocol):
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Fill a reserved tensor with one that is exposed at another server."""
+        ...
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group; return its number in this session."""
+        ...
+
+    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+        """Issue a collective; return the id of its first output, the others follow it."""
+        ...
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group once the collectives issued so far are done."""
+        ...
+
+    def group_size(self, group: int) -> tuple[int, int]:
+        """Return the number of members of a group, and the rank of this session in it.
+
+        Raises ``UsageError`` if the session is no member.
+        """
         ...
 
     def sync(self) -> Pending[None]:

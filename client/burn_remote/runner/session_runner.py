@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 from burn_remote.runner.interface import OwningHandle, RunnerClient, Session, TensorHandle
 from burn_remote.runner.operation_graph import Graph, recording
 from burn_remote.runner.pending import Pending
-from burn_remote_protocol.errors import BurnRemoteError, UsageError
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
+from burn_remote_protocol.errors import BurnRemoteError, DeviceMismatch, UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -145,6 +146,36 @@ class SessionRunner:
         handle = self.create_empty_handle(spec)
         self.session.fetch(handle.id, transfer, address, spec)
         return handle
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group; see ``RunnerClient.join_group``."""
+        return self.session.join_group(spec)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue this member's part of a collective; see ``RunnerClient.collective``."""
+        members, rank = self.session.group_size(group)
+        specs = call.output_specs(members, rank)
+        expected = call.input_specs(rank)
+        if tuple([handle.spec for handle in inputs]) != expected:
+            raise UsageError(
+                f"{call.describe()} takes {len(expected)} tensors of these shapes and dtypes from "
+                f"member {rank}, not ({', '.join(str(handle.spec) for handle in inputs)})"
+            )
+        for handle in inputs:
+            if handle.client.session is not self.session:
+                raise DeviceMismatch(
+                    f"{call.describe()}: a tensor is on {handle.client.device}, but member {rank} "
+                    f"of the group is {self.device}"
+                )
+        first = self.session.collective(group, call, [handle.id for handle in inputs])
+        owner = self._owner
+        return tuple([OwningHandle(owner, first + place, spec) for place, spec in enumerate(specs)])
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group; see ``RunnerClient.leave_group``."""
+        self.session.leave_group(group)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""

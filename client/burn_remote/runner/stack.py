@@ -19,6 +19,7 @@ from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -102,6 +103,23 @@ class Level:
         """Have the server fetch an exposed tensor, which belongs to this level."""
         return self._own(self.runner.fetch(transfer, address, spec))
 
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group."""
+        return self.runner.join_group(spec)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        """Issue this member's part of a collective; its outputs belong to this level."""
+        outputs = self.runner.collective(group, call, inputs)
+        for handle in outputs:
+            self._own(handle)
+        return outputs
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group."""
+        self.runner.leave_group(group)
+
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""
         return self.runner.sync()
@@ -142,10 +160,13 @@ class RunnerStack:
         "_devices",
         "_innermost",
         "_make_device",
+        "collective",
         "create_empty_handle",
         "drop_handle",
         "dtype_usage",
         "fetch",
+        "join_group",
+        "leave_group",
         "memory_cleanup",
         "move",
         "outermost",
@@ -170,6 +191,9 @@ class RunnerStack:
     read_tensor_async: Callable[[TensorHandle], Pending[TensorData]]
     move: Callable[[TensorHandle, RunnerClient], TensorHandle]
     fetch: Callable[[bytes | int, str, TensorSpec], TensorHandle]
+    join_group: Callable[[GroupSpec], int]
+    collective: Callable[[int, CollectiveCall, Sequence[TensorHandle]], tuple[TensorHandle, ...]]
+    leave_group: Callable[[int], None]
     sync: Callable[[], Pending[None]]
     seed: Callable[[int], None]
     dtype_usage: Callable[[DType], Pending[DTypeUsage]]
@@ -281,6 +305,9 @@ class RunnerStack:
         self.read_tensor_async = runner.read_tensor_async
         self.move = runner.move
         self.fetch = runner.fetch
+        self.join_group = runner.join_group
+        self.collective = runner.collective
+        self.leave_group = runner.leave_group
         self.sync = runner.sync
         self.seed = runner.seed
         self.dtype_usage = runner.dtype_usage

@@ -11,9 +11,17 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote_protocol.collectives import (
+    GROUP_SECRET_BYTES,
+    CollectiveCall,
+    CollectiveKind,
+    GroupSpec,
+    Reduction,
+)
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.dialects.native_values import (
     count,
+    exactly,
     seconds,
     spec_from_wire,
     spec_to_wire,
@@ -21,17 +29,20 @@ from burn_remote_protocol.dialects.native_values import (
     transfer_id,
 )
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, shown
+from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, UsageError, shown
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
+    Collective,
     Define,
     DefineGraph,
     Drop,
     Execute,
     Expose,
     Fetch,
+    JoinGroup,
+    LeaveGroup,
     QueryDType,
     Read,
     Seed,
@@ -53,6 +64,7 @@ __all__ = [
     "DROP_TASK",
     "MAX_GRAPHS",
     "MAX_GRAPH_STEPS",
+    "MAX_GROUPS",
     "MAX_SIGNATURES",
     "READ_TASK",
     "SLOW_TASKS",
@@ -70,6 +82,9 @@ MAX_SIGNATURES: Final = 4096
 # takes about 300 bytes of the server's memory.
 MAX_GRAPHS: Final = 256
 MAX_GRAPH_STEPS: Final = 4096
+# Groups that a session may be a member of at a time. Each has two threads and a link to each
+# neighbour.
+MAX_GROUPS: Final = 16
 # Tasks that ``dropped_later`` skips: clients drop tensors after at most 64 operations.
 MAX_BETWEEN: Final = 64
 
@@ -79,10 +94,11 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)
+_JOIN_GROUP, _COLLECTIVE, _LEAVE_GROUP = range(-14, -17, -1)
 
 # Codes of slow tasks: those that may wait for another server, that take long, or whose duration is
 # unknown until they are decoded.
-SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK})
+SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK, _COLLECTIVE})
 DEFINE_TASK: Final = _DEFINE
 DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
@@ -131,6 +147,39 @@ def _graph_from_wire(
     )
 
 
+def _group_from_wire(group: Any, secret: Any, rank: Any, addresses: Any, bound: Any) -> JoinGroup:
+    try:
+        spec = GroupSpec(
+            exactly(GROUP_SECRET_BYTES, "the secret of a group", secret),
+            count(rank),
+            tuple(text(address) for address in addresses),
+            seconds(bound),
+        )
+    except UsageError as error:
+        raise ProtocolViolation(str(error)) from None
+    return JoinGroup(count(group, MAX_GROUPS - 1), spec)
+
+
+def _collective_from_wire(
+    group: Any,
+    sequence: Any,
+    kind: Any,
+    reduction: Any,
+    root: Any,
+    specs: Any,
+    inputs: Any,
+    outputs: Any,
+) -> Collective:
+    call = CollectiveCall(
+        CollectiveKind(count(kind)),
+        tuple(spec_from_wire(spec) for spec in specs),
+        Reduction(count(reduction)),
+        count(root),
+    )
+    number = count(group, MAX_GROUPS - 1)
+    return Collective(number, count(sequence), call, _ids(inputs), _ids(outputs))
+
+
 def _number_tensors(task: Define) -> Operation:
     signature = task.signature
     return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
@@ -154,6 +203,14 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
     Fetch: lambda t: [
         _FETCH_TASK, t.transfer, t.address, t.tensor, spec_to_wire(t.spec)
     ],
+    JoinGroup: lambda t: [
+        _JOIN_GROUP, t.group, t.spec.secret, t.spec.rank, t.spec.addresses, t.spec.bound_seconds
+    ],
+    Collective: lambda t: [
+        _COLLECTIVE, t.group, t.sequence, int(t.call.kind), int(t.call.reduction), t.call.root,
+        [spec_to_wire(spec) for spec in t.call.specs], t.inputs, t.outputs
+    ],
+    LeaveGroup: lambda t: [_LEAVE_GROUP, t.group],
 }  # fmt: skip
 
 _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
@@ -180,6 +237,9 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _FETCH_TASK: lambda transfer, address, tensor, spec: Fetch(
         _task_transfer(transfer), text(address), count(tensor), spec_from_wire(spec)
     ),
+    _JOIN_GROUP: _group_from_wire,
+    _COLLECTIVE: _collective_from_wire,
+    _LEAVE_GROUP: lambda group: LeaveGroup(count(group, MAX_GROUPS - 1)),
 }
 
 
@@ -198,7 +258,9 @@ def decode_task(wire: Any) -> Task:
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, IndexError):
-        raise ProtocolViolation(f"malformed task: {shown(wire)}") from None
+        is_secret_task = type(wire) is tuple and wire[:1] == (_JOIN_GROUP,)
+        seen = "(contents withheld)" if is_secret_task else shown(wire)
+        raise ProtocolViolation(f"malformed task: {seen}") from None
 
 
 def dropped_later(tasks: Sequence[Any], place: int) -> Set[Any]:

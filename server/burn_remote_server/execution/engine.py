@@ -33,12 +33,15 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
     Cleanup,
+    Collective,
     Define,
     DefineGraph,
     Drop,
     Execute,
     Expose,
     Fetch,
+    JoinGroup,
+    LeaveGroup,
     QueryDType,
     Read,
     Seed,
@@ -91,6 +94,10 @@ def _not_asynchronous(deliver: Deliver) -> Deliver:
     raise AssertionError("set Engine.later to use a device that computes asynchronously")
 
 
+def _refuse_groups(task: Task) -> None:
+    raise ProtocolViolation("this server carries out no collectives")
+
+
 class Engine:
     """Executes one session's tasks in order.
 
@@ -137,6 +144,9 @@ class Engine:
             Cleanup: lambda task: interpreter.backend.memory_cleanup(),
             Expose: self._expose,
             Fetch: self._fetch,
+            JoinGroup: _refuse_groups,
+            Collective: _refuse_groups,
+            LeaveGroup: _refuse_groups,
         }
 
     # -- running ------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import pytest
 
 import burn_remote as br
 from burn_remote.runner.interface import RunnerClient
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
+from burn_remote_protocol.tensors import TensorSpec
 from support.calls import CALLS, WITHOUT_A_DEVICE, calling_on, public_call, public_functions
 from support.decorators import Recorder, SubtractingAdder, Tracker
 from support.runners import RecordingDevice
@@ -113,6 +115,37 @@ def test_calls_that_are_not_operations_pass_through_the_devices_runners() -> Non
     ]
     del y
     assert receiver.dropped == receiver.made
+
+
+GROUP: Final = GroupSpec(bytes(32), 1, ("ws://a:1", "ws://b:1"), 5.0)
+SUM: Final = CollectiveCall(CollectiveKind.ALL_REDUCE, (TensorSpec((2,), br.float32),))
+
+
+def test_collectives_pass_through_all_runners() -> None:
+    device = answering()
+    device.client = inner = Recorder(device.client)
+    device.client = outer = Recorder(device.client)
+    x = br.zeros((2,), device=device)
+    group = device.runners.join_group(GROUP)
+    (y,) = device.runners.collective(group, SUM, [x.handle])
+    device.runners.leave_group(group)
+    assert y.spec == x.handle.spec
+    assert y.client is device.runners
+    assert inner.events == outer.events == device.runner.events
+    assert [event[0] for event in outer.events] == [
+        *("operation", "join_group", "collective", "leave_group")
+    ]
+    del x, y
+    assert sorted(outer.dropped) == sorted(outer.made)
+
+
+def test_a_collective_of_other_tensors_than_its_call_describes_is_refused() -> None:
+    device = answering()
+    group = device.runners.join_group(GROUP)
+    with pytest.raises(br.UsageError, match="takes 1 tensors of these shapes"):
+        device.runners.collective(group, SUM, [br.zeros((3,), device=device).handle])
+    with pytest.raises(br.DeviceMismatch):
+        device.runners.collective(group, SUM, [br.zeros((2,), device=answering()).handle])
 
 
 def test_a_new_runner_sees_operations_on_earlier_tensors() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.dtypes import BOOL, F32, I64
 from burn_remote_protocol.errors import (
@@ -27,6 +28,7 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
     Closing,
+    Collective,
     Define,
     DefineGraph,
     Drop,
@@ -36,6 +38,8 @@ from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
     Hello,
+    JoinGroup,
+    LeaveGroup,
     Lent,
     PeerChallenge,
     PeerConfirmation,
@@ -76,6 +80,9 @@ TASKS = [
     Cleanup(),
     Expose(5, SPEC, 2, TRANSFER, 30.0),
     Fetch(TRANSFER, "ws://a:3000", 6, SPEC),
+    JoinGroup(15, GroupSpec(TRANSFER, 0, ("ws://a:1", "ws://b:1/1"), 0.5)),
+    Collective(15, 2**40, CollectiveCall(CollectiveKind.ALL_TO_ALL, (SPEC, SPEC)), (1, 2), (3, 4)),
+    LeaveGroup(15),
 ]
 
 FRAMES = [

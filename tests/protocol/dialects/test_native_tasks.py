@@ -9,6 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burn_remote_protocol.collectives import (
+    CollectiveCall,
+    CollectiveKind,
+    GroupSpec,
+    Reduction,
+)
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.native_tasks import (
     _ENCODE_TASK,
@@ -27,12 +33,15 @@ from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
+    Collective,
     Define,
     DefineGraph,
     Drop,
     Execute,
     Expose,
     Fetch,
+    JoinGroup,
+    LeaveGroup,
     QueryDType,
     Read,
     Seed,
@@ -49,6 +58,9 @@ SPEC_HEX = "92 920203 a3463332"  # [[2, 3], "F32"]
 TRANSFER = b"t" * 32
 TRANSFER_HEX = f"c420{TRANSFER.hex()}"
 NATIVE_BOOL = BOOL.wire
+
+MEAN_TO_1 = CollectiveCall(CollectiveKind.REDUCE, (SPEC,), Reduction.MEAN, 1)
+BARRIER = CollectiveCall(CollectiveKind.BARRIER)
 
 # Negative integers ff, fe, … are the codes -1, -2, …
 BYTES: list[tuple[Any, str]] = [
@@ -69,6 +81,16 @@ BYTES: list[tuple[Any, str]] = [
         Expose(5, SPEC, 2, TRANSFER, 30.0),
         f"96 f5 05 {SPEC_HEX} 02 {TRANSFER_HEX} cb403e000000000000",
     ),
+    (
+        JoinGroup(2, GroupSpec(TRANSFER, 1, ("ws://a", "ws://b"), 5.0)),
+        f"96 f2 02 {TRANSFER_HEX} 01 92 a677733a2f2f61 a677733a2f2f62 cb4014000000000000",
+    ),
+    (
+        Collective(2, 7, MEAN_TO_1, (3,), (4,)),
+        f"99 f1 02 07 04 01 01 91 {SPEC_HEX} 9103 9104",
+    ),
+    (Collective(2, 8, BARRIER, (), (5,)), "99 f1 02 08 06 00 00 90 90 9105"),
+    (LeaveGroup(2), "92 f0 02"),
     (Fetch(TRANSFER, "ws://a", 6, SPEC), f"95 f4 {TRANSFER_HEX} a677733a2f2f61 06 {SPEC_HEX}"),
 ]
 
@@ -105,7 +127,12 @@ def test_the_codes_that_the_server_looks_for_are_those_of_the_tasks() -> None:
     assert unpack_frozen(encode_task(Read(1, 2, SPEC)))[0] == READ_TASK
     operation = decode_operation(golden("OperationIr")[0].tuples)
     assert unpack_frozen(encode_task(Define(0, operation.signature)))[0] == DEFINE_TASK
-    slow: list[Any] = [Execute(operation), Cleanup(), Fetch(TRANSFER, "ws://a", 6, SPEC)]
+    slow: list[Any] = [
+        Execute(operation),
+        Cleanup(),
+        Fetch(TRANSFER, "ws://a", 6, SPEC),
+        Collective(0, 0, BARRIER, (), (1,)),
+    ]
     assert {unpack_frozen(encode_task(task))[0] for task in slow} == SLOW_TASKS
 
 
@@ -113,6 +140,13 @@ def test_the_codes_that_the_server_looks_for_are_those_of_the_tasks() -> None:
 def test_a_number_outside_of_the_table_of_signatures_is_refused(number: Any) -> None:
     with pytest.raises(ProtocolViolation):
         decode_task((DEFINE_TASK, number, golden("OperationIr")[0].tuples))
+
+
+def test_a_malformed_group_is_refused_without_quoting_its_secret() -> None:
+    secret = b"\xa5" * 32
+    with pytest.raises(ProtocolViolation) as refused:
+        decode_task((-14, 0, secret, 0, 5, None))
+    assert "\\xa5" not in str(refused.value)
 
 
 @pytest.mark.parametrize("transfer", [0, 5, 2**32, True, b"short", "t" * 32, None, -1])
@@ -138,6 +172,12 @@ def test_a_large_number_may_be_a_transfer_id() -> None:
         (-3, (1, "a")), (-3, (1, -1)), (-4, 1, (b"123", (2, 3), "F32")), (-5, 1, ((2,), "F32")),
         (-5, 1, ((2,), "F32"), -1), (-6, 1, 2, None), (-6, 1, 2, ((2,), "F33")), (-7, -1),
         (-8, 2**64), (-9, 1, "F33"), (-10, 1), (-11, 1), (-12, 1),
+        (-14, 0, TRANSFER, 2, ("ws://a", "ws://b"), 5.0), (-14, 0, TRANSFER, 0, (), 5.0),
+        (-14, 16, TRANSFER, 0, ("ws://a",), 5.0), (-14, 0, b"short", 0, ("ws://a",), 5.0),
+        (-14, 0, TRANSFER, 0, ("ws://a",), 0), (-14, 0, TRANSFER, 0, ("ws://a",), 1e9),
+        (-15, 0, 0, 7, 0, 0, (), (), ()), (-15, 0, 0, 0, 5, 0, (), (), ()),
+        (-15, 0, -1, 0, 0, 0, (), (), ()), (-15, 0, 0, 0, 0, 0, (((2,), "F33"),), (), ()),
+        (-16, 16), (-16,),
     ],
 )  # fmt: skip
 def test_invalid_tasks_are_refused(task: Any) -> None:
@@ -151,7 +191,7 @@ def test_a_tensor_of_too_many_elements_is_refused_before_memory_is_allocated() -
 
 
 @given(
-    st.integers(-14, 1),
+    st.integers(-17, 1),
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.floats(),
         lambda inner: st.lists(inner, max_size=4).map(tuple),

@@ -22,6 +22,7 @@ from burn_remote.sessions.burn.server_facts import facts, find_bool_store
 from burn_remote.sessions.lifetime import Flusher, settled_soon, watch, weakly
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.burn_responses import decode_reply
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
@@ -29,6 +30,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     OperationFailed,
     Unsupported,
+    UsageError,
 )
 from burn_remote_protocol.messages import (
     Expose,
@@ -247,6 +249,24 @@ class BurnSession:
             self._outgoing.add_request(lambda _: expose)
         # Its reply follows the expose. So does a sync's, but a sync would consume a failure.
         self.dtype_usage(F32).result()
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Raise ``Unsupported``: Burn's ``AllReduce`` names neither members nor a reduction."""
+        raise Unsupported(
+            "Burn's protocol has no groups of servers; connect with the native dialect"
+        )
+
+    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+        """Raise ``UsageError``: no session of this dialect is a member of a group."""
+        raise UsageError(f"this session is no member of group {group}")
+
+    def leave_group(self, group: int) -> None:
+        """Raise ``UsageError``: no session of this dialect is a member of a group."""
+        raise UsageError(f"this session is no member of group {group}")
+
+    def group_size(self, group: int) -> tuple[int, int]:
+        """Raise ``UsageError``: no session of this dialect is a member of a group."""
+        raise UsageError(f"this session is no member of group {group}")
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""

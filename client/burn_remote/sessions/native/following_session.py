@@ -41,6 +41,7 @@ from burn_remote.sessions.native.patterns import (
     pattern_of,
 )
 from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.messages import Task
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
@@ -523,6 +524,24 @@ class FollowingSession(NativeSession):
         with self._lock:
             self._end_segment()
             super()._enqueue(task)
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group; see ``RunnerClient.join_group``."""
+        with self._lock:
+            self._end_segment()
+            return super().join_group(spec)
+
+    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+        """Issue this member's part of a collective; see ``Session.collective``."""
+        with self._lock:
+            self._end_segment()
+            return super().collective(group, call, inputs)
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group once the collectives issued so far are done."""
+        with self._lock:
+            self._end_segment()
+            super().leave_group(group)
 
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float

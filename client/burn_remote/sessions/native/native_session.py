@@ -32,6 +32,7 @@ from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
 from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
@@ -45,6 +46,8 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     OperationFailed,
+    Unsupported,
+    UsageError,
     fresh,
 )
 from burn_remote_protocol.messages import (
@@ -52,10 +55,13 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
     Closing,
+    Collective,
     Drop,
     Execute,
     Expose,
     Fetch,
+    JoinGroup,
+    LeaveGroup,
     QueryDType,
     Read,
     Seed,
@@ -102,6 +108,8 @@ class NativeSession:
         self._signature_table: Final = SignatureTable()
         self._numbered: Final = self._signature_table.known  # cached: each operation looks there
         self._graphs: Final = GraphTable()
+        self._groups: Final[dict[int, GroupSpec]] = {}
+        self._sequences: Final[dict[int, int]] = {}  # of the next collective, by group
         # The last batch that the connection took, and the number of queued tasks in it.
         self._leaving = (Handover(), 0)
         # Appended by __del__ in any thread, even one that holds the lock. A list, because slicing
@@ -356,6 +364,61 @@ class NativeSession:
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         self._enqueue(Fetch(transfer, address, tensor, spec))
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def join_group(self, spec: GroupSpec) -> int:
+        """Make the session a member of a group; see ``RunnerClient.join_group``."""
+        allowed = self.welcome.limits.get("groups", 0)
+        if not allowed:
+            raise Unsupported(
+                f"{self._connection.address} carries out no collectives: update the server"
+            )
+        with self._lock:
+            self.check_open()
+            number = next((one for one in range(allowed) if one not in self._groups), None)
+            if number is None:
+                raise UsageError(f"this session is a member of {allowed} groups; leave one")
+            self._groups[number] = spec
+            self._sequences[number] = 0
+            self._append(encode_task(JoinGroup(number, spec)))
+            self._flush()  # the other members' servers wait for this one
+        return number
+
+    def group_size(self, group: int) -> tuple[int, int]:
+        """Return the number of members of a group, and the rank of this session in it."""
+        spec = self._groups.get(group)
+        if spec is None:
+            raise UsageError(f"this session is no member of group {group}")
+        return len(spec.addresses), spec.rank
+
+    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+        """Issue this member's part of a collective; see ``Session.collective``."""
+        count = len(call.output_specs(*self.group_size(group)))
+        first = end = 0
+        try:
+            with self._lock:
+                self.check_open()
+                sequence = self._sequences[group]
+                first = self._next_tensor
+                self._next_tensor = end = first + count
+                self._locations.note(first, 4)
+                outputs = tuple(range(first, end))
+                self._sequences[group] = sequence + 1
+                self._append(encode_task(Collective(group, sequence, call, tuple(inputs), outputs)))
+            return first
+        except BaseException:
+            # Ctrl-C: nobody will hold the outputs.
+            self._dropped.extend(range(first, end))
+            raise
+
+    def leave_group(self, group: int) -> None:
+        """Leave a group once the collectives issued so far are done."""
+        with self._lock:
+            self.group_size(group)
+            del self._groups[group], self._sequences[group]
+            if self._connection.error is None:
+                self._append(encode_task(LeaveGroup(group)))
 
     def _enqueue(self, task: Task) -> None:
         with self._lock:
