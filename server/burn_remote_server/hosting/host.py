@@ -43,6 +43,7 @@ from burn_remote_server.tensors.exposed import (
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
+from burn_remote_server.transfers.downloads import ignore_sign
 from burn_remote_server.transfers.local_fetches import LocalFetches
 from burn_remote_server.transfers.loop_scheduling import Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
@@ -115,10 +116,6 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         slot.fail(error)
     except MemoryError:
         slot.fail(TransferFailed(f"the target has no memory for {exposed.spec}"))
-
-
-def _nothing(hops: int) -> None:
-    """Do nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -419,7 +416,7 @@ class Host:
             slot.fail(TransferFailed("the target has no memory for the tensor"))
 
     async def exposed(
-        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = _nothing
+        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = ignore_sign
     ) -> Exposed:
         """Wait until a tensor is exposed.
 

@@ -16,18 +16,18 @@ from burn_remote_protocol.messages import Chunk, Lent
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 
-__all__ = ["Download", "transfer_failure"]
+__all__ = ["Download", "ignore_sign", "transfer_failure"]
 
 
-def _ignore(hops: int) -> None:
-    """Do nothing."""
+def ignore_sign(hops: int) -> None:
+    """Take a sign that the work before a tensor makes progress, for callers that need none."""
 
 
 class Download:
     """One tensor that is being fetched from a peer."""
 
     def __init__(
-        self, backend: Backend, spec: TensorSpec, on_sign: Callable[[int], None] = _ignore
+        self, backend: Backend, spec: TensorSpec, on_sign: Callable[[int], None] = ignore_sign
     ) -> None:
         """Prepare to receive a tensor.
 

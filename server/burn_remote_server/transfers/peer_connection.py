@@ -211,13 +211,13 @@ class PeerConnection:
                     transfer = self._abandoned.pop(message.request, None)
                     if transfer is not None and isinstance(message.value, TensorSpec):
                         await self._confirm(message.request, transfer, message.value.nbytes)
-                    self._hand(message.request, lambda download: download.begin(message.value))  # noqa: B023
+                    self._hand(message.request, Download.begin, message.value)
                 elif isinstance(message, Chunk):
-                    self._hand(message.payload, lambda download: download.write(message))  # noqa: B023
+                    self._hand(message.payload, Download.write, message)
                 elif isinstance(message, Waiting):
-                    self._hand(message.request, lambda download: download.note_sign(message.hops))  # noqa: B023
+                    self._hand(message.request, Download.note_sign, message.hops)
                 elif isinstance(message, Lent) and self._may_borrow:
-                    self._hand(message.request, lambda download: download.lend(message))  # noqa: B023
+                    self._hand(message.request, Download.lend, message)
                 elif isinstance(message, Closing):
                     # The peer could not decode a request: on another connection it may.
                     raise ConnectionLost(f"{self.link.peer} ended it: {message.error}")
@@ -251,13 +251,13 @@ class PeerConnection:
         for download in self._downloads.values():
             download.fail(self.error)
 
-    def _hand(self, request: int, take: Callable[[Download], None]) -> None:
-        # Ignore messages for a fetch that has ended.
+    def _hand(self, request: int, take: Callable[[Download, Any], None], content: Any) -> None:
+        """Pass the content of a message to its download, unless the fetch has ended."""
         download = self._downloads.get(request)
         if download is None or download.done.done():
             return
         try:
-            take(download)
+            take(download, content)
         except OperationFailed as error:
             download.fail(error)
         except MemoryError:

@@ -37,7 +37,7 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peers import BurnPeers
-from burn_remote_server.transfers.downloads import Download
+from burn_remote_server.transfers.downloads import Download, ignore_sign
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.retries import Retries
 
@@ -49,10 +49,6 @@ MAX_PEERS: Final = 256
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
 OPENING_BYTES: Final = 64 * 1024
-
-
-def _ignore(hops: int) -> None:
-    """Do nothing."""
 
 
 class Peers:
@@ -93,7 +89,7 @@ class Peers:
         owner: object,
         backend: Backend,
         task: Fetch,
-        on_sign: Callable[[int], None] = _ignore,
+        on_sign: Callable[[int], None] = ignore_sign,
     ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
