@@ -31,6 +31,14 @@ __all__ = ["main"]
 
 USAGE_EXIT_CODE: Final = 2
 
+# Secrets have no flag, because every user of a machine can read the flags of its processes. These
+# are the flags that a user may expect, and where the secret goes.
+SECRETS: Final = {
+    "--token": "set BURN_REMOTE_TOKENS to name:token, or give --token-file",
+    "--tokens": "set BURN_REMOTE_TOKENS to name:token, or give --token-file",
+    "--peer-token": "set BURN_REMOTE_PEER_TOKEN",
+}
+
 LISTENING: Final = "Listening"
 ADMITTING: Final = "Access"
 COMPUTING: Final = "Computation"
@@ -87,7 +95,16 @@ def _default_text(setting: str, default: object) -> str:
 
 
 class _Command(typer.core.TyperCommand):
-    """The command, with a ``--help`` that is shown as a flag without a value."""
+    """The command, which shows ``--help`` as a flag without a value, and refuses secrets."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for argument in args:
+            flag = argument.partition("=")[0]
+            if flag in SECRETS:
+                _refuse(
+                    f"{flag} would show the token to every user of this machine; {SECRETS[flag]}"
+                )
+        return super().parse_args(ctx, args)
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
@@ -98,6 +115,7 @@ class _Command(typer.core.TyperCommand):
 
 @app.command(
     cls=_Command,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Store the tensors of remote programs and compute with them.\n\n"
     "Each setting is a flag, an environment variable and an entry in the --config file, such as "
     "--drain-seconds, BURN_REMOTE_DRAIN_SECONDS and drain_seconds. A flag overrides the variable, "
@@ -220,7 +238,6 @@ def command(
         return
     if address is not None and not check:
         _refuse("--address goes with --check; a server listens on --host and --port")
-    # Secrets have no flag, because every user of a machine can read the flags of its processes.
     flags = {name: context.params.get(name) for name in Settings.model_fields}
     # Lists are empty, not None, if the flag was not given.
     flags |= {"peer": peer or None, "custom_operations": custom_operations or None}

@@ -19,8 +19,8 @@ __all__ = ["InvalidSetting", "LoadedSettings", "flag_name", "load_settings", "va
 
 VARIABLE_PREFIX: Final = "BURN_REMOTE_"
 
-# Variables with our prefix that are not server settings: the client's two, and the file's path.
-OTHER_VARIABLES: Final = frozenset({"address", "token", "config"})
+# Variables with our prefix that are not server settings: the client's, and the path of the file.
+OTHER_VARIABLES: Final = frozenset({"address", "token", "automatic_graphs", "config"})
 
 # difflib ratio (0 to 1) above which a name counts as a mistyped setting.
 SIMILARITY: Final = 0.75

@@ -55,6 +55,21 @@ def test_a_secret_has_a_variable_in_the_help_and_no_flag(secret: str, help_text:
     assert f" {flag_name(secret)} " not in help_text
 
 
+@pytest.mark.parametrize("given", [["--token", "abc"], ["--tokens=a:abc"], ["--peer-token", "abc"]])
+def test_a_secret_as_a_flag_is_refused_with_its_variable(
+    given: list[str], served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(given) == 2
+    refusal = capsys.readouterr().err
+    assert "BURN_REMOTE_" in refusal and "abc" not in refusal
+    assert not served
+
+
+def test_h_is_short_for_help(help_text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    assert re.sub(r"[\s│]+", " ", capsys.readouterr().out) == help_text
+
+
 def test_every_flag_is_complete_and_named_once_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +82,7 @@ def test_every_flag_is_complete_and_named_once_in_80_columns(
 
 
 def test_no_flag_without_a_value_shows_the_type_of_one(help_text: str) -> None:
-    assert "--help Show this message" in help_text
+    assert re.search(r"--help -h Show this message", help_text)
     assert "<bool>" not in help_text
 
 
