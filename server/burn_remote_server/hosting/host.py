@@ -251,8 +251,7 @@ class Host:
     @property
     def memory_pools(self) -> list[Pool]:
         """The pools that count host memory of all sessions."""
-        on_host = [device.pool for device in self.devices if device.backend.reads_in_place]
-        return [self.reply_pool, *on_host]
+        return [*{self.reply_pool, *(device.host_memory for device in self.devices)}]
 
     def _expire(self) -> None:
         """Free expired exposes, loans and cached memory, and check the devices; repeat each second.

@@ -190,6 +190,15 @@ async def test_a_name_with_many_addresses_is_dialled_at_a_few(
     assert found == answers[:4]
 
 
+async def test_a_token_is_kept_if_any_address_to_dial_is_on_a_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules, address = PeerRules(["node-b"], elsewhere), "ws://node-b/token/abc"
+    assert await resolving(monkeypatch, rules, address, "127.0.0.1", "::1") == ["127.0.0.1", "::1"]
+    with pytest.raises(TransferFailed, match="over a network without TLS"):
+        await resolving(monkeypatch, rules, address, "127.0.0.1", "192.0.2.7")
+
+
 async def test_an_allowed_name_that_resolves_to_a_metadata_address_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from burn_remote_server.command_line.heap_trimming import (
     keep_freed_memory,
     malloc_trim,
 )
+from support.native_clients import PATIENCE_SECONDS
 from support.servers import RunningServer, server
 
 MIB = 2**20
@@ -28,6 +30,7 @@ class Heap:
     def __init__(self, limit: int = 128 * MIB) -> None:
         self.pool = Pool(limit)
         self.kept = self.pinned = self.trimmed = 0
+        self.has_trimmed = threading.Event()
         self.trimmer = HeapTrimmer([self.pool], self.trim, self.resident)
 
     def resident(self) -> int:
@@ -36,6 +39,7 @@ class Heap:
     def trim(self) -> None:
         self.trimmed += 1
         self.kept = self.pinned
+        self.has_trimmed.set()
 
 
 @pytest.fixture
@@ -101,8 +105,56 @@ def test_a_pool_reports_each_time_enough_bytes_were_returned() -> None:
     pool.give_back(60)
     pool.give_back(60)
     assert reports.qsize() == 1
-    pool.give_back(120)
+    pool.give_back(80)
     assert reports.qsize() == 2
+    pool.give_back(0)
+    assert reports.qsize() == 2
+
+
+def test_memory_is_examined_after_half_the_tolerated_bytes_were_freed(heap: Heap) -> None:
+    heap.trimmer.start()
+    assert heap.pool.take(8 * MIB)
+    heap.kept = 16 * MIB
+    heap.pool.give_back(8 * MIB)
+    assert heap.has_trimmed.wait(PATIENCE_SECONDS)
+
+
+def test_memory_is_examined_again_when_the_worker_has_freed_its_tensors(
+    heap: Heap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap_trimming, "EXAMINE_AGAIN_SECONDS", 0.001)
+    kept = iter([0, 16 * MIB])  # in the first examination and in the next one
+    examine = heap.trimmer.examine
+
+    def examined() -> float:
+        heap.kept = next(kept, 0)
+        return examine()
+
+    monkeypatch.setattr(heap.trimmer, "examine", examined)
+    heap.trimmer.start()
+    assert heap.pool.take(8 * MIB)
+    heap.pool.give_back(8 * MIB)
+    assert heap.has_trimmed.wait(PATIENCE_SECONDS)
+
+
+def test_memory_is_examined_until_the_pause_has_ended(
+    heap: Heap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap_trimming, "EXAMINE_AGAIN_SECONDS", 0.001)
+    ended = threading.Event()
+    pauses = iter([60.0] * 4)
+
+    def examined() -> float:
+        pause = next(pauses, 0.0)
+        if not pause:
+            ended.set()
+        return pause
+
+    monkeypatch.setattr(heap.trimmer, "examine", examined)
+    heap.trimmer.start()
+    assert heap.pool.take(8 * MIB)
+    heap.pool.give_back(8 * MIB)
+    assert ended.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")

@@ -24,7 +24,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import Drop, Expose, Read, Sync
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -140,6 +140,24 @@ def test_an_output_may_replace_an_input() -> None:
     execute(session, ADD, (1, 1, 1))
     assert session.values(1, size=2) == [2, 4]
     assert (session.quota.bytes, session.quota.tensors) == (8, 1)
+
+
+def test_an_output_may_replace_a_failure() -> None:
+    session = started()
+    execute(session, NEGATE, (7, 2))
+    execute(session, NEGATE, (1, 2))
+    assert session.values(2, size=2) == [-1, -2]
+    assert (session.quota.bytes, session.quota.tensors) == (16, 2)
+    assert not session.tensors.slots
+
+
+def test_a_view_counts_the_memory_that_it_keeps_alive() -> None:
+    session = started(*range(1000))
+    row = signature("Base.Slice", vector(1000), ranges=(Slice(0, 500, 1),))
+    execute(session, row, (1, 2))
+    session.run(Drop((1,)))
+    assert session.quota.total_bytes == 4000
+    assert session.values(2, size=500) == [*range(500)]
 
 
 def test_the_last_use_of_an_input_frees_it() -> None:

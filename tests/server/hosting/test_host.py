@@ -65,6 +65,12 @@ class Copying(NumpyBackend):
         return super().import_shared(shared, spec, source)
 
 
+class OnDevice(NumpyBackend):
+    """A backend whose tensors are not in the memory of the host."""
+
+    reads_in_place = False
+
+
 class Poor(NumpyBackend):
     """A backend that has no memory for tensors of other devices."""
 
@@ -90,6 +96,13 @@ def expose(host: Host, array: Any = ARRAY, spec: TensorSpec = SPEC, *, device: i
 async def within_patience(waited: Awaitable[Any]) -> Any:
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await waited
+
+
+async def test_the_memory_pools_are_those_of_replies_and_of_devices_on_the_host() -> None:
+    for backends in ([NumpyBackend()], [NumpyBackend(), OnDevice()]):
+        async with hosting(*backends) as host:
+            assert {*host.memory_pools} == {host.reply_pool, host.devices[0].pool}
+            assert len(host.memory_pools) == 2
 
 
 # -- periodic work --------------------------------------------------------------------------------
