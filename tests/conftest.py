@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -11,6 +13,19 @@ settings.load_profile("untimed")
 
 
 def pytest_collection_finish() -> None:
-    """Keep what exists now out of garbage collections: some tests collect thousands of times."""
+    freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Freeze, after the last test of a file, what outlives it: reports, caches, strategies."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        freeze()
+    return result
+
+
+def freeze() -> None:
+    """Keep what exists now out of garbage collections: some tests collect hundreds of times."""
     gc.collect()
     gc.freeze()

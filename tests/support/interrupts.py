@@ -53,6 +53,11 @@ class InterruptAt:
         finally:
             sys.settrace(before)
             gc.enable()
+            self._forget_frames()
+
+    def _forget_frames(self) -> None:
+        """Release the frames: they refer to this object, and such cycles keep their tensors."""
+        self._entered.clear()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code not in self._codes:
@@ -109,6 +114,10 @@ class InterruptAfterCall(InterruptAt):
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
                 raise KeyboardInterrupt
         return self._count
+
+    def _forget_frames(self) -> None:
+        super()._forget_frames()
+        self._callers.clear()
 
     def _is_checked(self, frame: FrameType) -> bool:
         """Return whether the instruction that was executed last runs signal handlers."""

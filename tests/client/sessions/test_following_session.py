@@ -69,7 +69,7 @@ def held(device: br.Device, expected: int = 0) -> int:
         device.sync()
         if quota.tensors == expected:
             break
-        gc.collect()  # reference cycles, as of exceptions
+        gc.collect()  # reference cycles, if there are any
     count: int = quota.tensors
     return count
 
@@ -452,7 +452,7 @@ def test_tensors_that_other_threads_drop_meanwhile_are_freed(device: br.Device) 
         x.numpy()
         thread.join(PATIENCE_SECONDS)
     del x
-    assert held(device) == 1
+    assert held(device, 1) == 1
 
 
 # -- bounds ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import threading
 from collections.abc import Sequence
@@ -382,7 +381,6 @@ class Sharing(RuleBasedStateMachine):
         self.table.clear()
         self.quota.end()
         assert (self.quota.total_bytes, self.pool.taken) == (0, 0)
-        gc.collect()
 
 
 TestSharing = Sharing.TestCase
