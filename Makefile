@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -25,8 +25,12 @@ $(READY): pyproject.toml
 demo: $(READY)   ## Start two servers, train on one, move the weights to the other, evaluate there
 	@$(BIN)/python examples/digits.py
 
-test: $(READY)   ## Run all tests and print the coverage
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov --cov-report=
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+test: $(READY)   ## Run all tests
+	@$(PYTEST)
+
+coverage: $(READY)  ## Run all tests and print the coverage, which takes nearly twice as long
+	@$(PYTEST) --cov --cov-report=
 	@echo "$$($(BIN)/coverage report --format=total) % of the code is covered"
 
 lint: $(READY)   ## Check style, formatting and the direction of imports
