@@ -67,6 +67,7 @@ NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remot
 # Functions and attributes of modules: foreign name -> what to write instead.
 FUNCTIONS: Final = {
     "Adadelta": _NO_OPTIMIZER,
+    "DistributedDataParallel": "burn_remote.DataParallel",
     "Adafactor": _NO_OPTIMIZER,
     "Adamax": _NO_OPTIMIZER,
     "BCELoss": "burn_remote.functional.binary_cross_entropy(x, target)",
@@ -169,6 +170,7 @@ FUNCTIONS: Final = {
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
     "permute": "burn_remote.permute_dims(x, axes)",
+    "pmap": "burn_remote.DataParallel, for training",
     "pmean": "group.all_reduce(tensors, 'mean') of a burn_remote.distributed.Group",
     "power": "burn_remote.pow(x, y)",
     "psum": "group.all_reduce(tensors) of a burn_remote.distributed.Group",
@@ -230,6 +232,7 @@ _ONE_PROGRAM: Final = "group.barrier(), or group.sync() to wait"
 
 # Attributes of burn_remote.distributed: foreign name -> what to write instead.
 DISTRIBUTED: Final = {
+    "DistributedDataParallel": "burn_remote.DataParallel",
     "DistributedSampler": _NO_PROCESSES,
     "ProcessGroup": _GROUP,
     "all_gather": "group.all_gather([x, y])",

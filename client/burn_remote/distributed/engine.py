@@ -28,6 +28,10 @@ class Reduction(Protocol):
         """Return the bucket of each member, once all have given theirs. Does not wait."""
         ...
 
+    def abandon(self) -> None:
+        """End the reduction, to which not all members have given. Has no effect after results."""
+        ...
+
 
 class Engine(Protocol):
     """Carries out collectives of the members of one group, in the order in which they are issued.

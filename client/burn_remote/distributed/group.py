@@ -210,6 +210,18 @@ class Group:
         for one in pending:
             one.result()
 
+    # -- reductions that the members join one after the other ----------------------------------
+
+    def reduce_buckets(self, op: ReduceOperation = SUM) -> Reduction:
+        """Begin an ``all_reduce`` to which the members give their buckets when they have them."""
+        self._check_usable("all_reduce")
+        return Alone() if self.size == 1 else self._engine.all_reduce(op)
+
+    def reduce_scatter_buckets(self, op: ReduceOperation = SUM) -> Reduction:
+        """Begin a ``reduce_scatter`` to which the members give when they have their buckets."""
+        self._check_usable("reduce_scatter")
+        return Alone() if self.size == 1 else self._engine.reduce_scatter(op)
+
     # -- members ------------------------------------------------------------------------------
 
     def rank(self, member: int | Device) -> int:
@@ -297,6 +309,25 @@ class Group:
             f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}; write "
             "x.to(group.devices[0])"
         )
+
+
+class Alone:
+    """A reduction of the only member of a group (``Reduction``)."""
+
+    def __init__(self) -> None:
+        self._bucket: Bucket = []
+
+    def give(self, member: int, bucket: Bucket) -> None:
+        """Keep the bucket."""
+        self._bucket = bucket
+
+    def results(self) -> list[Bucket]:
+        """Return the bucket."""
+        return [self._bucket]
+
+    def abandon(self) -> None:
+        """Forget the bucket."""
+        self._bucket = []
 
 
 class _Given:

@@ -111,11 +111,15 @@ class AllReduce:
     def results(self) -> list[Bucket]:
         """Return the bucket of each member."""
         own = [_reduced_buckets(sent, self._operation) for sent in self._arrived]
-        self._arrived.clear()
+        self.abandon()
         if not self._is_whole:
             gathered = MovesEngine(self._devices).all_gather(own)
             return [self._layout.unpacked(packed) for packed in gathered]
         return [self._layout.unpacked(packed) for packed in own]
+
+    def abandon(self) -> None:
+        """Free what has arrived."""
+        self._arrived.clear()
 
 
 @final
@@ -135,8 +139,12 @@ class ReduceScatter:
     def results(self) -> list[Bucket]:
         """Return the part of each member."""
         made = [_reduced_buckets(sent, self._operation) for sent in self._arrived]
-        self._arrived.clear()
+        self.abandon()
         return made
+
+    def abandon(self) -> None:
+        """Free what has arrived."""
+        self._arrived.clear()
 
 
 @final
@@ -158,8 +166,12 @@ class Reduce:
     def results(self) -> list[Bucket]:
         """Return the bucket of each member, which is empty for all but the root."""
         made = _reduced_buckets(self._arrived, self._operation)
-        self._arrived.clear()
+        self.abandon()
         return [made if member == self._root else [] for member in range(len(self._devices))]
+
+    def abandon(self) -> None:
+        """Free what has arrived."""
+        self._arrived.clear()
 
 
 class _Packed:

@@ -1,0 +1,444 @@
+"""``DataParallel``: training with the rows of each batch split over several devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote.arguments.containers import leaves, mapped, named_leaves
+from burn_remote.arguments.numbers import whole_number
+from burn_remote.autodiff.nodes import Leaf, TrackedHandle, plain
+from burn_remote.autodiff.pausing import enable_grad, no_grad
+from burn_remote.autodiff.tracking import track
+from burn_remote.autodiff.uniform import Uniform
+from burn_remote.autodiff.walk import Walk
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.distributed.batches import SplitBatch, split_batch
+from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.gradient_buckets import GradientExchange, bucket_plans
+from burn_remote.distributed.group import Group
+from burn_remote.distributed.reductions import ReduceOperation
+from burn_remote.distributed.updates import (
+    ReplicatedUpdate,
+    ShardedUpdate,
+    Update,
+    gradients_of,
+    with_leaves,
+)
+from burn_remote.functions.creation import tensor
+from burn_remote.functions.device_class import Device
+from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.value import is_tensor
+from burn_remote.graphs.compiled import compile as compiled
+from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.transforms import value_and_grad
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
+
+__all__ = ["DataParallel"]
+
+SUM: Final = ReduceOperation.SUM
+
+# Larger: fewer moves. Smaller: the first bucket leaves earlier in the backward pass.
+BUCKET_BYTES: Final = 4 * 1024 * 1024
+
+Gradients = dict[int, Tensor]
+
+
+class DataParallel:
+    """Trains equal parameters on each member of a group, each with its part of every batch::
+
+        trainer = br.DataParallel(loss_of, weights, devices, optimizer=br.optim.Adam(lr=1e-3))
+        for x, y in batches:
+            loss = trainer.step(x, y)
+        weights = trainer.params
+
+    ``loss_of(params, *batch)`` returns a floating-point tensor of one element. It is called for
+    each member with the parameters and rows on the member's device. ``params`` are nested
+    containers of floating-point tensors or arrays. ``devices`` are devices or a ``Group``.
+
+    ``reduction`` says what the loss is over the rows of a batch: ``"mean"`` or ``"sum"``. With it,
+    parts of different sizes are weighted so that loss and gradients equal those of one device with
+    the whole batch, up to rounding. The replicas of the parameters stay bit-identical, because all
+    members get the same bits of the gradients and update alike.
+
+    The gradients of the last parameters are reduced while the backward pass goes on, in buckets of
+    up to ``bucket_bytes``. ``compiles`` records loss and gradients and issues them as one task for
+    each member; then buckets leave after the backward pass. ``shards_state`` has each member keep
+    and update one part of the optimizer's state only (ZeRO, stage 1). No call waits.
+
+    ``state`` is a state of the optimizer, such as ``trainer.state`` of an earlier training.
+    """
+
+    @explained
+    def __init__(
+        self,
+        loss_of: Callable[..., Tensor],
+        params: Any,
+        devices: Group | Iterable[Device],
+        *,
+        optimizer: Optimizer | None = None,
+        state: Mapping[str, Any] | None = None,
+        reduction: str = "mean",
+        shards_state: bool = False,
+        compiles: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        if not callable(loss_of):
+            raise ArgumentMismatch(
+                f"DataParallel takes a loss function of the parameters and a batch, not "
+                f"{loss_of!r:.100}"
+            )
+        if reduction not in ("mean", "sum"):
+            raise ArgumentMismatch(f"reduction must be 'mean' or 'sum', not {reduction!r:.100}")
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
+            raise ArgumentMismatch(
+                f"optimizer must be one of burn_remote.optim without parameters, such as "
+                f"Adam(lr=1e-3), not {optimizer!r:.100}"
+            )
+        if optimizer is None and (shards_state or state is not None):
+            raise UsageError("a state needs an optimizer; pass optimizer=Adam(lr=1e-3), or another")
+        limit_bytes = whole_number("bucket_bytes", bucket_bytes, 1, 2**62)
+        self.group: Final = devices if isinstance(devices, Group) else Group(devices)
+        self._loss_of = loss_of
+        self._is_mean = reduction == "mean"
+        _check_parameters(params)
+        self._replicas = [
+            mapped(lambda leaf, device=device: _copied(leaf, device), params)
+            for device in self.group.devices
+        ]
+        specs = [x.handle.spec for x in leaves(self._replicas[0])]
+        self._plans = bucket_plans(specs, limit_bytes, are_flat=shards_state)
+        self._is_sharded = shards_state
+        self._update: Update | None = None
+        if optimizer is not None:
+            kind = ShardedUpdate if shards_state else ReplicatedUpdate
+            self._update = kind(self.group, self._plans, optimizer, self._replicas, state)
+        self._value_and_grad = compiled(value_and_grad(self._weighted_loss)) if compiles else None
+        self._is_exchanging = True
+        # The sums of gradients since the last update: reduced ones, and those of each member.
+        self._reduced: list[list[Bucket]] | None = None
+        self._waiting: list[Gradients] = [{} for _ in self.group.devices]
+
+    def __repr__(self) -> str:
+        count = len(leaves(self._replicas[0]))
+        return f"<DataParallel of {count} parameters on {self.group!r}>"
+
+    # -- what the program reads ---------------------------------------------------------------
+
+    @property
+    def replicas(self) -> list[Any]:
+        """The parameters on each member; assign others to continue with them.
+
+        A program without ``optimizer=`` assigns what it computed from ``gradients``.
+        """
+        return [*self._replicas]
+
+    @replicas.setter
+    def replicas(self, replicas: Sequence[Any]) -> None:
+        if self._is_sharded:
+            raise UsageError(
+                "the replicas cannot be assigned, because each member keeps the part that it "
+                "updates; make another DataParallel with params and state=trainer.state"
+            )
+        if not isinstance(replicas, list | tuple) or len(replicas) != len(self.group):
+            raise ArgumentMismatch(
+                f"replicas takes a list with the parameters of each of the {len(self.group)} "
+                f"members, not {replicas!r:.100}"
+            )
+        for member, (mine, new) in enumerate(zip(self._replicas, replicas, strict=True)):
+            device = self.group.devices[member]
+            mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
+        self._replicas = [mapped(lambda x: Tensor(plain(x.handle)), one) for one in replicas]
+
+    @property
+    def params(self) -> Any:
+        """The parameters on the first member."""
+        return self._replicas[0]
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The state of the optimizer on the first member, as ``optimizer.init`` returns it.
+
+        A sharded state is gathered. Does not wait.
+        """
+        if self._update is None:
+            raise UsageError("there is no state without an optimizer; pass optimizer=")
+        with no_grad():
+            return self._update.state()
+
+    @property
+    def gradients(self) -> list[Any]:
+        """The reduced gradients since the last update, as containers for each member.
+
+        Assign others to change them, such as clipped ones.
+        """
+        buckets = self._held("gradients")
+        return [
+            gradients_of(self._plans, replica, own)
+            for replica, own in zip(self._replicas, buckets, strict=True)
+        ]
+
+    @gradients.setter
+    def gradients(self, gradients: Sequence[Any]) -> None:
+        self._held("gradients")
+        if not isinstance(gradients, list | tuple) or len(gradients) != len(self.group):
+            raise ArgumentMismatch(
+                f"gradients takes a list with one value for each of the {len(self.group)} members, "
+                f"not {gradients!r:.100}"
+            )
+        for member, (mine, new) in enumerate(zip(self._replicas, gradients, strict=True)):
+            device = self.group.devices[member]
+            mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
+        self._reduced = [[plan.chosen(leaves(one)) for plan in self._plans] for one in gradients]
+
+    # -- training -----------------------------------------------------------------------------
+
+    def split(self, *batch: Any) -> SplitBatch:
+        """Send the rows of a batch to the members; pass the result to ``step`` or ``backward``.
+
+        Batches may be split ahead, while the members compute. Arrays and tensors are split along
+        axis 0, those without axes are copied; other values are passed as they are.
+        """
+        return split_batch(batch, self.group.devices)
+
+    @explained
+    def step(self, *batch: Any, lr: float | None = None) -> Tensor:
+        """Update the parameters by the gradients of a batch; return the loss ``[]``.
+
+        The loss is that of the whole batch, on the first member. ``lr`` is the learning rate of
+        this step, in place of the optimizer's. See ``backward`` and ``update``.
+        """
+        if not self._is_exchanging:
+            raise UsageError(
+                "step() cannot update inside no_sync(), where gradients are not exchanged; call "
+                "backward(…) inside, and step(…) for the last batch after it"
+            )
+        self._updater()
+        loss = self.backward(*batch)
+        self.update(lr=lr)
+        return loss
+
+    @explained
+    def backward(self, *batch: Any) -> Tensor:
+        """Add the gradients of a batch to those since the last update; return the loss ``[]``.
+
+        The gradients are reduced over the members, also those that ``no_sync`` accumulated. The
+        loss is that of the whole batch, on the first member. If this raises, nothing has changed.
+        """
+        split = self._split(batch)
+        total = sum(split.rows)
+        weights = [rows / total if self._is_mean else 1.0 for rows in split.rows]
+        exchange = self._exchange() if self._is_exchanging else None
+        own: list[Gradients] = []
+        losses: list[Tensor] = []
+        try:
+            for member, (part, rows) in enumerate(zip(split.parts, split.rows, strict=True)):
+                waiting = {**self._waiting[member]}
+                if exchange is not None:
+                    exchange.start(member)
+                if rows:
+                    found = self._member_backward(member, part, weights[member], waiting, exchange)
+                    losses.append(found)
+                if exchange is not None:
+                    exchange.finish_all(waiting)
+                own.append(waiting)
+            reduced = None if exchange is None else exchange.results()
+        except BaseException:
+            if exchange is not None:
+                exchange.abandon()
+            raise
+        loss = self._total_loss(losses)
+        if reduced is None:
+            self._waiting = own
+        else:
+            self._waiting = [{} for _ in self.group.devices]
+            self._reduced = reduced if self._reduced is None else _sums(self._reduced, reduced)
+        return loss
+
+    @explained
+    def update(self, *, lr: float | None = None) -> None:
+        """Update the parameters of all members by the gradients since the last update.
+
+        Raises ``UsageError`` without gradients or an optimizer.
+        """
+        updater = self._updater()
+        reduced = self._held("update()", may_be_sharded=True)
+        with no_grad():
+            self._replicas = updater.updated(self._replicas, reduced, lr)
+        self._reduced = None
+
+    def zero_grad(self) -> None:
+        """Discard the gradients since the last update."""
+        self._reduced = None
+        self._waiting = [{} for _ in self.group.devices]
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Have ``backward`` accumulate gradients on each member, without sending them.
+
+        The first ``backward`` after it sends the sums.
+        """
+        before = self._is_exchanging
+        self._is_exchanging = False
+        try:
+            yield
+        finally:
+            self._is_exchanging = before
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _split(self, batch: Sequence[Any]) -> SplitBatch:
+        if len(batch) == 1 and isinstance(batch[0], SplitBatch):
+            if len(batch[0].parts) != len(self.group):
+                raise ArgumentMismatch(
+                    f"the batch was split over {len(batch[0].parts)} devices, but {self.group!r} "
+                    f"has {len(self.group)}; use trainer.split of this DataParallel"
+                )
+            return batch[0]
+        return self.split(*batch)
+
+    def _exchange(self) -> GradientExchange:
+        begin = self.group.reduce_scatter_buckets if self._is_sharded else self.group.reduce_buckets
+        return GradientExchange(self._plans, self.group.devices, begin)
+
+    def _member_backward(
+        self,
+        member: int,
+        part: Sequence[Any],
+        weight: float,
+        waiting: Gradients,
+        exchange: GradientExchange | None,
+    ) -> Tensor:
+        """Compute the gradients of a member; return its weighted loss.
+
+        Each gradient is added to the one in ``waiting``, and leaves it if there is an exchange.
+        """
+
+        def finish(place: int, gradient: Tensor) -> None:
+            before = waiting.pop(place, None)
+            total = gradient if before is None else before + gradient
+            if exchange is None:
+                waiting[place] = total
+            else:
+                exchange.finish(place, total)
+
+        if self._value_and_grad is not None:
+            weighted: Tensor
+            weighted, grads = self._value_and_grad(self._replicas[member], weight, *part)
+            for place, gradient in reversed([*enumerate(leaves(grads))]):
+                finish(place, gradient)
+            return weighted
+        tracked = [track(x.handle) for x in leaves(self._replicas[member])]
+        with enable_grad():
+            params = with_leaves(self._replicas[member], [*map(Tensor, tracked)])
+            loss = self._loss_of(params, *part)
+        _check_loss(loss)
+        handle = loss.handle
+        places = {handle.source: place for place, handle in enumerate(tracked)}
+
+        def finish_leaf(leaf: Leaf, gradient: Tensor) -> Tensor:
+            finish(places[leaf], gradient)
+            return gradient
+
+        if isinstance(handle, TrackedHandle):
+            walk = Walk([handle], wanted=[*places], finish_leaf=finish_leaf)
+            if any(leaf in places for leaf in walk.leaves):
+                walk.run([Uniform(Tensor, handle.client, handle.spec, weight)])
+        with no_grad():
+            return Tensor(plain(loss.handle)).reshape(()) * weight
+
+    def _weighted_loss(self, params: Any, weight: float, *part: Any) -> Tensor:
+        loss = self._loss_of(params, *part)
+        _check_loss(loss)
+        return loss.reshape(()) * weight
+
+    def _total_loss(self, losses: Sequence[Tensor]) -> Tensor:
+        """Return the sum of the weighted losses of the first members, which have rows."""
+        first = self.group.devices[0]
+        total = losses[0]
+        for one in losses[1:]:
+            total = total + one.to(first)
+        return total
+
+    def _updater(self) -> Update:
+        if self._update is None:
+            raise UsageError(
+                "there is no optimizer; pass optimizer= to DataParallel, or update the replicas "
+                "by trainer.gradients and assign trainer.replicas"
+            )
+        return self._update
+
+    def _held(self, what: str, *, may_be_sharded: bool = False) -> list[list[Bucket]]:
+        if self._is_sharded and not may_be_sharded:
+            raise UsageError(
+                f"{what} cannot be read or assigned with shards_state=True, because each member "
+                "has one part of them only"
+            )
+        if self._reduced is None:
+            advice = "; no_sync() accumulated some, which the next one sends"
+            raise UsageError(
+                f"{what} needs gradients, and there are none since the last update; call "
+                f"backward(*batch) before{advice if any(self._waiting) else ''}"
+            )
+        return self._reduced
+
+
+def _check_parameters(params: Any) -> None:
+    found = [*named_leaves(params)]
+    if not found:
+        raise UsageError("there are no parameters; pass containers of tensors or arrays")
+    for name, leaf in found:
+        where = f"the parameter {name}" if name else "the parameter"
+        if not is_tensor(leaf) and not isinstance(leaf, np.ndarray | np.generic):
+            raise ArgumentMismatch(
+                f"{where} is of type {type(leaf).__name__}, not a tensor or an array"
+            )
+        if is_tensor(leaf) and not leaf.dtype.is_floating:
+            raise DTypeMismatch(
+                f"{where} is {leaf.handle.spec}, and only floating-point tensors have gradients; "
+                "leave it out, or convert it with x.astype(burn_remote.float32)"
+            )
+        if not is_tensor(leaf) and leaf.dtype.kind in "iub":
+            raise DTypeMismatch(
+                f"{where} is an array of {leaf.dtype}, and only floating-point parameters have "
+                "gradients; leave it out, or convert it with array.astype('float32')"
+            )
+
+
+def _copied(leaf: Any, device: Device) -> Tensor:
+    if is_tensor(leaf):
+        return Tensor(plain(leaf.handle)).to(device)
+    return tensor(leaf, device=device)
+
+
+def _check_replacement(old: Tensor, new: Any, device: Device) -> None:
+    if not is_tensor(new):
+        raise ArgumentMismatch(f"each value must be a tensor, not {new!r:.100}")
+    if new.handle.spec != old.handle.spec or new.handle.client.session is not device.session:
+        raise ArgumentMismatch(
+            f"each value must be like the one that it replaces, {old.handle.spec} on {device}, not "
+            f"{new.handle.spec} on {new.device}"
+        )
+
+
+def _check_loss(loss: Any) -> None:
+    if not is_tensor(loss):
+        raise ArgumentMismatch(f"the loss function must return a tensor, not {loss!r:.100}")
+    if loss.size != 1 or not loss.dtype.is_floating:
+        raise UsageError(
+            f"the loss function must return one floating-point number, not {loss.handle.spec}; "
+            "return a mean or a sum"
+        )
+
+
+def _sums(held: Sequence[Sequence[Bucket]], new: Sequence[Sequence[Bucket]]) -> list[list[Bucket]]:
+    return [
+        [
+            [one + other for one, other in zip(bucket, more, strict=True)]
+            for bucket, more in zip(own, others, strict=True)
+        ]
+        for own, others in zip(held, new, strict=True)
+    ]

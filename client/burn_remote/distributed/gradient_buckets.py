@@ -1,0 +1,137 @@
+"""Buckets of gradients, which are reduced while the backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
+
+from burn_remote.distributed.engine import Bucket, Reduction
+from burn_remote.distributed.packing import Layout
+from burn_remote.functions.creation import zeros
+from burn_remote.functions.device_class import Device
+from burn_remote.functions.tensor import Tensor
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["BucketPlan", "GradientExchange", "bucket_plans"]
+
+
+@final
+class BucketPlan:
+    """Parameters of one dtype whose gradients are reduced together, by their places.
+
+    ``is_flat``: the gradients are reduced as one flat tensor, so that it can be cut into shards.
+    """
+
+    __slots__ = ("is_flat", "layout", "places")
+
+    def __init__(
+        self, places: Sequence[int], specs: Sequence[TensorSpec], *, is_flat: bool
+    ) -> None:
+        self.places: Final = tuple(places)
+        self.layout: Final = Layout([specs[place] for place in places])
+        self.is_flat: Final = is_flat
+
+    def chosen(self, tensors: Sequence[Tensor]) -> Bucket:
+        """Return the bucket of these parameters, or of their gradients."""
+        bucket = [tensors[place] for place in self.places]
+        return self.layout.packed(bucket) if self.is_flat else bucket
+
+    def placed(self, bucket: Bucket) -> Iterable[tuple[int, Tensor]]:
+        """Iterate over the places of the parameters and the tensors of a whole bucket."""
+        return zip(
+            self.places, self.layout.unpacked(bucket) if self.is_flat else bucket, strict=True
+        )
+
+
+def bucket_plans(
+    specs: Sequence[TensorSpec], limit_bytes: int, *, are_flat: bool
+) -> list[BucketPlan]:
+    """Distribute parameters over buckets, the last parameters first.
+
+    A backward pass finishes the gradients of the last layers first. A bucket ends before
+    ``limit_bytes`` would be exceeded, and where the dtype changes.
+    """
+    runs: list[list[int]] = []
+    size = 0
+    for place in reversed(range(len(specs))):
+        spec = specs[place]
+        is_full = size + spec.nbytes > limit_bytes
+        if not runs or is_full or specs[runs[-1][-1]].dtype != spec.dtype:
+            runs.append([])
+            size = 0
+        runs[-1].append(place)
+        size += spec.nbytes
+    return [BucketPlan(places, specs, is_flat=are_flat) for places in runs]
+
+
+@final
+class GradientExchange:
+    """The reductions of the gradients of one backward pass on each member.
+
+    A bucket leaves a member as soon as all its gradients are finished. A parameter without a
+    gradient counts as zeros.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[BucketPlan],
+        devices: Sequence[Device],
+        begin: Callable[[], Reduction],
+    ) -> None:
+        self._plans = plans
+        self._devices = devices
+        self._begin = begin
+        self._reductions: list[Reduction | None] = [None for _ in plans]
+        self._bucket_of = {
+            place: number for number, plan in enumerate(plans) for place in plan.places
+        }
+        self._member = -1
+        self._finished: list[dict[int, Tensor]] = []
+
+    def start(self, member: int) -> None:
+        """Begin to take the gradients of a member."""
+        self._member = member
+        self._finished = [{} for _ in self._plans]
+
+    def finish(self, place: int, gradient: Tensor) -> None:
+        """Take a finished gradient of the member; send its bucket if it is complete."""
+        number = self._bucket_of[place]
+        finished = self._finished[number]
+        finished[place] = gradient
+        if len(finished) == len(self._plans[number].places):
+            self._send(number)
+
+    def finish_all(self, waiting: dict[int, Tensor]) -> None:
+        """Send all buckets that the member has not sent.
+
+        ``waiting`` has gradients of earlier passes, of parameters that this pass did not reach.
+        """
+        for place in [*waiting]:
+            self.finish(place, waiting[place])
+        device = self._devices[self._member]
+        for number, (plan, finished) in enumerate(zip(self._plans, self._finished, strict=True)):
+            if len(finished) == len(plan.places):
+                continue
+            for place, spec in zip(plan.places, plan.layout.specs, strict=True):
+                if place not in finished:
+                    finished[place] = zeros(spec.shape, dtype=spec.dtype, device=device)
+            self._send(number)
+
+    def results(self) -> list[list[Bucket]]:
+        """Return the reduced buckets of each member."""
+        made = [one.results() for one in self._reductions if one is not None]
+        return [[buckets[member] for buckets in made] for member in range(len(self._devices))]
+
+    def abandon(self) -> None:
+        """End reductions to which not all members have given."""
+        for one in self._reductions:
+            if one is not None:
+                one.abandon()
+
+    def _send(self, number: int) -> None:
+        plan, finished = self._plans[number], self._finished[number]
+        reduction = self._reductions[number]
+        if reduction is None:
+            reduction = self._reductions[number] = self._begin()
+        bucket = [finished[place] for place in plan.places]
+        reduction.give(self._member, plan.layout.packed(bucket) if plan.is_flat else bucket)
