@@ -346,7 +346,8 @@ class Transport(Protocol):
         """Return a context in which links are accepted and served by ``handle``.
 
         ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
-        ``handshake_timeout_seconds`` bounds TLS and the request. Entering raises ``OSError`` if the
-        port is not available; leaving closes all connections.
+        ``is_urgent`` tells from the first bytes of an unencrypted connection whether its request is
+        started before others. ``handshake_timeout_seconds`` bounds TLS and the request. Entering
+        raises ``OSError`` if the port is not available; leaving closes all connections.
         """
         ...

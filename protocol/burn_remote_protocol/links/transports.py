@@ -8,7 +8,7 @@ Everything outside ``links`` opens and accepts connections here, and sees only `
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, TypedDict, Unpack
 
@@ -77,6 +77,7 @@ class ListenOptions(TypedDict, total=False):
 
     respond: Respond | None
     gate: ConnectionGate | None
+    is_urgent: Callable[[bytes], bool]
     tls: ssl.SSLContext | None
     handshake_timeout_seconds: float | None
     max_message_bytes: int

@@ -21,7 +21,12 @@ from burn_remote_server.dialects.native.routes import native_routes
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.listeners.connection_limits import ConnectionLimits
-from burn_remote_server.listeners.http_responses import ServerState, refuse, respond
+from burn_remote_server.listeners.http_responses import (
+    ServerState,
+    is_health_check,
+    refuse,
+    respond,
+)
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.telemetry.metrics import Metrics
@@ -98,6 +103,7 @@ class _Service:
             self._handle,
             respond=self._respond,
             gate=self._limits,
+            is_urgent=is_health_check,
             tls=self._host.tls.context,
             handshake_timeout_seconds=settings.handshake_timeout_seconds,
             max_message_bytes=OPENING_BYTES,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from websockets.asyncio import server as websocket_server
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers, MultipleValuesError
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
+from websockets.server import ServerProtocol
 
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
@@ -24,6 +25,7 @@ from burn_remote_protocol.links.interface import (
     Request,
     Respond,
 )
+from burn_remote_protocol.links.websocket.accepting import Accepted, Acceptor
 from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
 from burn_remote_protocol.links.websocket.async_link import CONNECTION_OPTIONS, WebSocketLink
 from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
@@ -39,6 +41,7 @@ async def listen(
     *,
     respond: Respond | None = None,
     gate: ConnectionGate | None = None,
+    is_urgent: Callable[[bytes], bool] = lambda _: False,
     tls: ssl.SSLContext | None = None,
     handshake_timeout_seconds: float | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -46,11 +49,12 @@ async def listen(
     """Accept links until the context ends; the options are those of ``Transport.listen``."""
 
     async def handle_connection(connection: ServerConnection) -> None:
-        assert isinstance(connection, _GatedConnection)  # made by create_connection
+        assert isinstance(connection, _GatedConnection)  # made by _Starter
         assert connection.request is not None  # set before a handler runs
         await handle(WebSocketLink(connection), _request(connection, connection.request))
 
     def process_request(connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
+        assert isinstance(connection, _GatedConnection)  # made by _Starter
         try:
             response = None if respond is None else respond(_request(connection, request))
         except MultipleValuesError:
@@ -62,74 +66,129 @@ async def listen(
         headers["Connection"] = "close"
         return HttpResponse(response.status, response.phrase, headers, response.body)
 
-    options: dict[str, Any] = dict(CONNECTION_OPTIONS)
-    if tls is not None:
-        options["ssl_handshake_timeout"] = handshake_timeout_seconds
-    async with websocket_server.serve(
+    server = await websocket_server.serve(
         handle_connection,
         host,
         port,
         process_request=process_request,
-        ssl=tls,
         # Bounds the whole HTTP request, also one that arrives byte by byte.
         open_timeout=handshake_timeout_seconds,
         server_header=None,
-        create_connection=partial(  # type: ignore[arg-type]  # called like a class
-            _GatedConnection, gate=gate, max_message_bytes=max_message_bytes
-        ),
-        **options,
-    ) as server:
-        yield _Listener(server)
+        start_serving=False,  # the acceptor does
+        **CONNECTION_OPTIONS,
+    )
+    async with server, contextlib.AsyncExitStack() as stack:
+        sockets = [_duplicate(each) for each in server.sockets]
+        starter = _Starter(server, max_message_bytes, tls, handshake_timeout_seconds)
+        stack.push_async_callback(starter.close)
+        acceptor = Acceptor(
+            sockets,
+            starter.start,
+            gate=gate,
+            is_urgent=is_urgent,
+            timeout_seconds=handshake_timeout_seconds,
+        )
+        stack.callback(acceptor.stop)
+        # The library refuses handshakes while its own server does not accept.
+        server.is_serving = lambda: acceptor.is_accepting  # type: ignore[method-assign]
+        yield _Listener(server, acceptor)
 
 
 class _Listener:
-    """A ``Listener`` over a server of ``websockets``."""
+    """A ``Listener`` over an acceptor and a server of ``websockets``."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, acceptor: Acceptor) -> None:
         self._server: Final = server
+        self._acceptor: Final = acceptor
+        self._port: Final = int(next(iter(server.sockets)).getsockname()[1])
 
     @property
     def port(self) -> int:
-        return int(next(iter(self._server.sockets)).getsockname()[1])
+        return self._port
 
     def stop_accepting(self) -> None:
+        self._acceptor.stop()
         self._server.close(close_connections=False)
 
 
-def _request(connection: ServerConnection, request: HttpRequest) -> Request:
-    return Request(request.path, request.headers, getattr(connection, "refusal", ""))
+class _Starter:
+    """Starts accepted connections: TLS and the handshake of a WebSocket."""
+
+    def __init__(
+        self,
+        server: Server,
+        max_message_bytes: int,
+        tls: ssl.SSLContext | None,
+        handshake_timeout_seconds: float | None,
+    ) -> None:
+        self._server: Final = server
+        self._max_message_bytes: Final = max_message_bytes
+        self._tls: Final[dict[str, Any]] = {}
+        if tls is not None:
+            self._tls["ssl"] = tls
+            self._tls["ssl_handshake_timeout"] = handshake_timeout_seconds
+            self._tls["ssl_shutdown_timeout"] = CONNECTION_OPTIONS["close_timeout"]
+        self._starting: Final[set[asyncio.Task[None]]] = set()
+
+    def start(self, accepted: Accepted) -> None:
+        """Start a connection in a task."""
+        task = asyncio.create_task(self._start(accepted))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def close(self) -> None:
+        """Cancel TLS handshakes that are under way."""
+        for task in [*self._starting]:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+
+    async def _start(self, accepted: Accepted) -> None:
+        connection = _GatedConnection(self._server, accepted, self._max_message_bytes)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted.socket, **self._tls
+            )
+        except BaseException as error:
+            accepted.leave()  # no callback of the connection follows
+            if not isinstance(error, OSError | asyncio.CancelledError):  # TLS failed
+                raise
+
+
+def _duplicate(listening: Any) -> socket.socket:
+    """Return another descriptor of a socket, because the event loop may own the given one."""
+    return socket.fromfd(listening.fileno(), listening.family, listening.type, listening.proto)
+
+
+def _request(connection: _GatedConnection, request: HttpRequest) -> Request:
+    return Request(request.path, request.headers, connection.refusal)
 
 
 class _GatedConnection(DirectServerConnection):
-    """A server's connection that the gate checks as soon as it is accepted."""
+    """A server's connection that the acceptor's gate counts until it ends."""
 
-    def __init__(self, *arguments: Any, gate: ConnectionGate | None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._gate: Final = gate
-        self._address: str | None = None
-        self._is_rejected = False
-        self.refusal = ""
+    def __init__(self, server: Server, accepted: Accepted, max_message_bytes: int) -> None:
+        super().__init__(
+            ServerProtocol(logger=server.logger),
+            server,
+            max_message_bytes=max_message_bytes,
+            ping_interval=CONNECTION_OPTIONS["ping_interval"],
+            close_timeout=CONNECTION_OPTIONS["close_timeout"],
+            write_limit=CONNECTION_OPTIONS["write_limit"],
+        )
+        self._accepted: Final = accepted
+
+    @property
+    def refusal(self) -> str:
+        """Why the gate refuses the connection, or empty."""
+        return self._accepted.refusal
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection; abort it if the gate does not keep it."""
-        if self._gate is not None:
-            name = transport.get_extra_info("peername")
-            self._address = str(name[0]) if isinstance(name, tuple) else "a local socket"
-            may_stay, self.refusal = self._gate.enter(self._address)
-            if not may_stay:
-                self._is_rejected = True  # the library never learns of the connection
-                # A stream transport, though uvloop's classes do not inherit from asyncio's.
-                cast("asyncio.WriteTransport", transport).abort()
-                self._gate.record_rejection(self.refusal, self.loop.time())
-                return
+        """Enable TCP keepalive, and begin the handshake."""
         with contextlib.suppress(OSError):  # a socket that is not TCP has no keepalive
             enable_tcp_keepalive(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting the connection."""
-        if self._gate is not None and self._address is not None:
-            self._gate.leave(self._address)
-            self._address = None
-        if not self._is_rejected:
-            super().connection_lost(exc)
+        self._accepted.leave()
+        super().connection_lost(exc)
