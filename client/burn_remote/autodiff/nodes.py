@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote_protocol.dtypes import Category
@@ -25,10 +25,11 @@ __all__ = [
     "Recipe",
     "Source",
     "TrackedHandle",
-    "next_order",
     "node_of",
+    "orders",
     "plain",
     "saved_handle",
+    "tracked",
 ]
 
 # The dtypes of results that are tracked. Integers and bools have no gradient. Quantized tensors are
@@ -36,21 +37,27 @@ __all__ = [
 TRACKED: Final = frozenset({Category.FLOAT, Category.QUANTIZED})
 
 # Each node has a greater number than the nodes that it depends on.
-next_order: Final = itertools.count(1).__next__
+orders: Final = itertools.count(1)
 
 
 @final
 class TrackedHandle(TensorHandle):
-    """The handle of a tracked tensor; ``plain`` is the handle of the inner runners."""
+    """The handle of a tracked tensor; ``plain`` is the handle of the inner runners.
+
+    ``tracked`` makes one.
+    """
 
     __slots__ = ("plain", "source")
 
-    def __init__(self, client: RunnerClient, plain: TensorHandle, source: Source) -> None:
-        self.client = client
-        self.id = plain.id
-        self.spec = plain.spec
-        self.plain = plain
-        self.source = source
+    plain: TensorHandle
+    source: Source
+
+    # Without arguments, because assigning the attributes takes a third of the time of a call.
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
+    else:
+        __init__ = object.__init__
 
 
 @final
@@ -74,23 +81,16 @@ class Node:
 
     ``parents`` has the source of each input, ``None`` where it is not tracked. ``saved`` has the
     handles that the recipe takes; ``None`` once a walk has used them. ``output`` is the id of the
-    first output.
+    first output. Who makes a node assigns all attributes; see ``TrackedHandle``.
     """
 
     __slots__ = ("order", "output", "parents", "recipe", "saved")
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        parents: tuple[Source | None, ...],
-        saved: tuple[TensorHandle, ...],
-        output: int,
-    ) -> None:
-        self.recipe = recipe
-        self.parents = parents
-        self.saved: tuple[TensorHandle, ...] | None = saved
-        self.output = output
-        self.order = next_order()
+    recipe: Recipe
+    parents: tuple[Source | None, ...]
+    saved: tuple[TensorHandle, ...] | None
+    output: int
+    order: int
 
 
 @final
@@ -145,6 +145,17 @@ def node_of(source: Source) -> Leaf | Node:
     return source.node if type(source) is Branch else source
 
 
+def tracked(client: RunnerClient, plain: TensorHandle, source: Source) -> TrackedHandle:
+    """Return a handle whose operations ``client`` records."""
+    handle = TrackedHandle()
+    handle.client = client
+    handle.id = plain.id
+    handle.spec = plain.spec
+    handle.plain = plain
+    handle.source = source
+    return handle
+
+
 def plain(handle: TensorHandle) -> TensorHandle:
     """Return the handle of the same tensor that is not tracked."""
     return handle.plain if type(handle) is TrackedHandle else handle
@@ -168,4 +179,4 @@ def saved_handle(handle: TensorHandle, place: int, node: Node, is_recorded: bool
         return handle
     # There is one, because the tensor was tracked when the node was recorded.
     client: Any = handle.client
-    return TrackedHandle(client.trackers[TrackedHandle], handle, source)
+    return tracked(client.trackers[TrackedHandle], handle, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
 from burn_remote.autodiff.nodes import TRACKED, Node, saved_handle
@@ -28,11 +28,10 @@ from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["NONE", "SEVERAL", "AliasRecipe", "MoveRecipe", "OperationRecipe"]
+__all__ = ["INPUTS", "NOTHING", "OUTPUTS", "AliasRecipe", "MoveRecipe", "OperationRecipe"]
 
-# In place of the only place of a saved handle.
-NONE: Final = -1
-SEVERAL: Final = -2
+# What a node saves: no handles, those of all inputs, those of all outputs, or some of them.
+NOTHING, INPUTS, OUTPUTS, SOME = range(4)
 
 
 @final
@@ -41,7 +40,7 @@ class OperationRecipe:
 
     __slots__ = (
         "_joint", "_names", "_outputs", "_parameters", "_places", "_refusal", "_signature",
-        "_steps", "_uniform", "is_recorded", "only", "output_count", "specs", "take",
+        "_steps", "_uniform", "is_recorded", "output_count", "saves", "select", "specs",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, tracked: int) -> None:
@@ -71,11 +70,12 @@ class OperationRecipe:
         # The places, among inputs and outputs, of the handles that are saved.
         every = (*self._names, *self._outputs)
         self._places = tuple([place for place, name in enumerate(every) if name in wanted])
-        # The place if it is only one, else the function that selects them.
-        count = len(self._places)
-        self.only = NONE if not count else self._places[0] if count == 1 else SEVERAL
-        self.take: Callable[[tuple[TensorHandle, ...]], tuple[TensorHandle, ...]]
-        self.take = operator.itemgetter(*self._places) if count > 1 else tuple
+        inputs = tuple(range(len(self._names)))
+        outputs = tuple(range(len(self._names), len(every)))
+        known = {(): NOTHING, inputs: INPUTS, outputs: OUTPUTS}
+        self.saves: int = known.get(self._places, SOME)
+        self.select: Callable[[tuple[TensorHandle, ...]], tuple[TensorHandle, ...]]
+        self.select = _selecting(self._places)
         if isinstance(entry, Rule):
             self._steps = tuple(self._bind(entry))
         self._uniform = self._bind_uniform(RULES.uniform_formulas(signature.row))
@@ -253,6 +253,15 @@ class AliasRecipe:
     ) -> Sequence[Any]:
         """Return the gradient itself."""
         return grads
+
+
+def _selecting(
+    places: tuple[int, ...],
+) -> Callable[[tuple[TensorHandle, ...]], tuple[TensorHandle, ...]]:
+    """Return a function that returns the members of a tuple at these places, as a tuple."""
+    if len(places) == 1:
+        return operator.itemgetter(slice(places[0], places[0] + 1))
+    return operator.itemgetter(*places) if places else tuple
 
 
 def _present(signature: Signature, role: Role) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from burn_remote.autodiff.nodes import (
     TRACKED,
@@ -13,12 +13,15 @@ from burn_remote.autodiff.nodes import (
     Recipe,
     Source,
     TrackedHandle,
-    next_order,
+    orders,
     plain,
+    tracked,
 )
 from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.recipes import (
-    NONE,
+    INPUTS,
+    NOTHING,
+    OUTPUTS,
     AliasRecipe,
     MoveRecipe,
     OperationRecipe,
@@ -35,11 +38,6 @@ from burn_remote_protocol.tensors import TensorData
 
 __all__ = ["Autodiff", "record", "relabeled", "track", "tracker_of"]
 
-# Most recipes in each of a device's tables. Making one takes about 10 µs.
-MAX_RECIPES: Final = 4096
-
-new: Final = object.__new__
-
 
 class Autodiff(ForwardingRunner):
     """Records operations on the tracked tensors of one device, and forwards them.
@@ -49,16 +47,6 @@ class Autodiff(ForwardingRunner):
     """
 
     inner: RunnerStack
-
-    def __init__(self, inner: RunnerStack) -> None:
-        super().__init__(inner)
-        # Recipes by the identity of the signature, which the recipe keeps alive. With one or two
-        # inputs, there is a table for each set of tracked inputs: the first, the second, or both.
-        # With more, the key also has one bit for each tracked input.
-        self._first: dict[int, OperationRecipe] = {}
-        self._second: dict[int, OperationRecipe] = {}
-        self._both: dict[int, OperationRecipe] = {}
-        self._others: dict[tuple[int, int], OperationRecipe] = {}
 
     def is_around(self, other: RunnerClient) -> bool:
         """Return whether ``other`` is the stack, or inside it."""
@@ -70,6 +58,8 @@ class Autodiff(ForwardingRunner):
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation, and record it if one of its inputs is tracked."""
         inner = self.inner
+        # By the set of tracked inputs: one bit for each.
+        recipes: dict[int, OperationRecipe] = signature.derived
         handles: tuple[TensorHandle, ...]
         parents: tuple[Source | None, ...]
         # Written out for one and two inputs, which halves the time.
@@ -78,71 +68,62 @@ class Autodiff(ForwardingRunner):
             if type(first) is not TrackedHandle:
                 return self.forward(signature, inputs)
             handles, parents = (first.plain,), (first.source,)
-            recipe = self._first.get(id(signature)) or self._recipe(signature, 1)
+            recipe = recipes.get(1) or _recipe(signature, 1)
             outputs = inner.register_op(signature, handles)
         elif len(inputs) == 2:
             first, second = inputs
-            other: TensorHandle | None = None
+            is_inside = True  # whether the untracked one belongs to the inner runner
             if type(first) is TrackedHandle:
                 if type(second) is TrackedHandle:
                     handles, parents = (first.plain, second.plain), (first.source, second.source)
-                    recipe = self._both.get(id(signature)) or self._recipe(signature, 3)
+                    recipe = recipes.get(3) or _recipe(signature, 3)
                 else:
-                    other, handles, parents = second, (first.plain, second), (first.source, None)
-                    recipe = self._first.get(id(signature)) or self._recipe(signature, 1)
+                    handles, parents = (first.plain, second), (first.source, None)
+                    recipe = recipes.get(1) or _recipe(signature, 1)
+                    is_inside = second.client is inner
             elif type(second) is TrackedHandle:
-                other, handles, parents = first, (first, second.plain), (None, second.source)
-                recipe = self._second.get(id(signature)) or self._recipe(signature, 2)
+                handles, parents = (first, second.plain), (None, second.source)
+                recipe = recipes.get(2) or _recipe(signature, 2)
+                is_inside = first.client is inner
             else:
                 return self.forward(signature, inputs)
-            if other is None or other.client is inner:
-                outputs = inner.register_op(signature, handles)
-            else:
-                outputs = self.forward(signature, handles)
+            outputs = (inner.register_op if is_inside else self.forward)(signature, handles)
         else:
             parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
             tracked = sum([1 << place for place, one in enumerate(parents) if one is not None])
             if not tracked:
                 return self.forward(signature, inputs)
             handles = tuple([plain(one) for one in inputs])
-            found = self._others.get((id(signature), tracked))
-            recipe = found or self._recipe(signature, tracked)
+            recipe = recipes.get(tracked) or _recipe(signature, tracked)
             outputs = self.forward(signature, handles)
         if not is_recording() or not recipe.is_recorded:
             return outputs
-        only = recipe.only
-        saved: tuple[TensorHandle, ...]
-        if only == NONE:
-            saved = ()
-        elif only >= 0:
-            saved = ((handles + outputs)[only],)
+        if len(outputs) != 1:
+            saved = recipe.select(handles + outputs)
+            return record(recipe, inputs, saved, outputs)
+        (out,) = outputs
+        # Written out, because each of the two calls would take a tenth of the operation's time.
+        node = Node()
+        node.recipe = recipe
+        node.parents = parents
+        kept = recipe.saves
+        if kept == NOTHING:
+            node.saved = ()
+        elif kept == OUTPUTS:
+            node.saved = outputs
+        elif kept == INPUTS:
+            node.saved = handles
         else:
-            saved = recipe.take(handles + outputs)
-        if len(outputs) == 1:
-            (out,) = outputs
-            # Without the calls of both classes, which take twice the time of these statements.
-            node = new(Node)
-            node.recipe = recipe
-            node.parents = parents
-            node.saved = saved
-            node.output = identifier = out.id
-            node.order = next_order()
-            tracked_out = new(TrackedHandle)
-            tracked_out.client = self
-            tracked_out.id = identifier
-            tracked_out.spec = out.spec
-            tracked_out.plain = out
-            tracked_out.source = node
-            return (tracked_out,)
-        node = Node(recipe, parents, saved, outputs[0].id)
-        return tuple(
-            [
-                TrackedHandle(self, out, Branch(node, place) if place else node)
-                if out.spec.dtype.category in TRACKED
-                else out
-                for place, out in enumerate(outputs)
-            ]
-        )
+            node.saved = recipe.select(handles + outputs)
+        node.output = identifier = out.id
+        node.order = next(orders)
+        handle = TrackedHandle()
+        handle.client = self
+        handle.id = identifier
+        handle.spec = out.spec
+        handle.plain = out
+        handle.source = node
+        return (handle,)
 
     def forward(
         self, signature: Signature, inputs: Sequence[TensorHandle]
@@ -191,20 +172,6 @@ class Autodiff(ForwardingRunner):
     def drop_handle(self, identifier: int) -> None:
         """Do nothing: plain handles free their tensors."""
 
-    def _recipe(self, signature: Signature, tracked: int) -> OperationRecipe:
-        recipe = OperationRecipe(signature, tracked)
-        count = len(signature.input_uses)
-        known: dict[Any, OperationRecipe] = self._others
-        key: Any = id(signature)
-        if count > 2:
-            key = (key, tracked)
-        else:
-            known = (self._first, self._second, self._both)[tracked - 1]
-        if len(known) >= MAX_RECIPES:
-            known.clear()
-        known[key] = recipe
-        return recipe
-
 
 def tracker_of(client: RunnerClient) -> Autodiff:
     """Return the runner that records operations on the tracked tensors of a device.
@@ -227,7 +194,7 @@ def tracker_of(client: RunnerClient) -> Autodiff:
 def track(handle: TensorHandle) -> TrackedHandle:
     """Return a handle of the same tensor that is a new leaf."""
     own = plain(handle)
-    return TrackedHandle(tracker_of(own.client), own, Leaf(own.spec))
+    return tracked(tracker_of(own.client), own, Leaf(own.spec))
 
 
 def record(
@@ -238,10 +205,15 @@ def record(
 ) -> tuple[TensorHandle, ...]:
     """Record something that was computed from tracked inputs; return its outputs, tracked."""
     parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
-    node = Node(recipe, parents, saved, outputs[0].id)
+    node = Node()
+    node.recipe = recipe
+    node.parents = parents
+    node.saved = saved
+    node.output = outputs[0].id
+    node.order = next(orders)
     return tuple(
         [
-            TrackedHandle(tracker_of(out.client), out, Branch(node, place) if place else node)
+            tracked(tracker_of(out.client), out, Branch(node, place) if place else node)
             if out.spec.dtype.category in TRACKED
             else out
             for place, out in enumerate(outputs)
@@ -253,3 +225,9 @@ def relabeled(handle: TrackedHandle) -> TrackedHandle:
     """Return a handle of the same tensor with a source of its own, through which gradients pass."""
     (out,) = record(AliasRecipe(handle.spec), [handle], (), [handle.plain])
     return out  # type: ignore[return-value]
+
+
+def _recipe(signature: Signature, tracked: int) -> OperationRecipe:
+    """Return a new recipe for a signature, which keeps it; takes about 10 µs."""
+    recipe = signature.derived[tracked] = OperationRecipe(signature, tracked)
+    return recipe

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.autodiff.nodes import Leaf, TrackedHandle, node_of, plain
+from burn_remote.autodiff.nodes import Leaf, TrackedHandle, node_of, plain, tracked
 from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import one_for
@@ -316,7 +316,7 @@ def updated(leaf: Tensor, value: Tensor) -> Tensor:
             "x = y"
         )
     checked_seed(leaf, value, "the new value of a leaf")
-    leaf.handle = TrackedHandle(handle.client, plain(value.handle), handle.source)
+    leaf.handle = tracked(handle.client, plain(value.handle), handle.source)
     return leaf
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from burn_remote.arguments.containers import mapped, named_leaves
 from burn_remote.arguments.traced_numbers import calculated
-from burn_remote.autodiff.nodes import TrackedHandle, plain
+from burn_remote.autodiff.nodes import TrackedHandle, plain, tracked
 from burn_remote.autodiff.pausing import enable_grad
 from burn_remote.functions.creation import tensor, zeros_like
 from burn_remote.functions.tensor import Tensor
@@ -437,7 +437,7 @@ def _leaf_handle(parameter: Tensor, new: Tensor) -> TensorHandle:
     """Return a handle of a leaf's new elements. The leaf keeps its gradient and hooks."""
     handle = parameter.handle
     if isinstance(handle, TrackedHandle):
-        return TrackedHandle(handle.client, new.handle, handle.source)
+        return tracked(handle.client, new.handle, handle.source)
     return new.handle
 
 

@@ -94,6 +94,9 @@ class Signature:
     # each.
     input_uses: tuple[TensorUse, ...] = field(init=False, compare=False, repr=False)
     output_count: int = field(init=False, compare=False, repr=False)
+    # What a client derived from the signature; not part of it. Here, it is found without a lookup
+    # by identity, which takes longer than the rest of recording an operation.
+    derived: dict[int, Any] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         inputs: list[Any] = []
@@ -115,6 +118,7 @@ class Signature:
         object.__setattr__(self, "call", Call(tuple(inputs), parameters, tuple(outputs)))
         object.__setattr__(self, "input_uses", tuple(uses))
         object.__setattr__(self, "output_count", len(outputs))
+        object.__setattr__(self, "derived", {})
 
     def with_scalars(self, changes: Iterable[tuple[int, float | int | bool]]) -> Signature:
         """Return this signature with other values of some scalars.
