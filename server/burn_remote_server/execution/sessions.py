@@ -140,8 +140,9 @@ class Session:
         True if the queue exceeds either limit, or if the memory pool is full and anything is
         queued.
         """
-        return (
-            self.queued >= allowed_frames
+        queued = self.queued
+        return queued > 0 and (
+            queued >= allowed_frames
             or self.queued_bytes >= allowed_bytes
             or (self._memory is not None and self._memory.is_full and self.queued_bytes > 0)
         )

@@ -56,6 +56,7 @@ from burn_remote_protocol.links.websocket.frames import (
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 from burn_remote_protocol.links.websocket.receive_limits import (
     MIN_BYTES_PER_SECOND,
+    UNCOUNTED_BYTES,
     ReceiveBudget,
     ThroughputWatchdog,
 )
@@ -200,7 +201,7 @@ class DirectConnection(Connection):
         return not (
             self._masks
             or self._writing_paused
-            or self.state is not State.OPEN
+            or self.protocol.state is not State.OPEN
             or self.transport.is_closing()
         )
 
@@ -247,10 +248,15 @@ class DirectConnection(Connection):
             return
         self.received_bytes += len(data)
         self._parser.received.append(data)
-        if self.state is not State.CONNECTING:
+        if self.protocol.state is not State.CONNECTING:
             if not self._has_unparsed:
                 self._parse()
-            if self._budget is not None:
+            # Almost all data are whole small messages, which do not count.
+            if self._budget is not None and (
+                self._budget.held_bytes
+                or self._message_bytes > UNCOUNTED_BYTES
+                or self._parser.is_within_message
+            ):
                 self._count_received()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
@@ -312,7 +318,8 @@ class DirectConnection(Connection):
                     break
             else:
                 self._parse_later()
-            self._respond_to_ping()
+            if self._last_ping is not None:
+                self._respond_to_ping()
         except ProtocolViolation as error:
             self._refuse(error)
         if self._closing:

@@ -47,6 +47,7 @@ GROWING_BYTES: Final = 2**20
 # More fragments than a message can have.
 NO_LIMIT: Final = 2**62
 
+_ONLY_FRAGMENT: Final = bytes((FINAL_BIT | BINARY,))  # the first byte of an unfragmented message
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
@@ -148,7 +149,7 @@ class FrameParser:
         state = self._state
         if state.received or state.complete():
             return True
-        if state.missing:
+        if state.missing or state.position == len(state.buffer):
             return False
         try:
             found = self._parse_header(state.buffer, state.position)
@@ -163,9 +164,38 @@ class FrameParser:
         says how many it took. Raises ``LimitExceeded`` from the header alone, and
         ``ProtocolViolation``.
         """
-        if self._state.received:
-            self._merge()
         self.fragments_taken = 0
+        state = self._state
+        if state.parts is None and state.position == len(state.buffer):
+            message = self._take_alone(state.received)
+            if message is not None or not state.received:
+                return message
+        if state.received:
+            self._merge()
+        return self._take_next(most_fragments)
+
+    def _take_alone(self, received: list[bytes]) -> bytes | None:
+        """Return the message if what was received is exactly one, in one fragment.
+
+        This is the common case, and takes half the time of merging the bytes and then parsing them.
+        """
+        if len(received) != 1 or received[0][:1] != _ONLY_FRAGMENT:
+            return None
+        chunk = received[0]
+        found = self._parse_header(chunk, 0)
+        if found is None:
+            return None
+        _, length, start = found
+        if start + length != len(chunk) or length > self.max_message_bytes:
+            return None
+        message = chunk[start:]
+        if self._mask_bit:
+            message = apply_mask(message, chunk[start - 4 : start])
+        # No call is made between this store and the caller's, so no interrupt can occur.
+        self._state = _State([])
+        return message
+
+    def _take_next(self, most_fragments: int) -> bytes | None:
         while not self._state.missing and self.fragments_taken < most_fragments:
             state = self._state
             if state.complete():
