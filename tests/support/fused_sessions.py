@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.messages import Define
@@ -40,10 +40,13 @@ SIGNATURES: Final = {
 
 
 @contextmanager
-def fused_session(*, compiles: bool = True) -> Iterator[EngineSession]:
-    """Open a session with the tensors 1 (0 to 999) and 2 (ones), both ``VECTOR``."""
+def fused_session(*, compiles: bool = True, **limits: Any) -> Iterator[EngineSession]:
+    """Open a session with the tensors 1 (0 to 999) and 2 (ones), both ``VECTOR``.
+
+    ``limits`` are those of the interpreter.
+    """
     with forced_fusion():
-        session = EngineSession(backend=with_fusion(NumpyBackend(), compiles=compiles))
+        session = EngineSession(backend=with_fusion(NumpyBackend(), compiles=compiles), **limits)
         session.run(*(Define(number, signed) for number, signed in SIGNATURES.items()))
         session.upload(1, *range(1000))
         session.upload(2, *[1.0] * 1000)

@@ -85,6 +85,7 @@ def test_data_classes_of_burn_remote_and_classes_themselves_are_leaves() -> None
         ({"a": 1}, {"a": 1, "c": 1}, "differ: the key 'c' is unexpected"),
         ([Layer(1)], [Pair(1, 2)], "differ at 0: a Layer and a Pair"),
         ([1], 2, "differ: a list and a int"),
+        ({"a": [{"b": [1]}]}, {"a": [{"b": 2}]}, r"differ at a\.0\.b: a list and a int"),
     ],
 )
 def test_containers_that_differ_are_refused_with_the_place(

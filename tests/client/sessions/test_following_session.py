@@ -133,9 +133,10 @@ def test_nothing_is_followed_without_the_setting() -> None:
 
 
 def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", "1")
-    with br.LocalDevice() as device:
-        assert isinstance(device.session, FollowingSession)
+    for value in ("1", "True"):
+        monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", value)
+        with br.LocalDevice() as device:
+            assert isinstance(device.session, FollowingSession)
     with br.LocalDevice(automatic_graphs=False) as device:
         assert not isinstance(device.session, FollowingSession)
     monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", "perhaps")

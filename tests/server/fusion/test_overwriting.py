@@ -12,6 +12,8 @@ import pytest
 import burn_remote_server.fusion.array.block_program as block_program
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
+from burn_remote_server.execution import interpreter
+from burn_remote_server.programs.graphs import GraphPlan
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.fused_sessions import ADD, ADD_INTEGERS, DIVIDE, TWICE, VECTOR, fused_session
@@ -58,6 +60,21 @@ def test_results_of_a_graph_take_the_memory_of_the_inputs_that_die(session: Engi
         assert values(session, 14) == (COUNTING * 5).tolist()
         assert (session.quota.bytes, session.quota.tensors) == (4 * 4000, 4)
         session.run(Drop((13, 14)))
+
+
+@pytest.mark.parametrize("limit_seconds", [60.0, 1e-6])
+def test_only_a_time_limit_within_reach_keeps_inputs_from_being_overwritten(
+    limit_seconds: float,
+) -> None:
+    with (
+        patch.object(interpreter, "TIMED_COST", 0),  # single operations are timed
+        fused_session(compiles=False, max_operation_seconds=limit_seconds) as session,
+    ):
+        session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 2), (ADD, 3, 0)), (3, 4)))
+        plan = session.interpreter.numbered[GRAPH]
+        assert isinstance(plan, GraphPlan)
+        assert plan.fused_count == 3
+        assert plan.reusable_inputs == ({0, 1} if limit_seconds == 60.0 else set())
 
 
 def test_results_of_a_stream_take_the_memory_of_the_inputs_that_die(session: EngineSession) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,18 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     TransferFailed,
 )
-from burn_remote_protocol.messages import Fetch, Upload
+from burn_remote_protocol.messages import MAX_HOPS, Fetch, Upload
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+from burn_remote_server.fusion.backend import Fusion
+from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.exposed import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
@@ -103,6 +108,69 @@ async def test_the_memory_pools_are_those_of_replies_and_of_devices_on_the_host(
         async with hosting(*backends) as host:
             assert {*host.memory_pools} == {host.reply_pool, host.devices[0].pool}
             assert len(host.memory_pools) == 2
+
+
+@dataclass
+class Waiting:
+    """A session that waits for a tensor of another server."""
+
+    hops: int | None
+    counters: Counters = field(default_factory=Counters)
+    moment: float = 0.0
+    stale_seconds: float = 0.0
+
+    def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
+        self.moment, self.stale_seconds = moment, stale_seconds
+        return self.hops
+
+
+@pytest.mark.parametrize(
+    ("sessions", "sign"), [((3, None, 2, 5), 2), ((3, 0), 0), ((MAX_HOPS,), MAX_HOPS)]
+)
+async def test_a_waiting_peer_gets_the_sign_with_the_fewest_hops(
+    sessions: tuple[int | None, ...], sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs: list[int] = []
+    async with hosting(fetch_timeout_seconds=0.01) as host:
+        waiting = [Waiting(hops) for hops in sessions]
+        monkeypatch.setattr(host, "sessions", waiting)
+        fetching = asyncio.create_task(host.exposed(KEY, signs.append))
+        await until(lambda: len(signs) > 1)
+        fetching.cancel()
+        assert {*signs} == {sign}
+
+
+async def test_a_session_counts_that_was_busy_from_one_timeout_after_the_fetch_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosting(fetch_timeout_seconds=10) as host:
+        waiting = Waiting(1)
+        monkeypatch.setattr(host, "sessions", [waiting])
+        assert host._hops(100.0) == 1
+    assert waiting.moment == 110.0
+    # A source sends a sign in each timeout, so one that is just as old is not stale.
+    assert waiting.stale_seconds > 10
+
+
+@pytest.mark.parametrize("hops", [None, MAX_HOPS + 1])
+async def test_a_peer_stops_waiting_if_no_session_makes_progress(
+    hops: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosting(fetch_timeout_seconds=0.01) as host:
+        monkeypatch.setattr(host, "sessions", [Waiting(hops)])
+        with pytest.raises(TransferFailed, match="no tensor was exposed"):
+            await within_patience(host.exposed(KEY))
+
+
+async def test_the_counters_have_the_compiled_kernels_of_the_first_device() -> None:
+    class Runtime(NumpyFusionRuntime):
+        kernel_counts = KernelCounts(3, 2, 1.5)
+
+    async with hosting(Fusion(NumpyBackend(), Runtime())) as host:
+        total = host.total()
+    assert total.kernels_compiled == 3
+    assert total.kernels_evicted == 2
+    assert total.kernel_compile_seconds == 1.5
 
 
 # -- periodic work --------------------------------------------------------------------------------

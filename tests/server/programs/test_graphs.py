@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import DataObject, data, integers, lists, sampled_from, sets
 
+from burn_remote.sessions.native.patterns import MAX_STEPS
 from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.errors import (
     DeviceLost,
@@ -340,6 +341,19 @@ def test_only_what_depends_on_a_failed_step_fails(session: EngineSession) -> Non
     assert (tensors, failure.tensor, failure.step) == ((3,), 3, 1)
     session.run(Upload(7, places(1, 0)), (GRAPH, 1, 7, 3, 4))
     assert session.values(3, size=2) == [1, -1]
+
+
+def test_a_call_reports_the_failures_of_as_many_steps_as_a_pattern_has(
+    session: EngineSession,
+) -> None:
+    steps = [(TAKE, 0, 1)] * (MAX_STEPS + 1)
+    outputs = range(10, 10 + len(steps))
+    session.run(
+        DefineGraph(GRAPH, 2, tuple(steps), tuple(range(2, 2 + len(steps)))),
+        Upload(7, places(0, 9)),
+        (GRAPH, 1, 7, *outputs),
+    )
+    assert [failure.step for _, failure in session.outbox.failures] == [*range(MAX_STEPS)]
 
 
 def test_a_failed_input_fails_only_what_uses_it(session: EngineSession) -> None:

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import (
+    ConnectionFailed,
     ConnectionLost,
     HandshakeRefused,
     TransferFailed,
@@ -497,6 +498,26 @@ async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another(
     with pytest.raises(TransferFailed, match="hung up"):
         await peer.fetch(b"t" * 32, Download(open_backends("numpy", 1)[0], SPEC))
     assert peer.is_broken
+
+
+async def test_the_addresses_of_a_name_share_the_timeout_of_a_handshake(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(host: str, port: int, **_: object) -> list[object]:
+        return [(0, 0, 0, "", (answer, port)) for answer in ("127.0.0.2", "127.0.0.3", "127.0.0.1")]
+
+    waited: list[float] = []
+
+    async def connect(*_: object, timeout_seconds: float, **others: object) -> None:
+        waited.append(timeout_seconds)
+        raise ConnectionFailed("nothing listens")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+    monkeypatch.setattr(module, "connect_async", connect)
+    with pytest.raises(ConnectionFailed):
+        await peers._dial("ws://localhost", "/peer", 1)
+    assert len(waited) == 3
+    assert sum(waited) == pytest.approx(Settings().handshake_timeout_seconds)
 
 
 async def test_all_addresses_of_a_name_are_tried(
