@@ -259,9 +259,9 @@ def _selecting(
     places: tuple[int, ...],
 ) -> Callable[[tuple[TensorHandle, ...]], tuple[TensorHandle, ...]]:
     """Return a function that returns the members of a tuple at these places, as a tuple."""
-    if len(places) == 1:
-        return operator.itemgetter(slice(places[0], places[0] + 1))
-    return operator.itemgetter(*places) if places else tuple
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return operator.itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 def _present(signature: Signature, role: Role) -> list[str]:
