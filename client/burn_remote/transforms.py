@@ -273,7 +273,7 @@ def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
     if len(tracked) == count:
         seen = ", ".join(str(one.handle.spec) for one in tensors_in(tree)) or f"{tree!r:.100}"
         raise ArgumentMismatch(
-            f"{name} has no floating-point tensor or number, which could have a gradient, but "
+            f"{name} has no gradient, because it has no floating-point tensor or number: it is "
             f"{seen}; containers are tuples, lists, dictionaries and instances of data classes"
         )
     return made

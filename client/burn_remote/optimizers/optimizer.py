@@ -104,7 +104,8 @@ class Optimizer:
     def __repr__(self) -> str:
         """Return the class, its options, and the number of parameters."""
         options = ", ".join(f"{name}={value!r}" for name, value in self.defaults.items())
-        return f"<{type(self).__name__}({options}) of {len(self._names)} parameters>"
+        count = len(self._names)
+        return f"<{type(self).__name__}({options}) of {count} parameter{'s' * (count != 1)}>"
 
     @property
     def defaults(self) -> Options:

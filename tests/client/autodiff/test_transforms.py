@@ -93,7 +93,7 @@ def test_a_float_alone_is_differentiated_on_the_default_device(
     monkeypatch.setattr("burn_remote.transforms.default_device", lambda: device)
     assert br.grad(lambda x: x * x)(3.0).item() == 6.0
     assert br.grad(br.grad(lambda x: x**3))(2.0).item() == 12.0
-    with pytest.raises(br.ArgumentMismatch, match=r"tensor or number.* but 3;"):
+    with pytest.raises(br.ArgumentMismatch, match=r"tensor or number: it is 3;"):
         br.grad(lambda x: x * x)(3)
 
 
@@ -254,11 +254,11 @@ def test_a_checkpoint_refuses_what_a_second_call_would_not_repeat(device: br.Dev
         (lambda x: br.grad(x), br.ArgumentMismatch, r"autograd\.grad"),
         (lambda x: br.grad(lambda x: x * 2.0)(x), br.UsageError, "return a sum or a mean"),
         (lambda x: br.grad(lambda x: 3.0)(x), br.ArgumentMismatch, "not 3.0"),
-        (lambda x: br.grad(lambda x: x.sum())(3), br.ArgumentMismatch, "but 3"),
+        (lambda x: br.grad(lambda x: x.sum())(3), br.ArgumentMismatch, "it is 3"),
         (
             lambda x: br.grad(lambda x: x.sum())(x.astype(br.int64)),
             br.ArgumentMismatch,
-            r"argument 0 has no floating-point tensor.*int64\[3\]",
+            r"argument 0 has no gradient, .*int64\[3\]",
         ),
         (
             lambda x: br.value_and_grad(lambda x: x.sum(), has_aux=True)(x),
