@@ -23,32 +23,28 @@ Backward = Callable[..., Any]
 
 def gradient_from_result(backward: Backward) -> Callable[[Function], Function]:
     """Decorate a function of one tensor: ``backward(result, grad, **options)`` is its gradient."""
-
-    def decorate(function: Function) -> Function:
-        def forward(x: Tensor, **options: Any) -> tuple[Any, Any]:
-            result = function(x, **options)
-            return result, (result, options)
-
-        return custom_vjp(forward, _with_options(backward))(function)
-
-    return decorate
+    return _with_gradient(backward, lambda x, result: result)
 
 
 def gradient_from_argument(backward: Backward) -> Callable[[Function], Function]:
     """Decorate a function of one tensor: ``backward(x, grad, **options)`` is its gradient."""
+    return _with_gradient(backward, lambda x, result: x)
+
+
+def _with_gradient(
+    backward: Backward, saved: Callable[[Any, Any], Any]
+) -> Callable[[Function], Function]:
+    """Return a decorator; ``saved(x, result)`` is the tensor that ``backward`` takes."""
 
     def decorate(function: Function) -> Function:
         def forward(x: Tensor, **options: Any) -> tuple[Any, Any]:
-            return function(x, **options), (x, options)
+            result = function(x, **options)
+            return result, (saved(x, result), options)
 
-        return custom_vjp(forward, _with_options(backward))(function)
+        return custom_vjp(forward, apply)(function)
+
+    def apply(residuals: Any, grad: Any) -> Any:
+        tensor, options = residuals
+        return backward(tensor, grad, **options)
 
     return decorate
-
-
-def _with_options(backward: Backward) -> Callable[[Any, Any], Any]:
-    def apply(residuals: Any, grad: Any) -> Any:
-        saved, options = residuals
-        return backward(saved, grad, **options)
-
-    return apply

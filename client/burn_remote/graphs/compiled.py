@@ -19,7 +19,7 @@ from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.guards import guards_of
-from burn_remote.graphs.recorded_call import RecordedCall, record_call
+from burn_remote.graphs.recorded_call import RecordedCall, record_call, untracked
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import recording
@@ -125,7 +125,7 @@ class CompiledFunction(Generic[P, R]):
         """
         if is_recording():
             return self._function(*args, **kwargs)
-        args, kwargs = rebuilt((args, kwargs), _untracked)
+        args, kwargs = rebuilt((args, kwargs), untracked)
         return self(*args, **kwargs)
 
     def _call_anew(
@@ -196,10 +196,6 @@ class CompiledFunction(Generic[P, R]):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(f"{self._name} {text}", stacklevel=stacklevel)
-
-
-def _untracked(leaf: Any) -> Any:
-    return leaf.detach() if type(leaf) is Tensor else leaf
 
 
 def _device_of(statics: Sequence[Any]) -> Device:

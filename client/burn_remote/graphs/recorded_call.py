@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from burn_remote.arguments.containers import is_container, members, rebuilt
+from burn_remote.arguments.containers import is_container, leaves, members, rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
 from burn_remote.autodiff.nodes import plain
 from burn_remote.autodiff.pausing import check_random_numbers
@@ -30,7 +30,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
 
-__all__ = ["RecordedCall", "record_call"]
+__all__ = ["RecordedCall", "record_call", "untracked"]
 
 _ARGUMENT, _OUTPUT, _NUMBER = range(3)
 
@@ -123,7 +123,7 @@ def record_call(
         returned = _references(value)
         # Results are not tracked, because those of later calls cannot be. The tensors that were
         # kept for gradients, and the gradients of arguments, die here, where the recorder sees it.
-        value = rebuilt(value, _untracked)
+        value = rebuilt(value, untracked)
         for reference in lent:
             argument = reference()
             if argument is not None:
@@ -216,7 +216,7 @@ def _replaced(
     call: Any, arguments: Sequence[Argument], program: NumberProgram
 ) -> tuple[Any, list[Any]]:
     """Return a call's arguments for recording, and weak references to its tensors."""
-    leaves = iter(arguments)
+    handles = iter(arguments)
     traced = iter(program.inputs)
     lent: list[Any] = []
     found: list[Tensor] = []
@@ -227,7 +227,7 @@ def _replaced(
         take_apart(leaf, found, values, [])
         if found:
             found.clear()
-            tensor = Tensor(next(leaves))
+            tensor = Tensor(next(handles))
             lent.append(weakref.ref(tensor))
             return tensor
         if values:
@@ -259,22 +259,19 @@ def _given(value: Any, recorder: Recorder, tensors: Sequence[Tensor]) -> Any:
     return rebuilt(value, replaced)
 
 
-def _untracked(leaf: Any) -> Any:
+def untracked(leaf: Any) -> Any:
+    """Return a leaf of an argument or result; a tensor is detached."""
     return leaf.detach() if type(leaf) is Tensor else leaf
 
 
 def _references(result: Any) -> list[Any]:
     """Return weak references to the tensors in a result."""
-    leaves: list[Any] = []
-    rebuilt(result, leaves.append)
-    return [weakref.ref(leaf) for leaf in leaves if type(leaf) is Tensor]
+    return [weakref.ref(leaf) for leaf in leaves(result) if type(leaf) is Tensor]
 
 
 def _handle_ids(result: Any) -> set[int]:
     """Return the ids of the tensors in a result."""
-    leaves: list[Any] = []
-    rebuilt(result, leaves.append)
-    return {leaf.handle.id for leaf in leaves if type(leaf) is Tensor}
+    return {leaf.handle.id for leaf in leaves(result) if type(leaf) is Tensor}
 
 
 def _mutable(value: Any) -> Iterator[Any]:
