@@ -42,7 +42,10 @@ rule(
 rule(
     layers.LINEAR,
     x=lambda grad, weight: LINEAR_X_BACKWARD.apply((weight, grad)),
-    weight=lambda grad, x: LINEAR_WEIGHT_BACKWARD.apply((x, grad)),
+    # The weight is nearly always the transpose of a parameter. The transpose of this gradient then
+    # has the parameter's order in memory: an update of [128, 784] took 130 µs with the other order,
+    # and 25 with this one.
+    weight=lambda grad, x: matrix_transpose(LINEAR_WEIGHT_BACKWARD.apply((grad, x))),
     bias=lambda grad: LINEAR_BIAS_BACKWARD.apply((grad,)),
 )
 rule(

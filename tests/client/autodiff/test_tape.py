@@ -267,11 +267,13 @@ class Counter(ForwardingRunner):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.names: list[str] = []
+        self.made: list[tuple[str, tuple[int, ...]]] = []  # names, and shapes of first outputs
 
     def register_op(
         self, signature: Signature, inputs: Sequence[TensorHandle]
     ) -> tuple[TensorHandle, ...]:
         self.names.append(signature.row.name)
+        self.made.append((signature.row.name, signature.outputs[0].shape))
         return super().register_op(signature, inputs)
 
     def register_graph(
@@ -370,3 +372,7 @@ def test_a_training_step_of_a_perceptron_takes_at_most_45_operations(device: br.
     finally:
         device.client = counter.inner
     assert 31 <= len(counter.names) <= 45
+
+    # In the order of the weights in memory, which updates can use without strided access.
+    products = [shape for name, shape in counter.made if name == "LinearWeightBackward"]
+    assert products == [shapes["out"], shapes["hidden"]]
