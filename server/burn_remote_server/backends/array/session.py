@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from burn_remote_server.backends.array.backend import ArrayBackend
 
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
+
+
+# The first input of a kernel that has none.
+NO_INPUT: Final = ArraySpec((), None)
 
 
 class KernelEntry(NamedTuple):
@@ -109,15 +113,16 @@ class ArraySession(BackendSession):
         out = _declared_outputs(signature)
         specs = [use.spec for use in signature.input_uses]
         seen = [ArraySpec(spec.shape, self.array_dtype(spec.dtype)) for spec in specs]
+        first = seen[0] if seen else NO_INPUT
         results = _array_dtypes(out)
         parameters = signature.call.parameters
         widens = not low_precision and any(item.dtype in LOW_PRECISION for item in seen)
         if isinstance(kernel, PreparedKernel):
-            widens = widens and not self._keeps_precision(kernel, seen[0], parameters)
+            widens = widens and not self._keeps_precision(kernel, first, parameters)
             if widens:
-                run = kernel.prepare_widened(seen[0], widened(seen[0]), out, parameters)
+                run = kernel.prepare_widened(first, widened(first), out, parameters)
             else:
-                run = kernel.prepare(seen[0], out, parameters)
+                run = kernel.prepare(first, out, parameters)
         else:
             run = partial(kernel, **parameters, out=out)
         if widens:
@@ -130,7 +135,7 @@ class ArraySession(BackendSession):
             return None
         kernel, low_precision, *_ = self._found(signature)
         specs = [use.spec for use in signature.input_uses]
-        if not isinstance(kernel, PreparedKernel) or signature.output_count != 1:
+        if not isinstance(kernel, PreparedKernel) or signature.output_count != 1 or not specs:
             return None
         first = ArraySpec(specs[0].shape, self.array_dtype(specs[0].dtype))
         parameters = signature.call.parameters

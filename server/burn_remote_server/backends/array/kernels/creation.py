@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.core.kernel_forms import (
+    Array,
+    ArraySpec,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+)
 from burn_remote_server.backends.array.core.scalars import scalar_array
 
 __all__ = ["BaseCreation", "NumericCreation"]
@@ -35,9 +43,14 @@ class NumericCreation(KernelFamily):
     family = "Numeric"
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Full": self.full}
+        return {"Full": Prepared(self.prepare_full)}
 
-    def full(self, *, value: float | int | bool, out: TensorSpec) -> Array:
-        """Return a tensor filled with ``value``, converted to the tensor's dtype."""
-        dtype = array_dtype(out.dtype)
-        return self.xp.full(out.shape, scalar_array(self.xp, value, dtype), dtype)
+    def prepare_full(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel that fills with ``value``, converted to the tensor's dtype."""
+        full, shape, dtype = self.xp.full, out.shape, array_dtype(out.dtype)
+        number = scalar_array(self.xp, parameters["value"], dtype)
+
+        def run() -> Array:
+            return full(shape, number, dtype)
+
+        return run

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from burn_remote_protocol.errors import ShapeMismatch
 from support.elements import BOOL, INTEGERS, NUMBERS, arrays, assert_same
-from support.kernels import Array, compute
+from support.kernels import Array, compute, new_session, received, sent, signature, spec_of
 
 FILLED = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
 UPDATES: dict[str, Callable[[Any, Any], Any]] = {
@@ -164,3 +164,20 @@ def test_low_precision_is_accumulated_in_float32() -> None:
 
     # A running sum in float16 would stop at 2048.
     assert seen.tolist() == [5000]
+
+
+@pytest.mark.parametrize("count", [3, 2000])
+def test_a_prepared_kernel_takes_the_indices_of_each_call(count: int) -> None:
+    random = np.random.default_rng(0)
+    tensor, value = random.normal(size=(count, 5)), random.normal(size=(count, 2))
+    first, second = random.integers(0, 5, (2, count, 2))
+    specs = [spec_of(array) for array in (tensor, first, value)]
+    gather = new_session().bind(signature("Base.Gather", *specs[:2], dim=1))
+    scatter = new_session().bind(signature("Base.Scatter", *specs, dim=1, update="Add"))
+
+    for chosen in (first, second, first):
+        rows = np.arange(count)[:, None]
+        assert_same(received(gather(sent(tensor), sent(chosen))), tensor[rows, chosen])
+        expected = tensor.copy()
+        np.add.at(expected, (rows, chosen), value)
+        assert_same(received(scatter(sent(tensor), sent(chosen), sent(value))), expected)

@@ -94,6 +94,25 @@ def test_a_mask_of_more_dimensions_repeats_the_tensor() -> None:
     assert compute("Base.MaskFill", tensor, mask, value=-1).tolist() == [[-1, 2], [1, -1]]
 
 
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("shape", [(64, 100), (3, 40_000)])
+def test_large_tensors_are_erased_bit_by_bit_as_elements_are_replaced(
+    dtype: Any, shape: tuple[int, int]
+) -> None:
+    random = np.random.default_rng(0)
+    tensor = random.integers(-100, 100, shape).astype(dtype)
+    if dtype in FLOATS:
+        tensor.reshape(-1)[::7] = np.nan
+        tensor.reshape(-1)[1::7] = -np.inf
+    mask = random.integers(0, 2, shape).astype(bool)
+    kept = tensor.copy()
+
+    for x, hidden in ((tensor, mask), (tensor.T, mask.T), (tensor, mask[:1])):
+        expected = np.where(hidden, np.zeros((), dtype), x)
+        assert compute("Base.MaskFill", x, hidden, value=0).tobytes() == expected.tobytes()
+    assert tensor.tobytes() == kept.tobytes()
+
+
 COMBINED: dict[str, Callable[[Any, Any], Any]] = {
     "BitwiseAnd": operator.and_,
     "BitwiseOr": operator.or_,

@@ -147,3 +147,37 @@ def test_running_extremes_agree_with_numpy(data: st.DataObject, dtype: Any) -> N
     for name, function in (("CumMin", np.minimum), ("CumMax", np.maximum)):
         expected = function.accumulate(wide, axis=axis).astype(dtype)
         assert_same(compute(f"Numeric.{name}", tensor, axis=axis), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(500, 20), (2, 300, 33), (10, 2000)])
+def test_extremes_of_many_rows_include_infinities_and_nan(
+    dtype: Any, shape: tuple[int, ...]
+) -> None:
+    random = np.random.default_rng(0)
+    tensor = random.normal(0, 10, shape).astype(dtype)
+    tensor[..., ::5, 3] = -np.inf
+    tensor[..., ::6, 4] = np.inf
+    tensor[..., ::7, 5] = np.nan
+    tensor[0] = -np.inf
+
+    for name, extreme in EXTREMES.items():
+        for x in (tensor, tensor[..., ::-1], tensor.swapaxes(0, -1)):
+            # NumPy warns about NaN in bfloat16.
+            expected = extreme(x.astype(np.float64), axis=-1, keepdims=True).astype(dtype)
+            assert_same(along(name, x, x.ndim - 1), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [2, 10, 64, 1500])
+def test_extremes_of_rows_have_the_same_sign_of_zero_for_any_number_of_rows(
+    dtype: Any, length: int
+) -> None:
+    random = np.random.default_rng(0)
+    tensor = np.where(random.integers(0, 2, (2000, length)), dtype(0), dtype(-0.0))
+
+    for name in EXTREMES:
+        whole = along(name, tensor, 1)
+        for first in (0, 2, 1998):
+            rows = slice(first, first + 2)
+            assert along(name, tensor[rows], 1).tobytes() == whole[rows].tobytes()

@@ -71,7 +71,7 @@ class Linear(ModuleKernels):
             raise refuse(
                 "LinearBiasBackward", "shape of output_grad", output_grad.shape, "[..., d_output]"
             )
-        return _rows(output_grad).sum(axis=0)
+        return self.xp.add.reduce(_rows(output_grad), axis=0)
 
 
 def _check_last(operation: str, argument: str, array: Array, size: int) -> None:
