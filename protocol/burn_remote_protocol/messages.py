@@ -15,6 +15,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 __all__ = [
     "MAX_HOPS",
     "Acknowledged",
+    "BeginCollective",
     "BeginUpload",
     "Chunk",
     "Cleanup",
@@ -28,10 +29,13 @@ __all__ = [
     "Failed",
     "Fetch",
     "FetchRequest",
+    "GroupBroken",
     "Hello",
     "JoinGroup",
+    "JoinLink",
     "LeaveGroup",
     "Lent",
+    "LinkJoined",
     "PeerChallenge",
     "PeerConfirmation",
     "PeerProof",
@@ -366,6 +370,51 @@ class Lent:
 
     request: int
     handle: bytes
+
+
+# -- links of a group -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLink:
+    """Make this connection between servers a link of a group, to the member that dialled.
+
+    ``tag`` authenticates the message if both ends proved a peer token; otherwise it is empty.
+    """
+
+    link: bytes = field(repr=False)
+    tag: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJoined:
+    """The proof that the member at the other end of a link knows the group's secret."""
+
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCollective:
+    """Announce the next collective, whose pieces follow.
+
+    ``digest`` covers what all members must agree on; ``description`` says it in words.
+    """
+
+    sequence: int
+    digest: bytes
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroken:
+    """Report that a member of the group failed or left; each member passes it on.
+
+    No collective from ``first`` on can be carried out. ``member`` is its rank.
+    """
+
+    first: int
+    member: int
+    reason: str
 
 
 # The largest ``hops`` of a ``Waiting``. Larger: longer chains of servers may wait for each other.

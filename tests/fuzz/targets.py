@@ -51,6 +51,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.messages import (
+    BeginCollective,
     BeginUpload,
     Chunk,
     Cleanup,
@@ -63,10 +64,13 @@ from burn_remote_protocol.messages import (
     Expose,
     Fetch,
     FetchRequest,
+    GroupBroken,
     Hello,
     JoinGroup,
+    JoinLink,
     LeaveGroup,
     Lent,
+    LinkJoined,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -369,6 +373,10 @@ def _frames() -> Iterator[bytes]:
         PeerConfirmation(bytes(32)),
         Waiting(1),
         Waiting(1, 8),
+        JoinLink(bytes(32), bytes(16)),
+        LinkJoined(bytes(32)),
+        BeginCollective(1, bytes(16), "a barrier"),
+        GroupBroken(1, 2, "it left"),
         Closing(refusal),
     ):
         yield encode_frame(message)

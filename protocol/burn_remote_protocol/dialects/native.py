@@ -28,6 +28,7 @@ from burn_remote_protocol.dialects.native_messages import (
     CHUNK,
     MESSAGE_FROM_WIRE,
     MESSAGE_TO_WIRE,
+    PIECE,
     SECRET_KINDS,
 )
 from burn_remote_protocol.dialects.native_tasks import (
@@ -71,6 +72,7 @@ __all__ = [
     "MAX_GRAPH_STEPS",
     "MAX_GROUPS",
     "MAX_SIGNATURES",
+    "PIECE_HEAD_BYTES",
     "READ_TASK",
     "SESSION_LIMITS",
     "SLOW_TASKS",
@@ -86,6 +88,8 @@ __all__ = [
     "encode_frame",
     "encode_task",
     "is_chunk",
+    "open_piece",
+    "piece_head",
 ]
 
 VERSION: Final = 1
@@ -106,6 +110,11 @@ MAX_BODY_BYTES: Final = 512 * 1024
 # Flag: the chunk's header has a checksum, the low 32 bits of the 64-bit XXH3. For 512 KiB,
 # computing it takes 5 µs on the event loop of each side; CRC-32 would take 95 µs.
 _HAS_CHECKSUM: Final = 1
+
+# kind, 6 reserved bytes, sequence, offset. With the 9 bytes of a checked frame, 32 bytes are before
+# the elements, which are then aligned.
+_PIECE_HEAD: Final = struct.Struct(">B6xQQ")
+PIECE_HEAD_BYTES: Final = _PIECE_HEAD.size
 
 # What a server announces in ``Welcome.limits``, in addition to its settings.
 SESSION_LIMITS: Final[dict[str, int]] = {
@@ -158,6 +167,22 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
     if checked is None:
         return _CHUNK_HEAD.pack(CHUNK, 0, 0, 0, payload, offset)
     return _CHUNK_HEAD.pack(CHUNK, _HAS_CHECKSUM, 0, _checksum(checked), payload, offset)
+
+
+def piece_head(sequence: int, offset: int) -> bytes:
+    """Return the header of a piece of a collective; the elements follow it in the same frame.
+
+    ``offset`` is the number of bytes of this collective that the link has carried before.
+    """
+    return _PIECE_HEAD.pack(PIECE, sequence, offset)
+
+
+def open_piece(head: bytes) -> tuple[int, int] | None:
+    """Return the sequence number and the offset of a piece; ``None`` for another frame."""
+    if len(head) != PIECE_HEAD_BYTES or head[0] != PIECE:
+        return None
+    _, sequence, offset = _PIECE_HEAD.unpack(head)
+    return sequence, offset
 
 
 def is_chunk(frame: bytes | memoryview) -> bool:

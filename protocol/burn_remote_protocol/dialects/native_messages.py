@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from burn_remote_protocol.collectives import DIGEST_BYTES, LINK_ID_BYTES, MAX_MEMBERS
 from burn_remote_protocol.dialects.native_values import (
     count,
     exactly,
@@ -29,11 +30,15 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import (
     MAX_HOPS,
     Acknowledged,
+    BeginCollective,
     Closing,
     Failed,
     FetchRequest,
+    GroupBroken,
     Hello,
+    JoinLink,
     Lent,
+    LinkJoined,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -46,20 +51,21 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.peer_proofs import NONCE_BYTES, PROOF_BYTES, TAG_BYTES
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "SECRET_KINDS"]
+__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "PIECE", "SECRET_KINDS"]
 
 # The types of frames, given by the first byte.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
-    _LENT, _CHALLENGE, _PROOF, _CONFIRMATION, _WAITING,
-) = range(1, 16)  # fmt: skip
+    _LENT, _CHALLENGE, _PROOF, _CONFIRMATION, _WAITING, _JOIN_LINK, _LINK_JOINED,
+    _BEGIN_COLLECTIVE, PIECE, _GROUP_BROKEN,
+) = range(1, 21)  # fmt: skip
 
 # Longer than any token that a server accepts.
 MAX_TOKEN_CHARACTERS: Final = 1024
 
 # Types of frames that contain tokens or secrets. Error messages end up in logs, so they do not
 # quote these bodies.
-SECRET_KINDS: Final = frozenset({_HELLO, _WELCOME, _PROOF, _CONFIRMATION})
+SECRET_KINDS: Final = frozenset({_HELLO, _WELCOME, _PROOF, _CONFIRMATION, _JOIN_LINK})
 
 
 def _resume_to_wire(resume: Resume | None) -> list[Any] | None:
@@ -190,6 +196,10 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
     PeerProof: (_PROOF, lambda m: [m.nonce, m.address, m.proof]),
     PeerConfirmation: (_CONFIRMATION, lambda m: [m.proof]),
     Waiting: (_WAITING, lambda m: [m.request, *([m.hops] if m.hops else ())]),
+    JoinLink: (_JOIN_LINK, lambda m: [m.link, *([m.tag] if m.tag else ())]),
+    LinkJoined: (_LINK_JOINED, lambda m: [m.proof]),
+    BeginCollective: (_BEGIN_COLLECTIVE, lambda m: [m.sequence, m.digest, m.description]),
+    GroupBroken: (_GROUP_BROKEN, lambda m: [m.first, m.member, m.reason]),
 }  # fmt: skip
 
 # For each type of frame: the decoder of the message in its body.
@@ -215,4 +225,14 @@ MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
     ),
     _CONFIRMATION: lambda proof: PeerConfirmation(exactly(PROOF_BYTES, "a proof", proof)),
     _WAITING: lambda request, hops=0: Waiting(count(request), count(hops, MAX_HOPS)),
+    _JOIN_LINK: lambda link, *tag: JoinLink(
+        exactly(LINK_ID_BYTES, "the id of a link", link), _fetch_tag(*tag)
+    ),
+    _LINK_JOINED: lambda proof: LinkJoined(exactly(PROOF_BYTES, "a proof", proof)),
+    _BEGIN_COLLECTIVE: lambda sequence, digest, description: BeginCollective(
+        count(sequence), exactly(DIGEST_BYTES, "a digest", digest), text(description)
+    ),
+    _GROUP_BROKEN: lambda first, member, reason: GroupBroken(
+        count(first), count(member, MAX_MEMBERS - 1), text(reason)
+    ),
 }

@@ -26,19 +26,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from xxhash import xxh3_64, xxh3_64_digest
 
-from burn_remote_protocol.errors import GarbledBytes, ProtocolViolation
-from burn_remote_protocol.links.interface import NORMAL_CLOSURE, AsyncLink, BlockingLink
+from burn_remote_protocol.errors import GarbledBytes, ProtocolViolation, UsageError
+from burn_remote_protocol.links.interface import (
+    NORMAL_CLOSURE,
+    AsyncLink,
+    BlockingLink,
+    BulkAsyncLink,
+    BulkLink,
+    BulkSource,
+    FrameSender,
+    Place,
+)
 
 __all__ = [
     "AnyAsyncLink",
     "CheckedAsyncLink",
     "CheckedLink",
+    "CheckedSender",
+    "CheckedSource",
     "Checks",
     "UncheckedFrame",
+    "bulk_link",
+    "frame_sender",
     "is_checked",
 ]
 
@@ -83,6 +96,16 @@ class Checks:
         digest.update(payload)
         self._sent += 1
         return _MARK + digest.digest() + head
+
+    def open_parts(self, sealed: bytes, rest: memoryview) -> bytes:
+        """Return the first part of a frame that arrived in two. Raises ``GarbledBytes``."""
+        head = sealed[_HEADER_BYTES:]
+        digest = xxh3_64(head, self._received)
+        digest.update(rest)
+        if sealed[:_HEADER_BYTES] != _MARK + digest.digest():
+            raise GarbledBytes(f"frame {self._received:,} does not match its checksum")
+        self._received += 1
+        return head
 
     def open(self, sealed: bytes | memoryview) -> bytes | memoryview:
         """Return the frame inside. Raises ``GarbledBytes``."""
@@ -158,6 +181,10 @@ class CheckedLink:
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         self._link.keep_alive(interval_seconds, beat)
 
+    def bulk_reader(self, silence_seconds: float) -> CheckedSource:
+        """Return the only receiver from now on. Raises ``UsageError`` if the link has none."""
+        return CheckedSource(bulk_link(self._link).bulk_reader(silence_seconds), self._checks)
+
     def interrupt(self) -> None:
         self._link.interrupt()
 
@@ -211,6 +238,10 @@ class CheckedAsyncLink:
         except ProtocolViolation as error:
             raise _garbled(error) from error
 
+    async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
+        """Return a sender for one thread, as ``AsyncLink.frame_sender``."""
+        return CheckedSender(await frame_sender(self._link, check), self._checks)
+
     def open(self, sealed: bytes) -> bytes | memoryview:
         """Check a frame that was received before this link was created. Raises ``GarbledBytes``."""
         return self._checks.open(sealed)
@@ -220,6 +251,68 @@ class CheckedAsyncLink:
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         await self._link.close(code, reason)
+
+
+class CheckedSender:
+    """A ``FrameSender`` with checksums."""
+
+    def __init__(self, sender: FrameSender, checks: Checks) -> None:
+        self._sender: Final = sender
+        self._checks: Final = checks
+
+    def send(self, frame: bytes) -> None:
+        self._sender.send(self._checks.seal(frame))
+
+    def send_parts(self, head: bytes, payload: memoryview) -> None:
+        self._sender.send_parts(self._checks.seal_parts(head, payload), payload)
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class CheckedSource:
+    """A ``BulkSource`` with checksums."""
+
+    def __init__(self, source: BulkSource, checks: Checks) -> None:
+        self._source: Final = source
+        self._checks: Final = checks
+
+    def receive(
+        self, head_bytes: int, place: Place, check: Callable[[], None]
+    ) -> tuple[bytes, memoryview]:
+        """Return the next message, as ``BulkSource.receive``. Raises ``GarbledBytes``."""
+        try:
+            sealed, rest = self._source.receive(
+                _HEADER_BYTES + head_bytes,
+                lambda head, size: place(head[_HEADER_BYTES:], size),
+                check,
+            )
+        except ProtocolViolation as error:
+            raise _garbled(error) from error
+        return self._checks.open_parts(sealed, rest), rest
+
+    def wait(self, timeout_seconds: float) -> bool:
+        return self._source.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        self._source.wake()
+
+
+def bulk_link(link: object) -> BulkLink:
+    """Return a link that can receive bulk data. Raises ``UsageError`` for any other."""
+    if not hasattr(link, "bulk_reader"):
+        raise UsageError(f"the transport of {link!r} carries no bulk data")
+    return cast("BulkLink", link)
+
+
+async def frame_sender(link: object, check: Callable[[], None]) -> FrameSender:
+    """Return a sender for one thread, as ``BulkAsyncLink.frame_sender``.
+
+    Raises ``UsageError`` if the link's transport has none.
+    """
+    if not hasattr(link, "frame_sender"):
+        raise UsageError(f"the transport of {link!r} carries no bulk data")
+    return await cast("BulkAsyncLink", link).frame_sender(check)
 
 
 AnyAsyncLink = AsyncLink | CheckedAsyncLink

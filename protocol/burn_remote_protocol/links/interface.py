@@ -31,12 +31,18 @@ __all__ = [
     "NORMAL_CLOSURE",
     "POLICY_VIOLATION",
     "PROTOCOL_ERROR",
+    "SEND_SLICE_SECONDS",
     "AsyncLink",
     "BlockingLink",
+    "BulkAsyncLink",
+    "BulkLink",
+    "BulkSource",
     "ConnectionGate",
+    "FrameSender",
     "Handle",
     "Listener",
     "Memory",
+    "Place",
     "Request",
     "Respond",
     "Response",
@@ -47,6 +53,9 @@ __all__ = [
 # The default size limit of a received message. A faulty peer can make this end allocate that much.
 # Burn 0.21 sends a tensor as one message, and its server has the same limit.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
+
+# How often a thread that sends checks whether it should go on.
+SEND_SLICE_SECONDS: Final = 0.1
 
 # Close codes of RFC 6455, section 7.4.1.
 NORMAL_CLOSURE: Final = 1000
@@ -146,6 +155,64 @@ class BlockingLink(Protocol):
 
         Threads inside another method leave it with ``ConnectionLost``. A second call does nothing.
         """
+        ...
+
+
+# place(head, size): where to store the rest of a message that begins with ``head``. Its length must
+# be ``size``, otherwise the message is refused.
+Place = Callable[[bytes, int], memoryview]
+
+
+class BulkSource(Protocol):
+    """The receiving end of a link that carries bulk data. At most one thread uses it."""
+
+    def receive(
+        self, head_bytes: int, place: Place, check: Callable[[], None]
+    ) -> tuple[bytes, memoryview]:
+        """Return the next message: its first ``head_bytes``, and the rest, stored in ``place``.
+
+        The head of a shorter message is all of it. ``check`` is called each time that nothing has
+        arrived for a while; what it raises ends the link. Raises ``ConnectionLost``,
+        ``ProtocolViolation``.
+        """
+        ...
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until ``receive`` may find a message or the end; ``False`` after a ``wake``."""
+        ...
+
+    def wake(self) -> None:
+        """Make the current ``wait`` return, or the next one. Any thread may call it."""
+        ...
+
+
+class BulkLink(BlockingLink, Protocol):
+    """A ``BlockingLink`` that can receive large messages into memory of the caller."""
+
+    def bulk_reader(self, silence_seconds: float) -> BulkSource:
+        """Return the only receiver from now on; ``receive`` must not be called any more.
+
+        It calls ``check`` each time that nothing has arrived for ``silence_seconds``.
+        """
+        ...
+
+
+class FrameSender(Protocol):
+    """Sends the frames of an ``AsyncLink`` from a thread."""
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame; return once it is accepted. Raises ``ConnectionLost``."""
+        ...
+
+    def send_parts(self, head: bytes, payload: memoryview) -> None:
+        """Send one frame in two parts; ``payload`` may change once this returns.
+
+        Raises ``ConnectionLost``.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the link, and any call in another thread."""
         ...
 
 
@@ -258,6 +325,18 @@ class AsyncLink(Protocol):
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         """Notify the other end and end the link, within a bounded time. Never raises."""
+        ...
+
+
+class BulkAsyncLink(AsyncLink, Protocol):
+    """An ``AsyncLink`` whose frames a thread can send."""
+
+    async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
+        """Return a sender for one thread; this link must send nothing itself any more.
+
+        ``check`` is called about each ``SEND_SLICE_SECONDS`` while the peer accepts nothing; what
+        it raises ends the call.
+        """
         ...
 
 

@@ -42,6 +42,8 @@ TRANSPORTS: Final[dict[str, Transport]] = {"ws": _WEBSOCKET, "wss": _WEBSOCKET}
 class BlockingOptions(TypedDict, total=False):
     """Options of ``connect``; each transport has its own defaults.
 
+    - ``connect_to``: a numeric address to use instead of resolving the host name; TLS still checks
+      the name.
     - ``tls``: the context for an encrypted address, instead of the system's default.
     - ``headers``: HTTP headers to send, for transports that have them.
     - ``timeout_seconds``: bounds the whole call, name resolution included.
@@ -50,6 +52,7 @@ class BlockingOptions(TypedDict, total=False):
     - ``fragment_bytes``: the largest fragment to send, for transports that can split a message.
     """
 
+    connect_to: str | None
     tls: ssl.SSLContext | None
     headers: Mapping[str, str]
     timeout_seconds: float
@@ -59,11 +62,7 @@ class BlockingOptions(TypedDict, total=False):
 
 
 class AsyncOptions(TypedDict, total=False):
-    """Options of ``connect_async``, as those of ``connect``.
-
-    ``connect_to`` is a numeric address to use instead of resolving the host name; TLS still checks
-    the name.
-    """
+    """Options of ``connect_async``, as those of ``connect``."""
 
     connect_to: str | None
     tls: ssl.SSLContext | None

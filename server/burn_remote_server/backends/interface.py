@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import DType, DTypeUsage
-from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed
+from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed, Unsupported
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape, TensorData, TensorSpec
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -20,6 +21,7 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 __all__ = [
     "Backend",
     "BackendSession",
+    "Combine",
     "Deliver",
     "Kernel",
     "Loan",
@@ -64,6 +66,11 @@ class RowReduction(NamedTuple):
 # Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,
 # from any thread.
 Deliver = Callable[[memoryview | Exception | None], None]
+
+
+# combine(own, received, out, is_last): combines elements in host memory, given as bytes in wire
+# order. ``is_last``: those of all members are combined now. ``out`` may be one of the others.
+Combine = Callable[[memoryview, memoryview, memoryview, bool], None]
 
 
 def array_shape(spec: TensorSpec) -> Shape:
@@ -233,6 +240,20 @@ class Backend(ABC):
 
         No copy is made if the memory layout is already that of the wire.
         """
+
+    def upload_memory(self, upload: Any) -> memoryview | None:
+        """Return the host memory of an upload, in wire order, to write its elements into.
+
+        ``None`` if the elements must be passed to ``write``.
+        """
+        return None
+
+    def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
+        """Return the function that combines elements of several members of a group.
+
+        Raises ``Unsupported``.
+        """
+        raise Unsupported(f"the backend {self.name} takes part in no collectives")
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         """Copy a shared array from another device and return it as a shared array of this one."""

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from burn_remote_protocol.collectives import GroupSpec
 from burn_remote_protocol.dialects.native import (
     DROP_TASK,
     INLINE_BYTES,
@@ -27,6 +28,8 @@ from burn_remote_protocol.errors import (
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
+    UnknownTensor,
+    UsageError,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.messages import (
@@ -59,9 +62,9 @@ from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Transfers, transfer_key
 from burn_remote_server.tensors.plans import Plan, memory_bytes
-from burn_remote_server.tensors.slots import InFlight, Uploading
+from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 
-__all__ = ["Engine", "Outbox"]
+__all__ = ["Engine", "Groups", "Outbox"]
 
 
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
@@ -94,8 +97,34 @@ def _not_asynchronous(deliver: Deliver) -> Deliver:
     raise AssertionError("set Engine.later to use a device that computes asynchronously")
 
 
-def _refuse_groups(task: Task) -> None:
-    raise ProtocolViolation("this server carries out no collectives")
+class Groups(Protocol):
+    """The groups of which a session is a member. Its methods never wait."""
+
+    def join(self, task: JoinGroup) -> None:
+        """Become a member of a group."""
+        ...
+
+    def spec(self, group: int) -> GroupSpec:
+        """Return the group with a number. Raises ``OperationFailed``."""
+        ...
+
+    def submit(
+        self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
+    ) -> None:
+        """Carry out a collective, whose outputs are always settled. Raises ``OperationFailed``."""
+        ...
+
+    def reject(self, task: Collective, reason: str) -> None:
+        """Tell the other members that this one cannot carry out a collective."""
+        ...
+
+    def leave(self, task: LeaveGroup) -> None:
+        """Leave a group once the collectives submitted before are done."""
+        ...
+
+    def end(self) -> None:
+        """Leave all groups."""
+        ...
 
 
 class Engine:
@@ -114,6 +143,7 @@ class Engine:
         transfer_domain: str,
         fetch_timeout_seconds: float | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
+        groups: Groups | None = None,
     ) -> None:
         self._interpreter = interpreter
         self._tensors = interpreter.tensors
@@ -122,6 +152,7 @@ class Engine:
         self._transfer_domain = transfer_domain
         self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
+        self._groups = groups
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
@@ -144,9 +175,9 @@ class Engine:
             Cleanup: lambda task: interpreter.backend.memory_cleanup(),
             Expose: self._expose,
             Fetch: self._fetch,
-            JoinGroup: _refuse_groups,
-            Collective: _refuse_groups,
-            LeaveGroup: _refuse_groups,
+            JoinGroup: self._join_group,
+            Collective: self._collective,
+            LeaveGroup: self._leave_group,
         }
 
     # -- running ------------------------------------------------------------------------------
@@ -316,7 +347,8 @@ class Engine:
     def _sync(self, task: Sync) -> None:
         deliver = partial(self._reply, task)
         try:
-            self._tensors.settle()
+            for tensor, failure in self._tensors.settle():
+                self._outbox.failed((tensor,), failure)
             is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
             deliver(error.with_traceback(None))
@@ -391,6 +423,58 @@ class Engine:
             slot.fail(error)
             self._fail(task.tensor, error, "Fetch", str(task.spec))
 
+    def _own_groups(self) -> Groups:
+        if self._groups is None:
+            raise ProtocolViolation("this server carries out no collectives")
+        return self._groups
+
+    def _join_group(self, task: JoinGroup) -> None:
+        self._own_groups().join(task)
+
+    def _leave_group(self, task: LeaveGroup) -> None:
+        self._own_groups().leave(task)
+
+    def _collective(self, task: Collective) -> None:
+        groups = self._own_groups()
+        slots: list[InFlight] = []
+        try:
+            spec = groups.spec(task.group)
+            outputs = task.call.output_specs(len(spec.addresses), spec.rank)
+            expected = task.call.input_specs(spec.rank)
+            if (len(outputs), len(expected)) != (len(task.outputs), len(task.inputs)):
+                raise OperationFailed(
+                    f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs, expected "
+                    f"{len(expected)} and {len(outputs)}"
+                )
+            inputs = [
+                self._lent(tensor, each) for tensor, each in zip(task.inputs, expected, strict=True)
+            ]
+            for tensor, each in zip(task.outputs, outputs, strict=True):
+                slot = InFlight(each)
+                self._tensors.begin_fetch(tensor, slot)
+                slots.append(slot)
+            groups.submit(task, inputs, slots)
+        except (OperationFailed, UsageError) as error:
+            reason = f"it could not begin {task.call.describe()}: {error}"
+            groups.reject(task, reason)
+            for slot in slots:
+                slot.fail(OperationFailed(reason))
+            for tensor in task.outputs:
+                failure = OperationFailed(str(error)) if isinstance(error, UsageError) else error
+                self._fail(tensor, failure, "Collective", task.call.describe())
+
+    def _lent(self, tensor: int, spec: TensorSpec) -> InFlight | Lent:
+        """Return an input of a collective: what holds its array, or its slot."""
+        slot = self._tensors.slot(tensor)
+        if isinstance(slot, InFlight):
+            return slot
+        array = self._tensors.read(tensor, spec)
+        if array.dtype != self._interpreter.session.array_dtype(spec.dtype):
+            raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
+        lent = Lent(self._interpreter.session.share(array))
+        self._tensors.expose(tensor, lent)
+        return lent
+
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
         self._tensors.store_failure((tensor,), failure)
@@ -399,6 +483,8 @@ class Engine:
     def close(self) -> None:
         """Free the session's tensors and withdraw those it exposed."""
         self._transfers.withdraw(self)
+        if self._groups is not None:
+            self._groups.end()
         self._interpreter.clear()
 
 

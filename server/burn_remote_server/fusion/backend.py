@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends.interface import Backend, BackendSession, Loan, Memory
+from burn_remote_server.backends.interface import Backend, BackendSession, Combine, Loan, Memory
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
@@ -116,6 +117,12 @@ class Fusion(Backend, FusionBackend):
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
         return self.inner.to_bytes(array, dtype)
+
+    def upload_memory(self, upload: Any) -> memoryview | None:
+        return self.inner.upload_memory(upload)
+
+    def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
+        return self.inner.combiner(dtype, reduction, members)
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         return self.inner.import_shared(

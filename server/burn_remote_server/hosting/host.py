@@ -24,6 +24,8 @@ from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
+from burn_remote_server.collectives.groups import Groups
+from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine, Outbox
@@ -174,6 +176,9 @@ class Device:
                 interpreter.quota.max_bytes,
                 settings.transfer_expiry_seconds,
             ),
+            groups=self.host.groups.session(self.backend)
+            if transfer_domain == NATIVE_TRANSFERS
+            else None,
         )
         self.host.open_fetches(outbox)
         session = Session(
@@ -226,6 +231,11 @@ class Host:
             # All devices of a process have the same backend.
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
             memory=self.devices[0].host_memory,
+        )
+        self.groups: Final = Groups(
+            Dialler(settings, self.peer_rules, asyncio.get_running_loop()),
+            self.is_own,
+            self.counter_registry,
         )
         self.draining: Final = asyncio.Event()
         # Set when the server drains and the last session has ended. Then only fetches by peers

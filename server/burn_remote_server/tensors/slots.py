@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["InFlight", "Sign", "Slot", "Uploading"]
+__all__ = ["InFlight", "Lent", "Sign", "Slot", "Uploading"]
 
 
 class Sign(NamedTuple):
@@ -95,6 +95,15 @@ class InFlight:
         if self._error is not None:
             raise self._error.with_traceback(None)  # else it grows with each raise
         return self._value
+
+
+class Lent:
+    """A tensor's shared array while a collective uses it; its memory counts while this lives."""
+
+    __slots__ = ("__weakref__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 class Uploading:

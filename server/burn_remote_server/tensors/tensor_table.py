@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
+    CollectiveFailed,
     DeviceLost,
     OperationFailed,
     OutOfMemory,
@@ -222,11 +223,13 @@ class TensorTable:
             )
         return array
 
-    def settle(self) -> None:
-        """Wait for every tensor that is being fetched; store those that failed as failures.
+    def settle(self) -> list[tuple[int, CollectiveFailed]]:
+        """Wait for every tensor that is still arriving; store those that failed as failures.
 
-        Raises ``DeviceLost``.
+        Returns the new failures of collectives: no other message reports them. Raises
+        ``DeviceLost``.
         """
+        failed = []
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         for tensor, slot in [*self.slots.items()]:
@@ -235,6 +238,9 @@ class TensorTable:
                     self.array(tensor)
                 except OperationFailed as failure:
                     self.store_failure((tensor,), failure.with_traceback(None))
+                    if isinstance(failure, CollectiveFailed):
+                        failed.append((tensor, failure))
+        return failed
 
     def has_slots(self) -> bool:
         """Whether some tensor has no array, so that using it may wait or fail."""

@@ -25,6 +25,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
+    BeginCollective,
     BeginUpload,
     Cleanup,
     Closing,
@@ -37,10 +38,13 @@ from burn_remote_protocol.messages import (
     Failed,
     Fetch,
     FetchRequest,
+    GroupBroken,
     Hello,
     JoinGroup,
+    JoinLink,
     LeaveGroup,
     Lent,
+    LinkJoined,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -102,6 +106,11 @@ FRAMES = [
     PeerConfirmation(b"p" * 32),
     Waiting(1),
     Waiting(1, 8),
+    JoinLink(b"l" * 32),
+    JoinLink(b"l" * 32, b"t" * 16),
+    LinkJoined(b"p" * 32),
+    BeginCollective(7, b"d" * 16, "all_reduce by sum"),
+    GroupBroken(3, 1023, "it left the group"),
 ]
 
 

@@ -112,6 +112,8 @@ class DirectConnection(Connection):
         self._has_unparsed = False  # reading is paused until the next iteration parses the rest
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # no control frame may reach the library any more
+        # A thread writes the frames: this class must write nothing in between.
+        self.sends_elsewhere = False
         self._senders: Final[set[asyncio.Future[None]]] = set()
         self._writing_paused = False
 
@@ -119,6 +121,11 @@ class DirectConnection(Connection):
     def sent_bytes(self) -> int:
         """Bytes of messages that the operating system has accepted; pings do not count."""
         return self._written_bytes - self.transport.get_write_buffer_size()
+
+    @property
+    def sends_masked(self) -> bool:
+        """Whether this end is a client's, whose frames have a mask."""
+        return self._masks
 
     @property
     def is_within_message(self) -> bool:
@@ -204,6 +211,11 @@ class DirectConnection(Connection):
             or self.protocol.state is not State.OPEN
             or self.transport.is_closing()
         )
+
+    async def drained(self) -> None:
+        """Wait until the operating system has accepted all bytes."""
+        while self.transport.get_write_buffer_size() and not self.transport.is_closing():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # asyncio signals only that its buffer is below a limit
 
     def write_message(self, *buffers: bytes | memoryview) -> None:
         """Pass one message to the transport, under the rules of ``send_message``.
@@ -369,7 +381,7 @@ class DirectConnection(Connection):
 
     def _respond_to_ping(self) -> None:
         """Respond to the last ping, if the peer reads what it is sent."""
-        if self._last_ping is None or self._writing_paused:
+        if self._last_ping is None or self._writing_paused or self.sends_elsewhere:
             return
         ping, self._last_ping = self._last_ping, None
         if not self._has_ended:
@@ -516,6 +528,8 @@ class Keepalive:
         connection = self._connection
         if connection.state is not State.OPEN or connection.transport.is_closing():
             return
+        if connection.sends_elsewhere:
+            return  # whoever took over the sending bounds the silence
         received, sent = connection.received_bytes, connection.sent_bytes
         grown = received - self._received
         is_alive = grown >= PART_BYTES or (

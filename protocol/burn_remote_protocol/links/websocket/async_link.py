@@ -16,6 +16,7 @@ from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
+    FrameSender,
     Memory,
     short_reason,
 )
@@ -25,6 +26,7 @@ from burn_remote_protocol.links.websocket.async_connection import (
     Keepalive,
 )
 from burn_remote_protocol.links.websocket.dialing import connection_failure
+from burn_remote_protocol.links.websocket.frame_sender import LoopSender, SocketSender
 
 __all__ = ["CONNECTION_OPTIONS", "WebSocketLink", "connect"]
 
@@ -179,6 +181,19 @@ class WebSocketLink:
             await (await self._connection.ping())
         except ConnectionClosed as error:
             self._raise_lost(error)
+
+    async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
+        connection = self._connection
+        transport = connection.transport
+        if connection.sends_masked or transport.get_extra_info("sslcontext") is not None:
+            return LoopSender(self, asyncio.get_running_loop(), check)
+        await connection.drained()
+        connection.sends_elsewhere = True
+        try:
+            descriptor = transport.get_extra_info("socket").fileno()
+            return SocketSender(descriptor, self._peer, check)
+        except OSError as error:
+            raise ConnectionLost(f"{self._peer} hung up") from error
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         await self._connection.close(code, short_reason(reason))

@@ -33,6 +33,7 @@ from burn_remote_protocol.links.interface import (
     PROTOCOL_ERROR,
     short_reason,
 )
+from burn_remote_protocol.links.websocket.bulk_reader import BulkReader
 from burn_remote_protocol.links.websocket.dialing import dial, upgrade
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
@@ -61,6 +62,7 @@ _NO_PAYLOAD: Final = memoryview(b"")
 def connect(
     target: Address,
     *,
+    connect_to: str | None = None,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -74,7 +76,7 @@ def connect(
     ``ConnectionFailed`` with one sentence that says what to check.
     """
     deadline = time.monotonic() + timeout_seconds
-    sock = dial(target, tls, deadline, timeout_seconds)
+    sock = dial(target, tls, deadline, timeout_seconds, connect_to)
     try:
         protocol, early = upgrade(sock, target, headers or {}, deadline, timeout_seconds)
         stream = TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
@@ -207,6 +209,11 @@ class BlockingWebSocket:
         self._keepalive = KeepaliveTimer(interval_seconds)
         self._beat = beat
         self._stream.bound_silence(interval_seconds)
+
+    def bulk_reader(self, silence_seconds: float) -> BulkReader:
+        """Return the reader that receives from now on; see ``BulkLink``."""
+        self._stream.bound_silence(silence_seconds)
+        return BulkReader(self._stream, self._parser.take_unparsed(), self._address)
 
     def interrupt(self) -> None:
         self._stream.wake()

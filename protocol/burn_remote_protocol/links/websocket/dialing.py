@@ -34,15 +34,21 @@ _REFUSAL: Final = re.compile(rb"HTTP/1\.[01] (?!101)(\d{3})\b ?([^\r\n]{0,200})"
 
 
 def dial(
-    address: Address, tls: ssl.SSLContext | None, deadline: float, timeout_seconds: float
+    address: Address,
+    tls: ssl.SSLContext | None,
+    deadline: float,
+    timeout_seconds: float,
+    connect_to: str | None = None,
 ) -> socket.socket:
     """Return a connected socket, after the TLS handshake if the address is secure.
 
     ``deadline`` is a time of ``time.monotonic`` and bounds the whole call; ``timeout_seconds`` is
-    for the error message. Raises ``ConnectionFailed``.
+    for the error message. ``connect_to`` is a numeric address to use in place of the host name.
+    Raises ``ConnectionFailed``.
     """
     try:
-        sock = _connect_any(_resolve(address, deadline), deadline)
+        found = _resolve(connect_to or address.host, address.port, deadline)
+        sock = _connect_any(found, deadline)
         _configure(sock)
         if not address.secure:
             return sock
@@ -154,22 +160,20 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
     return f"{seen} and no WebSocket; check {place}, and that a Burn server listens there"
 
 
-def _resolve(address: Address, deadline: float) -> list[Any]:
+def _resolve(host: str, port: int, deadline: float) -> list[Any]:
     """Resolve the host name by the deadline; in a thread, as the resolver takes no timeout."""
     with contextlib.suppress(socket.gaierror, UnicodeError):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=numeric
-        )
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     resolved: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            resolved.put(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+            resolved.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
             resolved.put(error)
         except UnicodeError:  # a label of more than 63 characters
-            resolved.put(socket.gaierror(f"{address.host!r} is not a host name"))
+            resolved.put(socket.gaierror(f"{host!r} is not a host name"))
 
     # A daemon thread, because it may still be inside the resolver at the deadline, and nothing can
     # stop it.

@@ -231,6 +231,17 @@ class FrameParser:
         """Undo the last ``take``."""
         self._state = self._state._replace(parts=((), message), size=len(message), key=b"")
 
+    def take_unparsed(self) -> bytes:
+        """Remove and return the received bytes after the last message that was taken.
+
+        Call it only between messages.
+        """
+        state = self._state
+        if state.parts is not None or state.missing:
+            raise AssertionError("a message is being received")
+        self._state = _State([])
+        return state.buffer[state.position :] + b"".join(state.received)
+
     def discard(self) -> None:
         """Drop everything that was not taken."""
         self._state = _State([])

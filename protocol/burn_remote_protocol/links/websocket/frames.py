@@ -11,6 +11,7 @@ except ImportError:  # this platform has no compiled wheel
 
 __all__ = [
     "BINARY",
+    "CLOSE",
     "CONTINUATION",
     "CONTROL_BIT",
     "FINAL_BIT",
@@ -34,6 +35,7 @@ OPCODE_BITS: Final = 0x0F
 CONTINUATION: Final = 0x00
 TEXT: Final = 0x01
 BINARY: Final = 0x02
+CLOSE: Final = 0x08
 PING: Final = 0x09
 CONTROL_BIT: Final = 0x08  # set in the opcodes of close, ping and pong
 MAX_OPCODE: Final = 0x0A

@@ -57,6 +57,13 @@ class SocketStream(Protocol):
         """
         ...
 
+    def read_into(self, buffer: memoryview) -> int | None:
+        """Wait for bytes and store them; return how many, 0 at the end of the stream.
+
+        Returns ``None`` after ``bound_silence``'s time. Raises ``OSError``.
+        """
+        ...
+
     def bound_silence(self, seconds: float) -> None:
         """Make a ``read`` without a timeout return ``False`` after ``seconds`` without bytes."""
         ...
@@ -151,6 +158,12 @@ class PlainStream:
             return False
         return True
 
+    def read_into(self, buffer: memoryview) -> int | None:
+        try:
+            return self._socket.recv_into(buffer, 0, _WHOLE)
+        except BlockingIOError:
+            return None
+
     def bound_silence(self, seconds: float) -> None:
         # The kernel applies the timeout: a poll before each read would add 1 µs to a round trip.
         whole, part = divmod(seconds, 1)
@@ -221,6 +234,18 @@ class TlsStream:
                 event = select.POLLOUT
             if not _ready_for(self._socket, event, _until(deadline)):
                 return False
+
+    def read_into(self, buffer: memoryview) -> int | None:
+        while True:
+            try:
+                with self._lock:
+                    return self._socket.recv_into(buffer)
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            if not _ready_for(self._socket, event, self._silence_seconds):
+                return None
 
     def bound_silence(self, seconds: float) -> None:
         self._silence_seconds = seconds

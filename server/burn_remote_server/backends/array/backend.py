@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.array.combining import combiner
 from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
 from burn_remote_server.backends.array.kernels.kernel_families import (
     random_families,
@@ -18,7 +20,7 @@ from burn_remote_server.backends.array.kernels.kernel_families import (
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.kernels.random_numbers import RandomStream
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
-from burn_remote_server.backends.interface import Backend, array_shape
+from burn_remote_server.backends.interface import Backend, Combine, array_shape
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = ["ArrayBackend"]
@@ -79,6 +81,9 @@ class ArrayBackend(Backend):
         if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
             array = array.astype(wanted)
         return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
+
+    def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
+        return combiner(dtype, reduction, members)
 
     # Called for each dropped tensor: a Python function would take twice as long.
     nbytes = staticmethod(operator.attrgetter("nbytes"))  # type: ignore[assignment]

@@ -51,6 +51,9 @@ class NumpyBackend(ArrayBackend):
     def empty(self, spec: TensorSpec) -> Any:
         return self._recycling.empty(array_shape(spec), wire_dtype(spec.dtype))
 
+    def upload_memory(self, upload: Any) -> memoryview | None:
+        return memoryview(upload.reshape(-1).view(np.uint8))
+
     def begin_recycling(self, max_bytes: int) -> None:
         self._recycling = Recycling(max_bytes)
 

@@ -24,7 +24,7 @@ from burn_remote_protocol.handshake import (
 )
 from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.messages import Acknowledged, Fetch, FetchRequest, Welcome
+from burn_remote_protocol.messages import Acknowledged, Fetch, FetchRequest, JoinLink, Welcome
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
@@ -36,6 +36,7 @@ from burn_remote_server.dialects.native.handshake import (
     refuse,
     send_closing,
 )
+from burn_remote_server.dialects.native.link_pump import serve_link
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
@@ -102,6 +103,10 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
             if isinstance(link, CheckedAsyncLink):
                 tasks.create_task(_beat(host, writer))
             await _receive_requests(link, host, tasks, signer, sending, outbox, writer)
+    except* _LinkWanted as group:
+        (wanted,) = group.exceptions
+        assert isinstance(wanted, _LinkWanted)
+        await _serve_link(link, host, wanted.message, signer)
     except* (ConnectionLost, GarbledBytes):
         pass  # the peer continues on another connection
     except* BurnRemoteError as group:
@@ -125,6 +130,8 @@ async def _receive_requests(
     allowed = asyncio.Semaphore(MAX_PEER_FETCHES)
     for received in itertools.count(1):
         message = decode_frame(await link.receive())
+        if isinstance(message, JoinLink) and received == 1:
+            raise _LinkWanted(message)
         if received % REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
         if isinstance(message, Acknowledged) and isinstance(link, CheckedAsyncLink):
@@ -143,6 +150,25 @@ async def _receive_requests(
         task.add_done_callback(lambda _: allowed.release())
         while len(outbox) >= MAX_WAITING_REPLIES:
             await writer.progress()
+
+
+class _LinkWanted(Exception):
+    """The connection becomes a link of a group."""
+
+    def __init__(self, message: JoinLink) -> None:
+        super().__init__()
+        self.message = message
+
+
+async def _serve_link(
+    link: AnyAsyncLink, host: Host, message: JoinLink, signer: FetchSigner | None
+) -> None:
+    try:
+        await serve_link(link, host, message, signer)
+    except ConnectionLost:
+        pass
+    except BurnRemoteError as error:
+        await send_closing(link, error)
 
 
 async def _beat(host: Host, writer: FrameWriter) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from burn_remote_protocol.dialects.native import (
+    MAX_GROUPS,
     SESSION_LIMITS,
     Batch,
     decode_frame,
@@ -320,6 +321,7 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
         device=_about(device),
         limits={
             **SESSION_LIMITS,
+            "groups": MAX_GROUPS,
             "message_bytes": settings.max_message_bytes,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
         },

@@ -1,0 +1,111 @@
+"""Receiving large messages straight into the caller's memory.
+
+A ``FrameParser`` returns each message as a new bytes object. This reader is for a link that carries
+bulk data whose place is known: it reads the head of a message, asks where the rest belongs, and has
+the operating system store it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import Place
+from burn_remote_protocol.links.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTROL_BIT,
+    FINAL_BIT,
+    LENGTH_16,
+    MASK_BIT,
+    OPCODE_BITS,
+)
+from burn_remote_protocol.links.websocket.socket_streams import SocketStream, WatchResult
+
+__all__ = ["BulkReader"]
+
+
+class BulkReader:
+    """The messages of a server's link, each in one fragment. One thread receives.
+
+    Control frames other than a close frame are ignored: the other end sends no pings.
+    """
+
+    def __init__(self, stream: SocketStream, early: bytes, address: str) -> None:
+        """Continue to read a stream; ``early`` are bytes that were read before."""
+        self._stream: Final = stream
+        self._early = early
+        self._address: Final = address
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until a message or the end may be received; see ``BulkSource``."""
+        if self._early:
+            return True
+        return self._stream.watch(timeout_seconds) is WatchResult.READABLE
+
+    def wake(self) -> None:
+        """Make the current ``wait`` return, or the next one."""
+        self._stream.wake()
+
+    def receive(
+        self, head_bytes: int, place: Place, check: Callable[[], None]
+    ) -> tuple[bytes, memoryview]:
+        """Receive one message; see ``BulkSource``."""
+        while True:
+            first, length = self._read_header(check)
+            if first & CONTROL_BIT:
+                body = self._read(length, check)
+                if first & OPCODE_BITS == CLOSE:
+                    reason = body[2:].decode(errors="replace")
+                    raise ConnectionLost(f"{self._address} closed the connection: {reason}")
+                continue
+            if first != FINAL_BIT | BINARY:
+                raise ProtocolViolation(f"a bulk message begins with 0x{first:02x}")
+            head = self._read(min(length, head_bytes), check)
+            rest = place(head, length - len(head))
+            if len(rest) != length - len(head):
+                raise LimitExceeded(
+                    "bytes in one message", seen=length, allowed=len(head) + len(rest)
+                )
+            self._fill(rest, check)
+            return head, rest
+
+    def _read_header(self, check: Callable[[], None]) -> tuple[int, int]:
+        first, length = self._read(2, check)
+        if length & MASK_BIT:
+            raise ProtocolViolation("a server's frames must not be masked")
+        if first & CONTROL_BIT and length >= LENGTH_16:
+            raise ProtocolViolation(f"a control frame has a length field of {length}")
+        if length >= LENGTH_16:
+            extra = 2 if length == LENGTH_16 else 8
+            length = int.from_bytes(self._read(extra, check), "big")
+        return first, length
+
+    def _read(self, size: int, check: Callable[[], None]) -> bytes:
+        if len(self._early) >= size:
+            taken, self._early = self._early[:size], self._early[size:]
+            return taken
+        buffer = bytearray(size)
+        self._fill(memoryview(buffer), check)
+        return bytes(buffer)
+
+    def _fill(self, buffer: memoryview, check: Callable[[], None]) -> None:
+        at = min(len(self._early), len(buffer))
+        if at:
+            buffer[:at] = self._early[:at]
+            self._early = self._early[at:]
+        while at < len(buffer):
+            try:
+                count = self._stream.read_into(buffer[at:])
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConnectionLost(
+                    f"the connection to {self._address} broke: {reason}"
+                ) from error
+            if count == 0:
+                raise ConnectionLost(f"{self._address} hung up")
+            if count is None:
+                check()
+            else:
+                at += count

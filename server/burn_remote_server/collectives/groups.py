@@ -1,0 +1,169 @@
+"""The groups of a process: which of its sessions are members, and the links that they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.collectives.engine import CollectiveEngine, Job
+from burn_remote_server.collectives.links import Incoming, MemoryPipe
+from burn_remote_server.collectives.peer_links import Dialler
+from burn_remote_server.collectives.ring import Ring
+from burn_remote_server.telemetry.counters import CounterRegistry
+from burn_remote_server.tensors.slots import InFlight, Lent
+
+__all__ = ["Groups", "SessionGroups"]
+
+
+class Groups:
+    """The members of all groups in this process. Thread-safe."""
+
+    def __init__(
+        self,
+        dialler: Dialler,
+        is_own: Callable[[str], bool],
+        counters: CounterRegistry,
+    ) -> None:
+        self._dialler: Final = dialler
+        self._is_own: Final = is_own
+        self._counters: Final = counters
+        self._loop: Final = asyncio.get_running_loop()
+        self._lock: Final = threading.Lock()
+        # Members that wait for the next one, by the id of the link to it.
+        self._sources: Final[dict[bytes, Ring]] = {}
+        self._awaited: Final[dict[bytes, list[asyncio.Future[Ring]]]] = {}
+        self._pipes: Final[dict[bytes, MemoryPipe]] = {}
+
+    def session(self, backend: Backend) -> SessionGroups:
+        """Return the groups of a new session."""
+        return SessionGroups(self, backend)
+
+    def join(self, spec: GroupSpec, backend: Backend) -> CollectiveEngine:
+        """Return the engine of a new member, which connects to its neighbours."""
+        members = len(spec.addresses)
+        following = spec.addresses[(spec.rank + 1) % members]
+        before = spec.addresses[(spec.rank - 1) % members]
+        identifier = link_id(spec.secret, spec.addresses, spec.rank)
+        incoming = link_id(spec.secret, spec.addresses, (spec.rank - 1) % members)
+        counters = self._counters.open()
+
+        def ended() -> None:
+            self._counters.close(counters)
+            with self._lock:
+                self._sources.pop(identifier, None)
+                for pipe in (identifier, incoming):
+                    self._pipes.pop(pipe, None)
+
+        def dial(check: Callable[[], None]) -> Incoming:
+            if self._is_own(before):
+                return self._pipe(incoming)
+            return self._dialler.dial(spec, check)
+
+        ring = Ring(spec, backend, dial, counters, ended)
+        if members > 1:
+            if self._is_own(following):
+                pipe = self._pipe(identifier)
+                pipe.on_told(ring.heard_from_next)
+                ring.attach(pipe)
+            else:
+                with self._lock:
+                    self._sources[identifier] = ring
+                    awaited = self._awaited.pop(identifier, [])
+                for future in awaited:
+                    self._loop.call_soon_threadsafe(_resolve, future, ring)
+        ring.start()
+        return ring
+
+    def _pipe(self, identifier: bytes) -> MemoryPipe:
+        with self._lock:
+            return self._pipes.setdefault(identifier, MemoryPipe())
+
+    async def source(self, identifier: bytes, timeout_seconds: float) -> tuple[Ring, bytes]:
+        """Return the member from which a link starts, and the proof of its group's secret.
+
+        Waits for a client to make it a member. Raises ``TimeoutError``.
+        """
+        with self._lock:
+            ring = self._sources.get(identifier)
+            if ring is None:
+                future: asyncio.Future[Ring] = self._loop.create_future()
+                self._awaited.setdefault(identifier, []).append(future)
+        if ring is None:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    ring = await future
+            finally:
+                with self._lock:
+                    waiting = self._awaited.get(identifier, [])
+                    if future in waiting:
+                        waiting.remove(future)
+                    if not waiting:
+                        self._awaited.pop(identifier, None)
+        return ring, link_proof(ring.spec.secret, identifier)
+
+
+def _resolve(future: asyncio.Future[Ring], ring: Ring) -> None:
+    if not future.done():
+        future.set_result(ring)
+
+
+class SessionGroups:
+    """The groups of one session, by the numbers that its client chose. Not thread-safe."""
+
+    def __init__(self, groups: Groups, backend: Backend) -> None:
+        self._groups: Final = groups
+        self._backend: Final = backend
+        self._members: Final[dict[int, CollectiveEngine]] = {}
+        self._specs: Final[dict[int, GroupSpec]] = {}
+        self._sequences: Final[dict[int, int]] = {}
+
+    def join(self, task: JoinGroup) -> None:
+        """Become a member of a group; leave the one that had its number."""
+        self.leave(LeaveGroup(task.group))
+        self._members[task.group] = self._groups.join(task.spec, self._backend)
+        self._specs[task.group] = task.spec
+        self._sequences[task.group] = 0
+
+    def spec(self, group: int) -> GroupSpec:
+        """Return the group with a number. Raises ``OperationFailed``."""
+        spec = self._specs.get(group)
+        if spec is None:
+            raise OperationFailed(f"this session is no member of group {group}")
+        return spec
+
+    def submit(
+        self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
+    ) -> None:
+        """Carry out a collective, whose outputs are always settled. Raises ``OperationFailed``."""
+        expected = self._sequences[task.group]
+        if task.sequence != expected:
+            reason = f"it issued collective {task.sequence} after {expected - 1}"
+            self.reject(task, reason)
+            raise OperationFailed(reason)
+        self._sequences[task.group] = expected + 1
+        job = Job(task.sequence, task.call, inputs, outputs, task.outputs)
+        self._members[task.group].submit(job)
+
+    def reject(self, task: Collective, reason: str) -> None:
+        """Tell the other members that this one cannot carry out a collective."""
+        member = self._members.get(task.group)
+        if member is not None:
+            member.reject(min(task.sequence, self._sequences[task.group]), reason)
+
+    def leave(self, task: LeaveGroup) -> None:
+        """Leave a group once the collectives submitted before are done."""
+        member = self._members.pop(task.group, None)
+        if member is not None:
+            del self._specs[task.group], self._sequences[task.group]
+            member.leave()
+
+    def end(self) -> None:
+        """Leave all groups: the session has ended."""
+        for group in [*self._members]:
+            self.leave(LeaveGroup(group))

@@ -1,0 +1,170 @@
+"""The links of a ring: what a member uses to send to the next one and receive from the one before.
+
+Members of one server process are linked by a queue of references (``MemoryPipe``), others by a
+connection between their servers (``peer_links``).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.messages import BeginCollective, GroupBroken
+
+__all__ = ["Incoming", "MemoryPipe", "Message", "Outgoing", "Piece", "Place"]
+
+
+class Piece(NamedTuple):
+    """Elements of a collective, and how many bytes of it the link has carried before them."""
+
+    sequence: int
+    offset: int
+    elements: memoryview
+
+
+Message = BeginCollective | GroupBroken | Piece | None
+
+# place(sequence, offset, size): where to store the elements of a piece. Raises
+# ``ProtocolViolation`` for one that is not expected.
+Place = Callable[[int, int, int], memoryview]
+
+
+class Incoming(Protocol):
+    """The link from the member before. One thread receives; any thread may call the rest.
+
+    ``has_beats``: the other end sends signs of life, because it may stop without a notice.
+    """
+
+    has_beats: bool
+
+    def receive(self, place: Place, check: Callable[[], None]) -> Message:
+        """Return the next message; ``None`` for a sign of life.
+
+        The elements of a piece are in ``place``, or in memory that does not change. ``check`` is
+        called each time that nothing arrived for a while; it may raise. Raises ``ConnectionLost``
+        and ``ProtocolViolation``.
+        """
+        ...
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until a message may have arrived; ``False`` after a ``wake``."""
+        ...
+
+    def wake(self) -> None:
+        """Make ``wait`` return."""
+        ...
+
+    def tell(self, message: GroupBroken | None) -> None:
+        """Send a message, or a sign of life, to the member before. Never raises."""
+        ...
+
+    def close(self) -> None:
+        """End the link."""
+        ...
+
+
+class Outgoing(Protocol):
+    """The link to the next member. One thread sends."""
+
+    def send(self, message: BeginCollective | GroupBroken | None) -> None:
+        """Send a message, or a sign of life. Raises ``ConnectionLost``."""
+        ...
+
+    def send_piece(self, piece: Piece) -> None:
+        """Send elements. Raises ``ConnectionLost``."""
+        ...
+
+    def close(self) -> None:
+        """End the link after what was sent."""
+        ...
+
+
+class MemoryPipe:
+    """Both ends of a link between two members of one process: pieces are passed by reference.
+
+    Its memory does not change once it was sent. ``on_told`` receives what the next member tells.
+    """
+
+    has_beats = False
+
+    def __init__(self) -> None:
+        self._items: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
+        self._waiting: Any = None
+        self._is_closed = False
+        self._told: Callable[[GroupBroken], None] | None = None
+        self._lock: Final = threading.Lock()
+        self._untold: list[GroupBroken] = []
+
+    # -- the end that sends -------------------------------------------------------------------
+
+    def on_told(self, told: Callable[[GroupBroken], None]) -> None:
+        """Call ``told`` with each message of the next member, also those that came before."""
+        with self._lock:
+            self._told, untold = told, self._untold
+            self._untold = []
+        for message in untold:
+            told(message)
+
+    def send(self, message: BeginCollective | GroupBroken | None) -> None:
+        if self._is_closed:
+            raise ConnectionLost("the member left")
+        if message is not None:
+            self._items.put(message)
+
+    def send_piece(self, piece: Piece) -> None:
+        self._items.put(piece)
+
+    # -- the end that receives ----------------------------------------------------------------
+
+    def receive(self, place: Place, check: Callable[[], None]) -> Message:
+        while True:
+            item, self._waiting = self._waiting, None
+            if item is None:
+                try:
+                    item = self._items.get(timeout=0.25)
+                except queue.Empty:
+                    check()
+                    if self._is_closed and self._items.empty():
+                        raise ConnectionLost("the member left") from None
+                    continue
+            if item is _WAKE:
+                continue
+            if isinstance(item, Piece):
+                place(item.sequence, item.offset, len(item.elements))  # refuses unexpected ones
+            return item  # type: ignore[no-any-return]
+
+    def wait(self, timeout_seconds: float) -> bool:
+        if self._waiting is None:
+            try:
+                item = self._items.get(timeout=timeout_seconds)
+            except queue.Empty:
+                return self._is_closed
+            if item is _WAKE:
+                return False
+            self._waiting = item
+        return True
+
+    def wake(self) -> None:
+        self._items.put(_WAKE)
+
+    def tell(self, message: GroupBroken | None) -> None:
+        if message is None:
+            return
+        with self._lock:
+            told = self._told
+            if told is None:
+                self._untold.append(message)
+        if told is not None:
+            told(message)
+
+    # -- both ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._items.put(_WAKE)
+
+
+_WAKE: Final = object()

@@ -1,0 +1,255 @@
+"""Links of a ring over a connection between two servers.
+
+The member after dials the one before, as a target dials the source of a transfer: with the same
+rules for addresses, the same proofs of the peer token, and the same TLS. The elements then flow
+from the server that was dialled, whose WebSocket frames have no mask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
+from burn_remote_protocol.dialects.native import (
+    PIECE_HEAD_BYTES,
+    VERSIONS,
+    decode_frame,
+    encode_frame,
+    open_piece,
+    piece_head,
+)
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionFailed,
+    ConnectionLost,
+    HandshakeRefused,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.links.checked import CheckedLink, bulk_link
+from burn_remote_protocol.links.interface import BlockingLink, FrameSender
+from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.messages import (
+    Acknowledged,
+    BeginCollective,
+    Closing,
+    GroupBroken,
+    Hello,
+    JoinLink,
+    LinkJoined,
+    Refused,
+)
+from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
+from burn_remote_server.access.peer_authentication import prove_to_source
+from burn_remote_server.access.peer_rules import PeerRules, token_of
+from burn_remote_server.access.tls import peer_context
+from burn_remote_server.collectives.links import Message, Piece, Place
+from burn_remote_server.settings.server_settings import Settings
+
+__all__ = ["Dialler", "PeerIncoming", "PeerOutgoing", "accepts_join"]
+
+T = TypeVar("T")
+
+# How often a receiving thread looks whether the group is broken.
+SILENCE_SECONDS: Final = 0.1
+_NOTHING: Final = memoryview(b"")
+_ALIVE: Final = encode_frame(Acknowledged(0))
+
+
+class PeerOutgoing:
+    """An ``Outgoing`` over a connection that the next member's server opened."""
+
+    def __init__(self, sender: FrameSender) -> None:
+        self._sender: Final = sender
+
+    def send(self, message: BeginCollective | GroupBroken | None) -> None:
+        self._sender.send(_ALIVE if message is None else encode_frame(message))
+
+    def send_piece(self, piece: Piece) -> None:
+        self._sender.send_parts(piece_head(piece.sequence, piece.offset), piece.elements)
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class PeerIncoming:
+    """An ``Incoming`` over a connection to the server of the member before."""
+
+    has_beats = True
+
+    def __init__(self, link: BlockingLink) -> None:
+        self._link: Final = link
+        self._source: Final = bulk_link(link).bulk_reader(SILENCE_SECONDS)
+
+    def receive(self, place: Place, check: Callable[[], None]) -> Message:
+        def choose(head: bytes, size: int) -> memoryview:
+            piece = open_piece(head)
+            return _NOTHING if piece is None else place(*piece, size)
+
+        # The head of any other message is all of it: it is short, or has room in ``choose``.
+        head, rest = self._source.receive(PIECE_HEAD_BYTES, _whole(choose), check)
+        piece = open_piece(head)
+        if piece is not None:
+            return Piece(*piece, rest)
+        message = decode_frame(head + rest)
+        if isinstance(message, Acknowledged):
+            return None
+        if isinstance(message, Closing):
+            raise ConnectionLost(f"it ended the link: {message.error}")
+        if isinstance(message, BeginCollective | GroupBroken):
+            return message
+        raise ProtocolViolation(f"a member must not send {type(message).__name__}")
+
+    def wait(self, timeout_seconds: float) -> bool:
+        return self._source.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        self._source.wake()
+
+    def tell(self, message: GroupBroken | None) -> None:
+        with contextlib.suppress(BurnRemoteError):
+            self._link.send(_ALIVE if message is None else encode_frame(message))
+
+    def close(self) -> None:
+        self._link.close()
+
+
+# A message that is no piece has at most this many bytes.
+MAX_MESSAGE_BYTES: Final = 8 * 1024
+
+
+def _whole(choose: Callable[[bytes, int], memoryview]) -> Callable[[bytes, int], memoryview]:
+    def place(head: bytes, size: int) -> memoryview:
+        if open_piece(head) is None and size <= MAX_MESSAGE_BYTES:
+            return memoryview(bytearray(size))
+        return choose(head, size)
+
+    return place
+
+
+class Dialler:
+    """Opens the links from members before, in the threads of rings."""
+
+    def __init__(
+        self, settings: Settings, rules: PeerRules, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Load the TLS context. Raises ``InvalidCertificate``."""
+        self._settings: Final = settings
+        self._rules: Final = rules
+        self._loop: Final = loop
+        self._tls: Final = peer_context(settings)
+        token = settings.peer_token
+        self._key: Final = None if token is None else peer_key(token.get_secret_value())
+
+    def dial(self, spec: GroupSpec, check: Callable[[], None]) -> PeerIncoming:
+        """Open the link to a member from the one before it.
+
+        Waits up to the group's bound for that one to join. Raises ``BurnRemoteError``.
+        """
+        previous = (spec.rank - 1) % len(spec.addresses)
+        address = spec.addresses[previous]
+        deadline = time.monotonic() + spec.bound_seconds
+        link = self._open(address, deadline)
+        try:
+            adapter = _Handshaking(link, deadline, spec.bound_seconds, check)
+            hello = Hello(VERSIONS, client="burn-remote-server")
+            target = parse_address(address)
+            signer = _run(prove_to_source(adapter, target, hello, self._key))  # type: ignore[arg-type]
+            self._join(adapter, spec, previous, signer)
+            return PeerIncoming(link)
+        except BaseException:
+            link.close()
+            raise
+
+    def _open(self, address: str, deadline: float) -> BlockingLink:
+        target = parse_address(address)
+        if token_of(target) is not None:
+            raise TransferFailed(f"{target} has a token in its path; native servers prove it")
+        resolving = asyncio.run_coroutine_threadsafe(self._rules.resolve(address), self._loop)
+        try:
+            _, found = resolving.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            resolving.cancel()
+            raise ConnectionFailed(f"the host name in {address} was not resolved") from None
+        failure = ConnectionFailed(f"no connection to {address} in time")
+        for numeric in found:
+            seconds = min(
+                self._settings.handshake_timeout_seconds / len(found), deadline - time.monotonic()
+            )
+            if seconds <= 0:
+                break
+            try:
+                link = connect(
+                    address,
+                    "/transfer",
+                    connect_to=numeric,
+                    tls=self._tls if target.secure else None,
+                    timeout_seconds=seconds,
+                )
+            except ConnectionFailed as error:
+                failure = error
+                continue
+            is_checked = not target.secure and self._settings.transfer_checksum
+            return CheckedLink(link) if is_checked else link
+        raise failure
+
+    def _join(
+        self, adapter: _Handshaking, spec: GroupSpec, previous: int, signer: FetchSigner | None
+    ) -> None:
+        identifier = link_id(spec.secret, spec.addresses, previous)
+        tag = b"" if signer is None else signer.tag(0, identifier, 0)
+        _run(adapter.send(encode_frame(JoinLink(identifier, tag))))
+        reply = decode_frame(_run(adapter.receive()))
+        if isinstance(reply, Closing | Refused):
+            raise reply.error
+        if not isinstance(reply, LinkJoined):
+            raise ProtocolViolation(f"expected LinkJoined, received {type(reply).__name__}")
+        if reply.proof != link_proof(spec.secret, identifier):
+            raise HandshakeRefused("its proof of the group's secret is wrong")
+
+
+def accepts_join(message: JoinLink, signer: FetchSigner | None) -> bool:
+    """Whether a message to join a link has the signature that the connection requires."""
+    return signer is None or signer.accepts(message.tag, 0, message.link, 0)
+
+
+class _Handshaking:
+    """A blocking link as one for a coroutine that never suspends."""
+
+    def __init__(
+        self, link: BlockingLink, deadline: float, seconds: float, check: Callable[[], None]
+    ) -> None:
+        self._link: Final = link
+        self._deadline: Final = deadline
+        self._seconds: Final = seconds
+        self._check: Final = check
+
+    async def send(self, frame: bytes) -> None:
+        self._link.send(frame)
+
+    async def receive(self) -> bytes | memoryview:
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise ConnectionFailed(
+                    f"it did not join the group within {self._seconds:g} seconds, or with other "
+                    "members or another secret"
+                )
+            frame = self._link.receive(min(left, 0.25))
+            if frame is not None:
+                return frame
+            self._check()
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a coroutine over a blocking link suspended")

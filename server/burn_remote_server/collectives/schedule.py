@@ -1,0 +1,241 @@
+"""The schedule of a collective on a ring: what a member sends, receives and combines, in order.
+
+Each member sends to the next one and receives from the one before. The schedule of a member is a
+pure function of the call, the number of members and its rank. The pieces that a member sends, in
+order, are those that the next one receives.
+
+- **all-reduce**: the elements are cut into one part for each member. In the first n - 1 steps a
+  part is passed on and combined with the receiver's own (reduce-scatter); in the next n - 1 it is
+  passed on unchanged (all-gather). Each link carries 2 (n - 1) / n of the elements.
+- **reduce-scatter** and **all-gather** are its halves. **broadcast** and **reduce** are chains that
+  begin and end at the root.
+- **all-to-all**: a block for the member at distance d travels d links, those with the farthest to
+  go first.
+- **barrier**: an all-gather of one byte.
+
+A part travels in chunks, so that combining one overlaps with receiving the next. Combined elements
+that are no result of this member are *scratch* memory until they are sent. Reduce-scatter and
+all-to-all therefore go through the elements in rounds, of at least one chunk: within a round, a
+member's scratch is at most ``ROUND_BYTES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
+
+__all__ = ["CHUNK_BYTES", "ROUND_BYTES", "Action", "Copy", "Receive", "Send", "Span", "schedule"]
+
+# Larger: fewer frames. Smaller: more overlap, and the chunk stays in the processor's cache.
+CHUNK_BYTES: Final = 512 * 1024
+ROUND_BYTES: Final = 8 * 2**20
+
+
+class Span(NamedTuple):
+    """A range of elements of the tensor at ``place`` among a member's inputs or outputs."""
+
+    place: int
+    start: int
+    stop: int
+
+    def shifted(self, elements: int) -> Span:
+        """Return the span that begins so many elements later."""
+        return Span(self.place, self.start + elements, self.stop + elements)
+
+
+class Send(NamedTuple):
+    """Send elements of an input to the next member."""
+
+    source: Span
+
+
+class Copy(NamedTuple):
+    """Copy elements of an input to an output."""
+
+    source: Span
+    target: Span
+
+
+class Receive(NamedTuple):
+    """Receive a piece from the member before.
+
+    It is combined with ``own`` elements of an input, if any. The result is stored in ``target`` of
+    an output, or is scratch memory if that is ``None``. ``is_sent``: it goes on to the next member.
+    ``is_last``: the elements of all members are combined now.
+    """
+
+    length: int
+    own: Span | None
+    target: Span | None
+    is_sent: bool
+    is_last: bool = False
+
+
+Action = Send | Copy | Receive
+
+
+def schedule(
+    call: CollectiveCall, members: int, rank: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Action]:
+    """Yield the actions of a member in order. A barrier has one byte as its only input."""
+    if call.kind is CollectiveKind.BARRIER:
+        yield from _all_gather([1], members, rank, 1)
+        return
+    sizes = [spec.size for spec in call.specs]
+    chunk = max(1, chunk_bytes // call.specs[0].dtype.itemsize)
+    if call.kind is CollectiveKind.ALL_REDUCE:
+        yield from _all_reduce(sizes, members, rank, chunk)
+    elif call.kind is CollectiveKind.REDUCE_SCATTER:
+        yield from _reduce_scatter(sizes, members, rank, chunk)
+    elif call.kind is CollectiveKind.ALL_GATHER:
+        yield from _all_gather(sizes, members, rank, chunk)
+    elif call.kind is CollectiveKind.BROADCAST:
+        yield from _broadcast(sizes, members, (rank - call.root) % members, chunk)
+    elif call.kind is CollectiveKind.REDUCE:
+        yield from _reduce(sizes, members, (rank - call.root) % members, chunk)
+    else:
+        yield from _all_to_all(sizes, members, rank, chunk)
+
+
+def _whole(sizes: Sequence[int]) -> list[Span]:
+    return [Span(place, 0, size) for place, size in enumerate(sizes)]
+
+
+def _chunks(spans: Iterable[Span], chunk: int) -> list[Span]:
+    return [
+        Span(place, at, min(at + chunk, stop))
+        for place, start, stop in spans
+        for at in range(start, stop, chunk)
+    ]
+
+
+def _length(span: Span) -> int:
+    return span.stop - span.start
+
+
+def _parts(sizes: Sequence[int], members: int, chunk: int) -> list[list[Span]]:
+    """Cut all tensors, one after the other, into equal parts; return the chunks of each."""
+    total = sum(sizes)
+    edges = [total * part // members for part in range(members + 1)]
+    parts: list[list[Span]] = [[] for _ in range(members)]
+    begin = 0
+    for place, size in enumerate(sizes):
+        for part in range(members):
+            start, stop = max(edges[part], begin), min(edges[part + 1], begin + size)
+            if start < stop:
+                parts[part].append(Span(place, start - begin, stop - begin))
+        begin += size
+    return [_chunks(part, chunk) for part in parts]
+
+
+def _all_reduce(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
+    if members == 1:
+        yield from (Copy(span, span) for span in _chunks(_whole(sizes), chunk))
+        return
+    parts = _parts(sizes, members, chunk)
+    yield from map(Send, parts[rank])
+    for step in range(1, members):
+        is_last = step == members - 1
+        for span in parts[(rank - step) % members]:
+            yield Receive(_length(span), span, span, is_sent=True, is_last=is_last)
+    for step in range(members - 1):
+        for span in parts[(rank - step) % members]:
+            yield Receive(_length(span), None, span, is_sent=step < members - 2)
+
+
+def _blocks(sizes: Sequence[int], members: int, chunk: int) -> list[Span]:
+    """Return the chunks of one member's share of tensors that are split along their first axis."""
+    return _chunks(_whole([size // members for size in sizes]), chunk)
+
+
+def _rounds(spans: Sequence[Span], kept: int) -> Iterator[Sequence[Span]]:
+    """Yield groups of chunks; each is scratch memory ``kept`` times.
+
+    A group of one chunk may exceed ``ROUND_BYTES``.
+    """
+    length = max(1, ROUND_BYTES // (CHUNK_BYTES * max(1, kept)))
+    for at in range(0, len(spans), length):
+        yield spans[at : at + length]
+
+
+def _reduce_scatter(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
+    shares = [size // members for size in sizes]
+    blocks = _blocks(sizes, members, chunk)
+    if members == 1:
+        yield from (Copy(span, span) for span in blocks)
+        return
+    for spans in _rounds(blocks, members - 2):
+        for span in spans:
+            yield Send(span.shifted((rank - 1) % members * shares[span.place]))
+        for step in range(1, members):
+            is_last = step == members - 1
+            part = (rank - 1 - step) % members
+            for span in spans:
+                own = span.shifted(part * shares[span.place])
+                target = span if is_last else None
+                yield Receive(_length(span), own, target, is_sent=not is_last, is_last=is_last)
+
+
+def _all_gather(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
+    spans = _chunks(_whole(sizes), chunk)
+    if members > 1:
+        yield from map(Send, spans)
+    for span in spans:
+        yield Copy(span, span.shifted(rank * sizes[span.place]))
+    for step in range(1, members):
+        part = (rank - step) % members
+        for span in spans:
+            target = span.shifted(part * sizes[span.place])
+            yield Receive(_length(span), None, target, is_sent=step < members - 1)
+
+
+def _broadcast(sizes: Sequence[int], members: int, distance: int, chunk: int) -> Iterator[Action]:
+    for span in _chunks(_whole(sizes), chunk):
+        if distance == 0:
+            if members > 1:
+                yield Send(span)
+            yield Copy(span, span)
+        else:
+            yield Receive(_length(span), None, span, is_sent=distance < members - 1)
+
+
+def _reduce(sizes: Sequence[int], members: int, distance: int, chunk: int) -> Iterator[Action]:
+    for span in _chunks(_whole(sizes), chunk):
+        if members == 1:
+            yield Copy(span, span)
+        elif distance == 1:
+            yield Send(span)
+        elif distance == 0:
+            yield Receive(_length(span), span, span, is_sent=False, is_last=True)
+        else:
+            yield Receive(_length(span), span, None, is_sent=True)
+
+
+def _all_to_all(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
+    shares = [size // members for size in sizes]
+    blocks = _blocks(sizes, members, chunk)
+
+    def block(span: Span, member: int) -> Span:
+        return span.shifted(member % members * shares[span.place])
+
+    for span in blocks:
+        yield Copy(block(span, rank), block(span, rank))
+    for spans in _rounds(blocks, (members - 1) * (members - 2) // 2):
+        # What each member sends in one phase, as (links travelled, distance of the destination).
+        sent: list[tuple[int, int]] = []
+        for distance in range(members - 1, 0, -1):
+            for span in spans:
+                yield Send(block(span, rank + distance))
+            sent = [*sent, (0, distance)]
+            passed_on = []
+            for travelled, goal in sent:
+                arrives = travelled + 1 == goal
+                origin = rank - 1 - travelled
+                for span in spans:
+                    target = block(span, origin) if arrives else None
+                    yield Receive(_length(span), None, target, is_sent=not arrives)
+                if not arrives:
+                    passed_on.append((travelled + 1, goal))
+            sent = passed_on

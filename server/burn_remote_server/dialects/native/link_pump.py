@@ -1,0 +1,59 @@
+"""The source's end of a connection that is a link between two members of a group."""
+
+from __future__ import annotations
+
+import asyncio
+
+from burn_remote_protocol.dialects.native import decode_frame, encode_frame
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    HandshakeRefused,
+    ProtocolViolation,
+)
+from burn_remote_protocol.links.checked import AnyAsyncLink, frame_sender
+from burn_remote_protocol.messages import Acknowledged, GroupBroken, JoinLink, LinkJoined
+from burn_remote_protocol.peer_proofs import FetchSigner
+from burn_remote_server.collectives.peer_links import PeerOutgoing, accepts_join
+from burn_remote_server.collectives.ring import Ring
+from burn_remote_server.dialects.native.handshake import name_of
+from burn_remote_server.hosting.host import Host
+
+__all__ = ["serve_link"]
+
+
+async def serve_link(
+    link: AnyAsyncLink, host: Host, message: JoinLink, signer: FetchSigner | None
+) -> None:
+    """Serve a link of a group until it ends.
+
+    Raises ``HandshakeRefused`` if no session of this process becomes its member in time.
+    """
+    if not accepts_join(message, signer):
+        raise ProtocolViolation("the message to join a link has an invalid signature")
+    try:
+        seconds = host.settings.fetch_timeout_seconds
+        ring, proof = await host.groups.source(message.link, seconds)
+    except TimeoutError:
+        raise HandshakeRefused("no session of this server joined such a group in time") from None
+    await link.send(encode_frame(LinkJoined(proof)))
+    sender = await frame_sender(link, ring.while_sending)
+    if not ring.attach(PeerOutgoing(sender)):
+        sender.close()
+        return
+    try:
+        await _listen(link, ring)
+    except TimeoutError:
+        ring.next_lost(f"nothing was heard of it for {ring.spec.bound_seconds:g} seconds")
+    except BurnRemoteError as error:
+        ring.next_lost(str(error))
+
+
+async def _listen(link: AnyAsyncLink, ring: Ring) -> None:
+    """Pass on what the next member tells. Raises ``TimeoutError`` if it is silent."""
+    while True:
+        async with asyncio.timeout(ring.spec.bound_seconds):
+            message = decode_frame(await link.receive())
+        if isinstance(message, GroupBroken):
+            ring.heard_from_next(message)
+        elif not isinstance(message, Acknowledged):
+            raise ProtocolViolation(f"the next member must not send {name_of(message)}")
