@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import burn_remote as br
 from support.servers import server
 
 ROOT = Path(__file__).parents[1]
@@ -64,3 +65,13 @@ def test_every_document_named_in_the_readme_exists() -> None:
 def test_the_program_in_autodiff_md_prints_what_its_comments_say() -> None:
     document = (ROOT / "docs" / "autodiff.md").read_text("utf-8")
     assert printed_by_the_program_in(document) == "(2, 1) True\nFalse\n"
+
+
+def test_the_program_in_distributed_md_prints_what_its_comments_say() -> None:
+    text = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    assert printed_by_the_program_in(text).splitlines() == re.findall(r"print\(.*# (.*)", text)
+
+
+def test_distributed_md_names_all_of_the_namespace() -> None:
+    text = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    assert [name for name in br.distributed.__all__ if name not in text] == []

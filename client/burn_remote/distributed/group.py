@@ -32,7 +32,7 @@ from burn_remote_protocol.errors import (
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["Group"]
+__all__ = ["Group", "untracked"]
 
 SUM: Final = ReduceOperation.SUM
 
@@ -187,7 +187,7 @@ class Group:
         place = self._rank_of(tensors[0]) if root is None else self.rank(root)
         for name, x in named_leaves(value):
             self._check_place("broadcast", name, x, place)
-        bucket = [_untracked("broadcast", x) for x in tensors]
+        bucket = [untracked("broadcast", x) for x in tensors]
         made = [bucket] if self.size == 1 else self._engine.broadcast(bucket, place)
         return [_rebuilt(value, one) for one in made]
 
@@ -286,7 +286,7 @@ class Group:
                 self._check_place(name, place, x, member)
         for value in values[1:]:
             mapped(lambda *_: None, values[0], value)  # raises for other containers
-        buckets = [[_untracked(name, x) for x in leaves(value)] for value in values]
+        buckets = [[untracked(name, x) for x in leaves(value)] for value in values]
         return _Given(name, values, buckets)
 
     def _check_place(self, name: str, place: str, x: Tensor, member: int) -> None:
@@ -410,7 +410,7 @@ def _check_tensor(name: str, what: str, x: Any) -> None:
         )
 
 
-def _untracked(name: str, x: Tensor) -> Tensor:
+def untracked(name: str, x: Tensor) -> Tensor:
     """Return a tensor as it is outside of gradients. Raises ``UsageError`` if it is recorded."""
     if isinstance(x.handle, TrackedHandle) and is_recording():
         raise UsageError(
