@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
-from burn_remote.autodiff.nodes import TRACKED, Node, saved_handle
+from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, saved_handle
 from burn_remote.autodiff.rules import (
     GRADIENT,
     GRADIENT_SPEC,
@@ -28,7 +28,15 @@ from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["INPUTS", "NOTHING", "OUTPUTS", "AliasRecipe", "MoveRecipe", "OperationRecipe"]
+__all__ = [
+    "INPUTS",
+    "NOTHING",
+    "OUTPUTS",
+    "AliasRecipe",
+    "MoveRecipe",
+    "OperationRecipe",
+    "RetainingRecipe",
+]
 
 # What a node saves: no handles, those of all inputs, those of all outputs, or some of them.
 NOTHING, INPUTS, OUTPUTS, SOME = range(4)
@@ -226,6 +234,51 @@ class MoveRecipe:
         """Move the gradient to the device from which the tensor came."""
         handle = grads[0].handle
         return (kind(handle.client.move(handle, self._source)),)
+
+
+@final
+class RetainingRecipe:
+    """Another recipe, which also keeps the sum of the gradients of each output.
+
+    ``add`` adds two gradients; ``grads`` has the sum for each output, ``None`` before a pass.
+    """
+
+    __slots__ = ("_add", "_recipe", "grads")
+
+    def __init__(self, recipe: Recipe, add: Callable[[Any, Any], Any]) -> None:
+        self._recipe = recipe
+        self._add = add
+        self.grads: dict[int, Any] = {}
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The shapes and dtypes of the inputs."""
+        return self._recipe.specs
+
+    @property
+    def output_count(self) -> int:
+        """The number of outputs."""
+        return self._recipe.output_count
+
+    def describe(self) -> str:
+        """Return the name of the operation, with the shapes of its tensors."""
+        return self._recipe.describe()
+
+    def apply(
+        self,
+        node: Node,
+        grads: Sequence[Any],
+        kind: type[Any],
+        is_wanted: tuple[bool, ...],
+        is_recorded: bool,
+    ) -> Sequence[Any]:
+        """Keep the gradients of the outputs, and return those of the inputs."""
+        for place, before in self.grads.items():
+            arrived = grads[place]
+            if arrived is not None:
+                sum_of = arrived if before is None else self._add(before, arrived)
+                self.grads[place] = kind(sum_of.handle)
+        return self._recipe.apply(node, grads, kind, is_wanted, is_recorded)
 
 
 @final

@@ -394,7 +394,6 @@ METHODS: Final = {
     "relu_": "x = x.relu()",
     "require_grad": "x.requires_grad_()",
     "reshape_as": "x.reshape(y.shape)",
-    "retain_grad": "burn_remote.autograd.grad(loss, x)",
     "scatter_": "x.scatter(axis, indices, value)",
     "scatter_add_": "x.scatter(axis, indices, value, update='add')",
     "searchsorted": _NUMPY,

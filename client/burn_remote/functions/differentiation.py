@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.autodiff.nodes import Leaf, TrackedHandle, node_of, plain, tracked
+from burn_remote.autodiff.nodes import Branch, Leaf, Node, TrackedHandle, node_of, plain, tracked
 from burn_remote.autodiff.pausing import is_recording
+from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import one_for
 from burn_remote.autodiff.walk import Walk
@@ -40,6 +41,7 @@ __all__ = [
     "Gradients",
     "Hook",
     "add_in_place",
+    "assign_gradients",
     "backward",
     "checked_seed",
     "clone",
@@ -56,6 +58,7 @@ __all__ = [
     "remainder_in_place",
     "requires_grad",
     "requires_grad_",
+    "retain_grad",
     "set_elements",
     "set_gradient",
     "set_requires_grad",
@@ -161,22 +164,29 @@ def is_leaf(x: Tensor) -> bool:
 
 
 def gradient(x: Tensor) -> Tensor | None:
-    """Return the accumulated gradient of a leaf; ``None`` before the first backward pass.
+    """Return the accumulated gradient; ``None`` before the first backward pass.
 
-    Raises ``UsageError`` for the result of an operation on tracked tensors.
+    Raises ``UsageError`` for the result of an operation on tracked tensors, unless its gradient is
+    retained.
     """
     handle = x.handle
     if not isinstance(handle, TrackedHandle):
         return None
     source = handle.source
+    found: Tensor | None
     if type(source) is Leaf:
-        found: Tensor | None = source.grad
+        found = source.grad
+        return found
+    grads, place = _retained(source)
+    if place in grads:
+        found = grads[place]
         return found
     line = handle.client.session.line_of(handle.id)
     raise UsageError(
         f"{handle.spec}{f', made at {line},' if line else ''} is the result of an operation on "
-        "tracked tensors, and only leaves have .grad; use burn_remote.autograd.grad(loss, x). If "
-        "it is a parameter that was updated, update it inside burn_remote.no_grad()"
+        "tracked tensors, and only leaves have .grad; call x.retain_grad() before the backward "
+        "pass, or use burn_remote.autograd.grad(loss, x). If it is a parameter that was updated, "
+        "update it inside burn_remote.no_grad()"
     )
 
 
@@ -188,13 +198,33 @@ def set_gradient(x: Tensor, value: Tensor | None) -> None:
     """
     handle = x.handle
     source = handle.source if isinstance(handle, TrackedHandle) else None
-    if type(source) is not Leaf:
-        if value is None and source is None:
-            return
+    if source is None and value is None:
+        return
+    checked = None if value is None else checked_seed(x, value, "a gradient")
+    grads, place = ({}, 0) if source is None or type(source) is Leaf else _retained(source)
+    if type(source) is Leaf:
+        source.grad = checked
+    elif place in grads:
+        grads[place] = checked
+    else:
         raise UsageError(
             f"{handle.spec} is not a tracked leaf and has no gradient; call x.requires_grad_()"
         )
-    source.grad = None if value is None else checked_seed(x, value, "a gradient")
+
+
+def retain_grad(x: Tensor, /) -> None:
+    """Store the gradient of a result of operations in ``grad`` too, as that of a leaf.
+
+    Later backward passes add to it. Does nothing for a leaf. Raises ``UsageError`` for an untracked
+    tensor.
+    """
+    source = tracked_handle(x, "retain_grad()").source
+    if type(source) is Leaf:
+        return
+    node, place = _node_and_place(source)
+    if type(node.recipe) is not RetainingRecipe:
+        node.recipe = RetainingRecipe(node.recipe, add)
+    node.recipe.grads.setdefault(place, None)
 
 
 def detach(x: Tensor, /) -> Tensor:
@@ -383,6 +413,16 @@ def checked_seed(x: Tensor, value: Tensor, name: str) -> Tensor:
     return value
 
 
+def _node_and_place(source: Node | Branch) -> tuple[Node, int]:
+    return (source.node, source.position) if isinstance(source, Branch) else (source, 0)
+
+
+def _retained(source: Node | Branch) -> tuple[dict[int, Any], int]:
+    """Return the gradients that a result's node retains, and the result's place among them."""
+    node, place = _node_and_place(source)
+    return (node.recipe.grads if type(node.recipe) is RetainingRecipe else {}), place
+
+
 def _accumulate(found: Mapping[Leaf, Tensor]) -> None:
     """Add gradients to those of leaves, to which other threads may add at the same time."""
     while True:
@@ -393,9 +433,17 @@ def _accumulate(found: Mapping[Leaf, Tensor]) -> None:
         sums = [value if held is None else add(held, value) for held, value in pairs]
         with _assignment:
             if all(leaf.grad is held for leaf, held in zip(found, before, strict=True)):
-                # One call that runs no Python code: an interrupt changes all leaves or none.
-                deque(map(setattr, found, itertools.repeat("grad"), sums), maxlen=0)
+                assign_gradients([*found], sums)
                 return
+
+
+def assign_gradients(leaves: Sequence[Leaf], grads: Sequence[Tensor]) -> None:
+    """Set the gradients of leaves: an interrupt changes all of them or none.
+
+    The caller holds the gradients from before, because freeing them runs Python code.
+    """
+    # One call that runs no Python code.
+    deque(map(setattr, leaves, itertools.repeat("grad"), grads), maxlen=0)
 
 
 def _leaf_of(x: Tensor) -> Leaf:

@@ -178,6 +178,7 @@ class Tensor(TensorValue):
     detach = differentiation.detach
     __copy__ = differentiation.copied
     register_hook = differentiation.register_hook
+    retain_grad = differentiation.retain_grad
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return differentiation.copied(self)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from burn_remote.arguments.containers import leaves, mapped
 from burn_remote.arguments.numbers import real_number
 from burn_remote.arguments.traced_numbers import untraced
+from burn_remote.autodiff.nodes import Leaf, TrackedHandle
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import with_rank
 from burn_remote.functions.arithmetic import divide, multiply
 from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.differentiation import assign_gradients
 from burn_remote.functions.elementwise import abs, isfinite
 from burn_remote.functions.selection import clip, maximum
 from burn_remote.functions.statistics import max, sum
@@ -83,8 +85,7 @@ def clip_grad_norm_(
     clipped, norm = clip_by_norm(grads, max_norm, norm_type)
     if error_if_nonfinite and not isfinite(norm).item():
         raise UsageError("the norm of the gradients is not finite; they are unchanged")
-    for owner, grad in zip(owners, clipped, strict=True):
-        owner.grad = grad
+    _assign(owners, clipped)
     return norm
 
 
@@ -94,9 +95,19 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
 
     Arguments are those of ``torch.nn.utils.clip_grad_value_``; ``foreach`` is ignored.
     """
-    for parameter in _parameters(parameters):
-        if parameter.grad is not None:
-            parameter.grad = clip_by_value(parameter.grad, clip_value)
+    owners = [one for one in _parameters(parameters) if one.grad is not None]
+    grads = [one.grad for one in owners]
+    _assign(owners, clip_by_value(grads, clip_value))
+
+
+def _assign(owners: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    """Replace the gradients of parameters, which the caller holds; see ``assign_gradients``."""
+    leaves = [owner.handle.source for owner in owners if isinstance(owner.handle, TrackedHandle)]
+    if all(type(leaf) is Leaf for leaf in leaves):
+        assign_gradients(leaves, grads)  # type: ignore[arg-type]
+        return
+    for owner, grad in zip(owners, grads, strict=True):  # results that retain their gradient
+        owner.grad = grad
 
 
 def _norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:

@@ -566,3 +566,43 @@ def test_a_backward_pass_that_fails_at_its_end_changes_no_gradient(
     with pytest.raises(KeyboardInterrupt):
         loss().backward()
     assert [w.grad.item() for w in leaves] == [2.0, 2.0, 2.0]
+
+
+def test_a_retained_gradient_is_that_of_autograd_and_adds_up(device: br.Device) -> None:
+    w = device.tensor([1.0, 2.0], dtype=br.float64).requires_grad_()
+    hidden = w * 3.0
+    loss = (hidden.exp() + hidden).sum()
+    hidden.retain_grad()  # also for uses that were recorded before
+    (expected,) = br.autograd.grad(loss, [hidden], retain_graph=True)
+    hidden.grad = None
+    assert hidden.grad is None
+    loss.backward(retain_graph=True)
+    assert hidden.grad is not None
+    np.testing.assert_allclose(hidden.grad.numpy(), expected.numpy())
+    loss.backward()
+    np.testing.assert_allclose(hidden.grad.numpy(), 2 * expected.numpy())
+    assert w.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), 6 * expected.numpy())
+
+
+def test_each_output_of_an_operation_retains_its_own_gradient(device: br.Device) -> None:
+    w = device.tensor([[3.0, 1.0, 2.0]]).requires_grad_()
+    values, _ = br.topk(w, 2)
+    values.retain_grad()
+    w.retain_grad()
+    loss = (values * values).sum()
+    loss.retain_grad()
+    loss.backward()
+    assert values.grad is not None
+    assert values.grad.numpy().tolist() == [[6.0, 4.0]]
+    assert loss.grad is not None
+    assert loss.grad.item() == 1.0
+    assert w.grad is not None
+    assert w.grad.numpy().tolist() == [[6.0, 0.0, 4.0]]
+
+
+def test_the_gradient_of_an_untracked_tensor_cannot_be_retained(device: br.Device) -> None:
+    with pytest.raises(br.UsageError, match=r"retain_grad\(\) of .* which is not tracked"):
+        device.tensor([1.0]).retain_grad()
+    with pytest.raises(br.UsageError, match=r"call x.retain_grad\(\) before the backward"):
+        _ = (device.tensor([1.0]).requires_grad_() * 2.0).grad

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 import burn_remote as br
 from burn_remote import optim
+from burn_remote.functions import differentiation
+from burn_remote.optimizers import clipping
 from support.runners import RecordingDevice
 
 GRADS: dict[str, Any] = {
@@ -91,3 +95,52 @@ def test_invalid_clipping_is_refused() -> None:
         optim.clip_by_norm({"w": None}, 1.0)
     with pytest.raises(br.ArgumentMismatch, match="a gradient is a floating-point tensor, not 3"):
         optim.clip_by_norm([3], 1.0)
+
+
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
+def test_an_interrupt_changes_all_gradients_or_none(clip: Any, local: br.Device) -> None:
+    leaves = [br.tensor([1.0], device=local).requires_grad_() for _ in range(3)]
+    for one in leaves:
+        one.grad = br.tensor([3.0], device=local)
+    clip(leaves, 1.0)  # records the graph
+    files = {clipping.__file__, differentiation.__file__}
+    seen = set()
+    # Interrupts come between instructions of Python: raise before each line once.
+    for line in itertools.count():
+        for one in leaves:
+            one.grad = br.tensor([3.0], device=local)
+        before = [one.grad for one in leaves]
+        steps = itertools.count()
+
+        def trace(frame: Any, event: str, _: Any, line: int = line, steps: Any = steps) -> Any:
+            if frame.f_code.co_filename not in files:
+                return None
+            if event == "line" and next(steps) == line:
+                raise KeyboardInterrupt
+            return trace
+
+        known = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            clip(leaves, 1.0)
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(known)
+        replaced = {one.grad is not old for one, old in zip(leaves, before, strict=True)}
+        assert len(replaced) == 1
+        seen |= replaced
+    assert seen == {False, True}
+
+
+def test_retained_gradients_of_results_are_clipped_too(local: br.Device) -> None:
+    w = br.tensor([3.0, 4.0], device=local).requires_grad_()
+    hidden = w * 1.0
+    hidden.retain_grad()
+    (hidden * hidden).sum().backward()
+    optim.clip_grad_value_([w, hidden], 7.0)
+    assert hidden.grad is not None
+    assert w.grad is not None
+    assert hidden.grad.numpy().tolist() == w.grad.numpy().tolist() == [6.0, 7.0]
