@@ -144,12 +144,14 @@ class Optimizer:
         contents = [_entry(state, slot) for slot in slots]
         mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)
         names = [name for name, _ in named_leaves(params)]
-        changing = [row for row in rows if row[1] is not None]
+        by_device: dict[int, list[list[Any]]] = {}
         for name, row in zip(names, rows, strict=True):
             if row[1] is not None:
-                _check_gradient(name, row[0], row[1], changing[0][0])
-        if changing:
-            counters = self._step(changing, options, counters)
+                _check_gradient(name, row[0], row[1])
+                by_device.setdefault(_session_of(row[0]), []).append(row)
+        before = counters
+        for changing in by_device.values():
+            counters = self._step(changing, options, before)
         columns = [
             mapped(_taking([row[place] for row in rows]), params)
             for place in (0, *range(2, 2 + len(slots)))
@@ -162,8 +164,7 @@ class Optimizer:
         """Add parameters, ``{"params": …}``, with options of their own.
 
         Raises ``UsageError`` for a parameter that the optimizer has already and for unknown
-        options, ``DTypeMismatch`` for one that is not floating-point, and ``DeviceMismatch`` for
-        one on another device.
+        options, and ``DTypeMismatch`` for one that is not floating-point.
         """
         options = {**self.defaults, **group}
         unknown = [name for name in options if name not in self.defaults and name != PARAMS]
@@ -299,12 +300,6 @@ class Optimizer:
                 f"the parameter {name or 0} is the same tensor as {self._names[parameter] or 0}; "
                 "give each tensor to the optimizer once"
             )
-        first = next(iter(self._names), parameter)
-        if parameter.handle.client.session is not first.handle.client.session:
-            raise DeviceMismatch(
-                f"the parameter {name} is on {parameter.device}, but {self._names[first]} is on "
-                f"{first.device}; use an optimizer for the parameters of each device"
-            )
         if not parameter.is_leaf:
             raise UsageError(
                 f"the parameter {name} is the result of an operation on tracked tensors, so it has "
@@ -315,15 +310,16 @@ class Optimizer:
     def _alike(
         self, parameters: Sequence[Tensor], options: Options
     ) -> Iterator[tuple[Counters, list[Tensor]]]:
-        """Group the parameters that have a gradient by their counters."""
+        """Group the parameters that have a gradient by their device and counters."""
         names = self._formula.counters(options)
-        groups: dict[tuple[Any, ...], list[Tensor]] = {}
+        groups: dict[tuple[int, tuple[Any, ...]], list[Tensor]] = {}
         for parameter in parameters:
             if parameter.grad is None:
                 continue
             state = self.state.get(parameter, names)
-            groups.setdefault(tuple([state[name] for name in names]), []).append(parameter)
-        for values, members in groups.items():
+            key = (_session_of(parameter), tuple([state[name] for name in names]))
+            groups.setdefault(key, []).append(parameter)
+        for (_, values), members in groups.items():
             yield dict(zip(names, values, strict=True)), members
 
     def _stepped(
@@ -334,7 +330,7 @@ class Optimizer:
         rows: list[list[Any]] = []
         for parameter in parameters:
             grad, state = parameter.grad, self.state.get(parameter, {})
-            _check_gradient(self._names[parameter], parameter, grad, parameters[0])
+            _check_gradient(self._names[parameter], parameter, grad)
             own = Tensor(plain(parameter.handle))
             contents = [
                 state[slot] if slot in state else self._formula.initial(own, options)
@@ -483,13 +479,17 @@ def _check_parameter(name: str, parameter: Any) -> None:
         )
 
 
-def _check_gradient(name: str, parameter: Any, grad: Any, first: Any) -> None:
-    """Check a parameter and its gradient, and that both are where the first parameter is."""
-    session = first.handle.client.session
+def _session_of(parameter: Tensor) -> int:
+    """Return what identifies a tensor's device; the parameters of each are updated together."""
+    return id(parameter.handle.client.session)
+
+
+def _check_gradient(name: str, parameter: Any, grad: Any) -> None:
+    """Check a parameter and its gradient, which must be alike and on one device."""
     if is_tensor(parameter) and is_tensor(grad):
         one, other = parameter.handle, grad.handle
         is_alike = one.spec is other.spec or one.spec == other.spec
-        is_here = one.client.session is session and other.client.session is session
+        is_here = one.client.session is other.client.session
         if is_alike and is_here and one.spec.dtype.is_floating:
             return
     spec = getattr(getattr(grad, "handle", None), "spec", None)
@@ -505,12 +505,10 @@ def _check_gradient(name: str, parameter: Any, grad: Any, first: Any) -> None:
         raise DTypeMismatch(
             f"{what} is {spec}, but the parameter is {wanted}; convert it with grad.astype(dtype)"
         )
-    for one, of in ((parameter, f"the parameter {name}"), (grad, what)):
-        if one.handle.client.session is not session:
-            raise DeviceMismatch(
-                f"{of} is on {one.device}, but the first parameter is on {first.device}; move it "
-                "with x.to(device), or update the parameters of each device on their own"
-            )
+    raise DeviceMismatch(
+        f"{what} is on {grad.device}, but the parameter is on {parameter.device}; move it with "
+        "grad.to(device)"
+    )
 
 
 def _check_options(options: Options) -> None:

@@ -301,8 +301,6 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "the parameter 1 is the same tensor as 0": (br.UsageError, lambda: optim.SGD([W, W])),
     "the parameter 0 is the same tensor as w": (
         br.UsageError, lambda: optim.SGD([{"params": {"w": W}}, {"params": [W]}])),
-    "the parameter 1 is on other, but 0 is on recording; use an optimizer for": (
-        br.DeviceMismatch, lambda: optim.SGD([W, f(2, device=OTHER)])),
     "the parameter n is int64": (
         br.DTypeMismatch, lambda: optim.SGD({"n": br.zeros(2, dtype=br.int64, device=DEVICE)})),
     "the parameter 0 is of type int, not a tensor": (br.ArgumentMismatch, lambda: optim.SGD([3])),
@@ -424,3 +422,36 @@ def test_a_state_that_belongs_to_no_parameter_is_refused() -> None:
     state = {"momentum_buffer": np.zeros(2)}
     with pytest.raises(br.ArgumentMismatch, match="the parameter 0 belongs to no group"):
         optimizer.load_state_dict({"state": {0: state}, "param_groups": [{"params": [5]}]})
+
+
+@pytest.mark.parametrize("make", [functools.partial(optim.Adam, lr=0.1), optim.SGD])
+def test_parameters_of_several_devices_are_updated_each_where_it_is(
+    local: br.Device, make: Any
+) -> None:
+    with br.LocalDevice() as other:
+        start = ([1.0, 2.0], [3.0], [4.0])
+        devices = (local, other, local)
+        mixed, alone = (
+            [
+                br.tensor(one, device=at).requires_grad_()
+                for one, at in zip(start, where, strict=True)
+            ]
+            for where in (devices, (local,) * 3)
+        )
+        for leaves in (mixed, alone):
+            optimizer = make(leaves)
+            for _ in range(3):
+                optimizer.zero_grad()
+                for one in leaves:
+                    (one * one).sum().backward()
+                optimizer.step()
+        assert [one.device for one in mixed] == [*devices]
+        for one, expected in zip(mixed, alone, strict=True):
+            assert one.numpy().tolist() == expected.numpy().tolist()
+        optimizer = make()
+        state = optimizer.init(mixed)
+        plain = [one.detach() for one in mixed]
+        for _ in range(2):
+            plain, state = optimizer.update(plain, plain, state)
+        assert state["step"] == 2
+        assert [one.device for one in plain] == [*devices]

@@ -299,8 +299,6 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.DTypeMismatch, lambda: run({"w": f(2)}, {"w": f(2).astype(br.float64)})),
     "parameter count is int64.*only floating-point tensors have gradients": (
         br.DTypeMismatch, lambda: run({"count": br.zeros(2, dtype=br.int64, device=DEVICE)}, {})),
-    "the parameter 1 is on other, but the first parameter is on recording": (
-        br.DeviceMismatch, lambda: run([f(2), f(2, device=OTHER)], [f(2), f(2, device=OTHER)])),
     "the gradient of the parameter 0 is on other": (
         br.DeviceMismatch, lambda: run([f(2)], [f(2, device=OTHER)])),
     "the containers differ at a: the key 'v' is missing": (
