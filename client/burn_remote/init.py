@@ -1,8 +1,8 @@
 """Initialization of weights, with the names and rules of ``torch.nn.init``.
 
-Each function returns a new tensor of the given shape. Random numbers come from the session's
-generator on the device, as in ``burn_remote.random``. The shape of weights is ``[out, in, …]``, as
-in PyTorch.
+Each function returns a new tensor of the given shape, tracked if ``requires_grad`` is true. Random
+numbers come from the session's generator on the device, as in ``burn_remote.random``. The shape of
+weights is ``[out, in, …]``, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -108,9 +108,10 @@ def uniform(
     *,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the uniform distribution from ``a`` to ``b``."""
-    return random.uniform(shape, low=a, high=b, dtype=dtype, device=device)
+    return _leaf(random.uniform(shape, low=a, high=b, dtype=dtype, device=device), requires_grad)
 
 
 @explained
@@ -121,9 +122,12 @@ def normal(
     *,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution."""
-    return random.normal(shape, mean=mean, std=std, dtype=dtype, device=device)
+    return _leaf(
+        random.normal(shape, mean=mean, std=std, dtype=dtype, device=device), requires_grad
+    )
 
 
 @explained
@@ -136,6 +140,7 @@ def trunc_normal(
     *,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution truncated to the range from ``a`` to ``b``.
 
@@ -152,55 +157,90 @@ def trunc_normal(
         shape, low=low, high=high, dtype=F64 if wanted is F64 else F32, device=device
     )
     drawn = add(multiply(_erfinv(share), std * math.sqrt(2)), mean)
-    return astype(clip(drawn, a, b), wanted)
+    return _leaf(astype(clip(drawn, a, b), wanted), requires_grad)
 
 
 @explained
 def constant(
-    shape: Shape, val: float, *, dtype: AnyDType = F32, device: Device | None = None
+    shape: Shape,
+    val: float,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number."""
-    return creation.full(shape, val, dtype=dtype, device=device)
+    return _leaf(creation.full(shape, val, dtype=dtype, device=device), requires_grad)
 
 
-def zeros(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+def zeros(
+    shape: Shape,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return a tensor filled with zeros."""
-    return creation.zeros(shape, dtype=dtype, device=device)
+    return _leaf(creation.zeros(shape, dtype=dtype, device=device), requires_grad)
 
 
-def ones(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+def ones(
+    shape: Shape,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return a tensor filled with ones."""
-    return creation.ones(shape, dtype=dtype, device=device)
+    return _leaf(creation.ones(shape, dtype=dtype, device=device), requires_grad)
 
 
-def eye(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+def eye(
+    shape: Shape,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return an identity matrix ``[out, in]``, which preserves the inputs of a linear layer."""
     rows, columns = _matrix_shape(shape)
-    return creation.eye(rows, columns, dtype=dtype, device=device)
+    return _leaf(creation.eye(rows, columns, dtype=dtype, device=device), requires_grad)
 
 
 @explained
 def xavier_uniform(
-    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+    shape: Shape,
+    gain: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw uniformly from -b to b with ``b = gain * sqrt(6 / (fan_in + fan_out))``.
 
     Glorot and Bengio (2010), equation 16. Shape: ``[out, in, …]``.
     """
     bound = gain * math.sqrt(6 / math.fsum(_fans(shape)))
-    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device)
+    return _leaf(
+        random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device), requires_grad
+    )
 
 
 @explained
 def xavier_normal(
-    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+    shape: Shape,
+    gain: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with ``std = gain * sqrt(2 / (fan_in + fan_out))``.
 
     Glorot and Bengio (2010), equation 12. Shape: ``[out, in, …]``.
     """
     std = gain * math.sqrt(2 / math.fsum(_fans(shape)))
-    return random.normal(shape, std=std, dtype=dtype, device=device)
+    return _leaf(random.normal(shape, std=std, dtype=dtype, device=device), requires_grad)
 
 
 @explained
@@ -212,6 +252,7 @@ def kaiming_uniform(
     *,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw uniformly from -b to b with ``b = gain * sqrt(3 / fan)``.
 
@@ -220,7 +261,9 @@ def kaiming_uniform(
     ``"fan_out"``. Shape: ``[out, in, …]``.
     """
     bound = math.sqrt(3) * _kaiming_std(shape, a, mode, nonlinearity)
-    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device)
+    return _leaf(
+        random.uniform(shape, low=-bound, high=bound, dtype=dtype, device=device), requires_grad
+    )
 
 
 @explained
@@ -232,18 +275,24 @@ def kaiming_normal(
     *,
     dtype: AnyDType = F32,
     device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with ``std = gain / sqrt(fan)``.
 
     Arguments as for ``kaiming_uniform``.
     """
     std = _kaiming_std(shape, a, mode, nonlinearity)
-    return random.normal(shape, std=std, dtype=dtype, device=device)
+    return _leaf(random.normal(shape, std=std, dtype=dtype, device=device), requires_grad)
 
 
 @explained
 def orthogonal(
-    shape: Shape, gain: float = 1.0, *, dtype: AnyDType = F32, device: Device | None = None
+    shape: Shape,
+    gain: float = 1.0,
+    *,
+    dtype: AnyDType = F32,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return a matrix whose rows (or columns, if fewer) are orthogonal with norm ``gain``.
 
@@ -271,9 +320,12 @@ def orthogonal(
         shares = matmul(product, twice[:, row : row + 1])
         product = add(product, multiply(shares, mirrors[row : row + 1]))
     product = multiply(product, multiply(signs, -gain))
-    return astype(
-        reshaped(product if rows <= columns else matrix_transpose(product), sizes), wanted
-    )
+    made = reshaped(product if rows <= columns else matrix_transpose(product), sizes)
+    return _leaf(astype(made, wanted), requires_grad)
+
+
+def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
+    return x.requires_grad_() if requires_grad else x
 
 
 def _kaiming_std(shape: Shape, slope: float, mode: str, nonlinearity: str) -> float:

@@ -169,3 +169,12 @@ def test_gains_match_pytorchs_documentation() -> None:
 def test_invalid_arguments_are_refused(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises(br.UsageError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("name", [name for name in init.__all__ if name != "calculate_gain"])
+def test_initial_weights_can_be_tracked(device: br.Device, name: str) -> None:
+    arguments = ((3, 4), 0.5) if name == "constant" else ((3, 4),)
+    made = getattr(init, name)(*arguments, device=device, requires_grad=True)
+    assert made.requires_grad
+    assert made.is_leaf
+    assert not getattr(init, name)(*arguments, device=device).requires_grad

@@ -29,6 +29,7 @@ from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 
 if TYPE_CHECKING:
+    from burn_remote.arguments.numbers import Number
     from burn_remote.functions.tensor import Tensor
 
 __all__ = [
@@ -124,10 +125,24 @@ def _binary_cross_entropies(input: Tensor, target: Tensor) -> Tensor:
 
 @explained
 def binary_cross_entropy_with_logits(
-    input: Tensor, target: Tensor, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    *,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | Number | None = None,
 ) -> Tensor:
-    """Return ``binary_cross_entropy(sigmoid(input), target)`` without overflow."""
-    return reduced(subtract(softplus(input), multiply(input, target)), reduction)
+    """Return ``binary_cross_entropy(sigmoid(input), target)`` without overflow.
+
+    ``weight`` multiplies each loss, and ``pos_weight`` the share of each positive target; both
+    broadcast to the shape of ``input``.
+    """
+    if pos_weight is None:
+        losses = subtract(softplus(input), multiply(input, target))
+    else:
+        likely = multiply(softplus(negative(input)), add(multiply(target, pos_weight - 1), 1))
+        losses = add(subtract(input, multiply(input, target)), likely)
+    return reduced(losses if weight is None else multiply(losses, weight), reduction)
 
 
 @explained

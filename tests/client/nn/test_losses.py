@@ -80,3 +80,24 @@ def test_the_ctc_loss_of_a_single_path_is_its_negative_log_likelihood(device: br
     same(F.ctc_loss(x, targets, [2], [2], reduction="none"), np.array([expected]), 1e-12)
     same(F.ctc_loss(x, targets, [2], [2]), expected / 2, 1e-12)
     same(F.ctc_loss(x, targets, [1], [2], reduction="sum", zero_infinity=True), 0.0)
+
+
+def test_weights_of_positive_targets_weight_their_share_of_the_loss(device: br.Device) -> None:
+    a, t = RNG.normal(size=(3, 4)) * 2, RNG.random((3, 4))
+    heavier, share = RNG.random(4) * 5, RNG.random((3, 1))
+    x, y, p, w = (br.tensor(one, device=device) for one in (a, t, heavier, share))
+    likely = 1 / (1 + np.exp(-a))
+    losses = -(heavier * t * np.log(likely) + (1 - t) * np.log(1 - likely))
+    same(F.binary_cross_entropy_with_logits(x, y, pos_weight=p), losses.mean(), 1e-12)
+    found = F.binary_cross_entropy_with_logits(x, y, "none", weight=w, pos_weight=p)
+    same(found, losses * share, 1e-12)
+    doubled = -(2 * t * np.log(likely) + (1 - t) * np.log(1 - likely))
+    same(F.binary_cross_entropy_with_logits(x, y, "sum", pos_weight=2), doubled.sum(), 1e-12)
+    x = br.tensor([900.0, -900.0, 20.0], device=device).requires_grad_()
+    extreme = F.binary_cross_entropy_with_logits(
+        x, br.tensor([1.0, 0.0, 1.0], device=device), "sum", pos_weight=3.0
+    )
+    extreme.backward()
+    same(extreme, np.float32(3 * np.log1p(np.exp(-20.0))), 1e-6)
+    assert x.grad is not None
+    same(x.grad, np.float32([0, 0, -3 / (1 + np.exp(20.0))]), 1e-6)
