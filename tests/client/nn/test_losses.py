@@ -100,4 +100,4 @@ def test_weights_of_positive_targets_weight_their_share_of_the_loss(device: br.D
     extreme.backward()
     same(extreme, np.float32(3 * np.log1p(np.exp(-20.0))), 1e-6)
     assert x.grad is not None
-    same(x.grad, np.float32([0, 0, -3 / (1 + np.exp(20.0))]), 1e-6)
+    same(x.grad, np.array([0, 0, -3 / (1 + np.exp(20.0))], np.float32), 1e-6)
