@@ -124,7 +124,7 @@ class NativeSession:
             timeout_seconds,
             weakly(self._handle),
             self._router.fail,
-            weakly(self._flush_soon),
+            weakly(self._beat),
         )
         self._traffic: Final = self._connection.traffic  # each operation counts itself there
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
@@ -529,6 +529,10 @@ class NativeSession:
         self._router.take(message, is_repeated=is_repeated)
         if self._connection.acknowledgement_due:
             self._flush_soon()
+
+    def _beat(self) -> None:
+        self._router.memory.expire()
+        self._flush_soon()
 
     def _flush_soon(self) -> None:
         if self._flusher.armed is None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
-
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.failures import together
 from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.native.result_memory import ResultMemory
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -51,6 +50,7 @@ class ResponseRouter:
     """
 
     def __init__(self, locations: Locations) -> None:
+        self.memory: Final = ResultMemory()
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
         self._unreported: list[OperationFailed] = []
@@ -92,6 +92,7 @@ class ResponseRouter:
 
     def fail(self, error: BurnRemoteError) -> None:
         """Fail every open request."""
+        self.memory.close()
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.pending.fail(fresh(error))
@@ -148,7 +149,7 @@ class ResponseRouter:
         is_second = request.buffer is not None and not is_repeated
         if request.read is None or spec != request.read or is_second:
             raise ProtocolViolation(f"expected a reply for {request.read}, got one for {spec}")
-        request.buffer = np.empty(spec.nbytes, np.uint8).data
+        request.buffer = self.memory.allocate(spec.nbytes)
 
     def _take_chunk(self, chunk: Chunk, is_repeated: bool) -> None:
         request = self._requests.get(chunk.payload)
