@@ -10,6 +10,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote_protocol import session_states
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import server
@@ -158,7 +159,9 @@ def test_a_session_over_the_limit_is_refused_and_the_others_continue() -> None:
         device.sync()
 
 
-def test_a_message_over_the_limit_ends_only_its_session() -> None:
+def test_a_message_over_the_limit_ends_only_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The client resumes and sends the message again, each time after a longer pause.
+    monkeypatch.setattr(session_states, "MAX_FRUITLESS_RESUMES", 5)
     with (
         server("--max-message-bytes", "1MiB") as running,
         br.RemoteDevice(running.address) as good,
