@@ -276,8 +276,8 @@ def _handle_ids(result: Any) -> set[int]:
 
 def _mutable(value: Any) -> Iterator[Any]:
     """Iterate over the lists, dictionaries and data classes in nested containers."""
-    if is_container(value) and type(value) is not slice:
-        if not isinstance(value, tuple):
+    if is_container(value):
+        if not isinstance(value, tuple | slice):
             yield value
         for member in members(value):
             yield from _mutable(member)

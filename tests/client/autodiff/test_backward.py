@@ -439,6 +439,18 @@ def test_data_gives_a_leaf_other_elements(device: br.Device) -> None:
             other.data = x
 
 
+def test_data_takes_the_elements_of_a_tracked_tensor_without_its_history(
+    device: br.Device,
+) -> None:
+    x, y = leaf(device), leaf(device)
+    x.data = y * 3.0
+    assert x.is_leaf
+    assert not x.detach().requires_grad
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(gradient_of(x), 6 * POINTS)
+    assert y.grad is None
+
+
 def test_each_augmented_assignment_inside_no_grad_updates_the_leaf(device: br.Device) -> None:
     x = leaf(device)
     same = x

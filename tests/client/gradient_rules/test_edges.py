@@ -29,6 +29,8 @@ EDGES: Final[dict[str, tuple[Function, Any, Any]]] = {
     "hardswish at its bounds": (F.hardswish, [-3.0, 3.0], [0, 1]),
     "leaky_relu at 0": (F.leaky_relu, [0.0, -1.0, 1.0], [0.01, 0.01, 1]),
     "elu at 0": (lambda x: F.elu(x, 0.5), [0.0, 1000.0, -1000.0], [0.5, 1, 0]),
+    "celu at 0": (lambda x: F.celu(x, 0.5), [0.0, 1000.0, -1000.0], [1, 1, 0]),
+    "prelu at 0": (lambda x: F.prelu(x, br.full_like(x[:1], 0.5)), [0.0, -1.0, 1.0], [0.5, 0.5, 1]),
     "softshrink at its bounds": (F.softshrink, [-0.5, 0.5, 0.7], [0, 0, 1]),
     "softplus at its limit": (F.softplus, [40.0, 1000.0, -1000.0], [1, 1, 0]),
     "sigmoid of large numbers": (F.sigmoid, [0.0, 1000.0, -1000.0], [0.25, 0, 0]),

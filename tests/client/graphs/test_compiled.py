@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.graphs.compiled import MAX_IDENTITIES
+from burn_remote.graphs.compiled import MAX_GRAPHS, MAX_IDENTITIES
 from support.servers import server
 
 
@@ -102,6 +102,27 @@ def test_other_tensors_of_the_same_shape_and_dtype_find_the_same_graph(device: b
         x, y = (values(device, *shapes[turn % 3]) for _ in range(2))
         np.testing.assert_array_equal(fast(x, y).numpy(), np.zeros(shapes[turn % 3], np.float32))
     assert calls.count == 3
+    assert len(fast._found) <= MAX_IDENTITIES
+
+
+def test_discarded_graphs_are_not_found_any_more(device: br.Device) -> None:
+    calls, fast = compiled(lambda x: x * 2)
+    first = values(device, 1)
+    for _ in range(2):
+        fast(first)
+    with pytest.warns(UserWarning, match="recorded for more than"):
+        for size in range(2, 2 + MAX_GRAPHS):
+            fast(values(device, size))
+    assert calls.count == 1 + MAX_GRAPHS
+    fast(first)
+    assert calls.count == 2 + MAX_GRAPHS
+
+
+def test_a_tensor_that_is_returned_twice_is_one_object_in_each_call(device: br.Device) -> None:
+    fast = br.compile(lambda x: [x + 1] * 2)
+    for _ in range(2):
+        one, other = fast(values(device, 2))
+        assert one is other
 
 
 def test_arguments_may_be_unused_or_used_in_another_order(device: br.Device) -> None:

@@ -507,11 +507,15 @@ def test_an_instance_is_not_kept_alive_by_its_compiled_method(x: br.Tensor) -> N
     for factor in range(100):  # also more instances than graphs, without a warning
         scale = Scale()
         scale.factor = factor
-        np.testing.assert_array_equal(scale.forward(x).numpy(), x.numpy() * factor)
+        for _ in range(2):
+            np.testing.assert_array_equal(scale.forward(x).numpy(), x.numpy() * factor)
         reference = weakref.ref(scale)
         del scale
         gc.collect(0)
         assert reference() is None
+    forward: Any = Scale.__dict__["forward"]
+    assert not forward._graphs
+    assert not forward._found
 
 
 def test_two_instances_have_graphs_of_their_own(x: br.Tensor) -> None:

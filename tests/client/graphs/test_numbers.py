@@ -104,6 +104,20 @@ def test_functions_without_operations_work_in_each_dialect(dialect: str) -> None
             assert fast(x, number) == (x, number + 1)
 
 
+def test_a_number_of_another_call_is_no_result(device: br.Device) -> None:
+    left: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def function(x: br.Tensor, n: float) -> Any:
+        left.put(n)
+        return x * n, left.get_nowait()
+
+    fast = br.compile(function)
+    left.put(3.0)
+    assert fast(device.tensor([1.0]), 2.0)[1] == 3.0
+    with pytest.raises(br.UsageError, match="returns a number of another call"):
+        fast(device.tensor([1.0, 2.0]), 2.0)
+
+
 def test_numbers_that_a_function_leaves_behind_do_not_change_its_graph(
     device: br.Device,
 ) -> None:

@@ -615,6 +615,20 @@ def test_a_closed_session_refuses_the_expected_operation(no_timer: None) -> None
         y * 0.5
 
 
+def test_a_session_that_ended_refuses_the_expected_operation(no_timer: None) -> None:
+    device = br.LocalDevice(automatic_graphs=True)
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+
+    def end() -> None:
+        device.session._connection.end(ConnectionLost("the server ended"))
+        assert device.session._expected is not None
+
+    with pytest.raises(ConnectionLost, match="the server ended"):
+        step(x, weight, 11, end)
+
+
 def test_closing_sends_what_was_followed(no_timer: None) -> None:
     device = br.LocalDevice(automatic_graphs=True)
     x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
