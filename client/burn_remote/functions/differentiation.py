@@ -52,6 +52,7 @@ __all__ = [
     "floor_divide_in_place",
     "gradient",
     "is_leaf",
+    "is_tracked_leaf",
     "multiply_in_place",
     "power_in_place",
     "register_hook",
@@ -64,6 +65,7 @@ __all__ = [
     "set_requires_grad",
     "subtract_in_place",
     "tracked_handle",
+    "update_all",
     "updated",
 ]
 
@@ -348,6 +350,25 @@ def updated(leaf: Tensor, value: Tensor) -> Tensor:
     checked_seed(leaf, value, "the new value of a leaf")
     leaf.handle = tracked(handle.client, plain(value.handle), handle.source)
     return leaf
+
+
+def is_tracked_leaf(x: Tensor) -> bool:
+    """Return whether backward passes store a gradient of this tensor."""
+    return isinstance(x.handle, TrackedHandle) and type(x.handle.source) is Leaf
+
+
+def update_all(leaves: Sequence[Tensor], values: Sequence[Tensor | None]) -> None:
+    """Give tracked leaves other elements, all or none of them; ``None`` leaves one as it is."""
+    pairs = [(leaf, new) for leaf, new in zip(leaves, values, strict=True) if new is not None]
+    before = [leaf.handle for leaf, _ in pairs]  # freed at the end, because that runs Python code
+    handles = [
+        tracked(old.client, new.handle, old.source)
+        for old, (_, new) in zip(before, pairs, strict=True)
+        if isinstance(old, TrackedHandle)
+    ]
+    # One call that runs no Python code: an interrupt comes before it or after it.
+    deque(map(setattr, [leaf for leaf, _ in pairs], itertools.repeat("handle"), handles), maxlen=0)
+    del before
 
 
 def _is_parameter(x: Tensor, operator: str) -> bool:

@@ -13,13 +13,16 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.autodiff.pausing import is_recording
+from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import Autodiff
+from burn_remote.autodiff.walk import sources_of
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import Device
+from burn_remote.functions.differentiation import is_tracked_leaf, update_all
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.guards import guards_of
-from burn_remote.graphs.recorded_call import RecordedCall, record_call, untracked
+from burn_remote.graphs.recorded_call import RecordedCall, record_call, run_updating, untracked
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import recording
@@ -36,6 +39,13 @@ R = TypeVar("R")
 # gains nothing from being compiled.
 MAX_GRAPHS: Final = 64
 
+_UNCOMPILED: Final = (
+    "was called with tracked tensors, so it runs uncompiled: the backward pass needs its "
+    "intermediate tensors. Compile the function that computes the gradients, with "
+    "burn_remote.value_and_grad inside, and pass it tensors that are not tracked (x.detach()); "
+    "without gradients, call it inside burn_remote.no_grad()"
+)
+
 _ONLY_TENSORS: Final = frozenset({Tensor})
 
 # Combinations of specs, by their identities, that one function remembers.
@@ -46,13 +56,18 @@ MAX_IDENTITIES: Final = 256
 class CompiledFunction(Generic[P, R]):
     """A function that is recorded once for each structure, shape and dtype of its arguments."""
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], updated: tuple[int, ...] = ()) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        # The places of the tensor arguments that are leaves, which a call in ``no_grad`` may
+        # update in place: its result is a pair of the function's and their new elements.
+        self._updated = updated
+        self._updating: dict[tuple[int, ...], CompiledFunction[P, Any]] = {}
         self._graphs: dict[Hashable, list[RecordedCall]] = {}
         # The same graphs by the identities of specs, which the entries keep alive.
         self._found: dict[Hashable, tuple[list[TensorSpec], list[RecordedCall]]] = {}
-        self._has_warned = False
+        # The warnings that were given, each once.
+        self._warnings: set[str] = set()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind a method: its object is static, and its tensors must be arguments."""
@@ -120,13 +135,27 @@ class CompiledFunction(Generic[P, R]):
     def _call_tracked(self, args: Any, kwargs: Any) -> Any:
         """Call the function with tracked tensors.
 
-        Its operations are recorded for the backward pass, so it runs uncompiled; if recording is
-        paused, the arguments need not be tracked.
+        Its operations are recorded for the backward pass, so it runs uncompiled. If recording is
+        paused, the arguments need not be tracked; leaves that the function updates in place get
+        their new elements from the graph.
         """
         if is_recording():
+            if not (getattr(self._function, "__module__", None) or "").startswith("burn_remote."):
+                self._warn(_UNCOMPILED, stacklevel=4)
             return self._function(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        key = tuple([place for place, tensor in enumerate(tensors) if is_tracked_leaf(tensor)])
+        leaves = [tensors[place] for place in key]
+        if len(set(sources_of([leaf.handle for leaf in leaves]))) < len(leaves):
+            return self._function(*args, **kwargs)  # an update of one is an update of the other
         args, kwargs = rebuilt((args, kwargs), untracked)
-        return self(*args, **kwargs)
+        if not key:
+            return self(*args, **kwargs)
+        if key not in self._updating:
+            self._updating[key] = CompiledFunction(self._function, key)
+        result, made = self._updating[key](*args, **kwargs)
+        update_all(leaves, made)
+        return result
 
     def _call_anew(
         self,
@@ -141,10 +170,12 @@ class CompiledFunction(Generic[P, R]):
         # Run the function uncompiled if a runner is around only these tensors, or if another thread
         # records on the device.
         if not isinstance(client, RunnerStack) or not client.recording.acquire(blocking=False):
-            return self._function(*call[0], **call[1])
+            return run_updating(self._function, self._updated, *call[0], **call[1])
         try:
             guards = guards_of(self._function, statics)
-            value, recorded = record_call(self._function, client, call, tensors, numbers, guards)
+            value, recorded = record_call(
+                self._function, client, call, tensors, numbers, guards, self._updated
+            )
         finally:
             client.recording.release()
         for guard in guards:
@@ -160,8 +191,13 @@ class CompiledFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Return the function's name and how many graphs it has."""
-        count = sum(map(len, [*self._graphs.values()]))
+        count = self._graph_count
         return f"<compiled function {self._name}: {count} graph{'s' * (count != 1)}>"
+
+    @property
+    def _graph_count(self) -> int:
+        own = sum(map(len, [*self._graphs.values()]))
+        return own + sum([one._graph_count for one in [*self._updating.values()]])
 
     @property
     def _name(self) -> str:
@@ -193,8 +229,8 @@ class CompiledFunction(Generic[P, R]):
 
     def _warn(self, text: str, stacklevel: int) -> None:
         """Warn once about a function that gains nothing from being compiled."""
-        if not self._has_warned:
-            self._has_warned = True
+        if text not in self._warnings:
+            self._warnings.add(text)
             warnings.warn(f"{self._name} {text}", stacklevel=stacklevel)
 
 
@@ -267,7 +303,8 @@ def compile(function: Callable[..., Any] | None = None, /) -> Any:
     effect of the first call.
 
     Gradients may be computed inside, and are part of the same task. Called with tracked tensors,
-    the function runs uncompiled, because the backward pass needs its intermediate tensors.
+    the function runs uncompiled and warns, because the backward pass needs its intermediate
+    tensors; inside ``no_grad`` it uses its graph, and may update leaves in place.
 
     Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
     tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.

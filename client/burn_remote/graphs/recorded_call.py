@@ -18,6 +18,7 @@ from burn_remote.arguments.containers import is_container, leaves, members, rebu
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
 from burn_remote.autodiff.nodes import plain
 from burn_remote.autodiff.pausing import check_random_numbers
+from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.guards import Guard
 from burn_remote.graphs.recorder import Argument, Recorder
@@ -30,7 +31,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric
 
-__all__ = ["RecordedCall", "record_call", "untracked"]
+__all__ = ["RecordedCall", "record_call", "run_updating", "untracked"]
 
 _ARGUMENT, _OUTPUT, _NUMBER = range(3)
 
@@ -99,12 +100,13 @@ def record_call(
     tensors: Sequence[Tensor],
     numbers: Sequence[Any],
     guards: tuple[Guard, ...],
+    updated: tuple[int, ...],
 ) -> tuple[Any, RecordedCall]:
     """Run a function for a call and record its operations.
 
     ``call`` has the positional and the keyword arguments; ``tensors`` and ``numbers`` are those
-    among them. Returns the result of the call, and what later calls need. Raises ``UsageError`` if
-    a graph cannot repeat what the function does.
+    among them; ``updated`` as for ``run_updating``. Returns the result of the call, and what later
+    calls need. Raises ``UsageError`` if a graph cannot repeat what the function does.
     """
     program = NumberProgram(numbers)
     arguments = [Argument(tensor.handle, place) for place, tensor in enumerate(tensors)]
@@ -119,7 +121,7 @@ def record_call(
     try:
         recording.runner = recorder
         stack.put_around(recorder, is_transparent=True)
-        value = function(*given[0], **given[1])
+        value = run_updating(function, updated, *given[0], **given[1])
         returned = _references(value)
         # Results are not tracked, because those of later calls cannot be. The tensors that were
         # kept for gradients, and the gradients of arguments, die here, where the recorder sees it.
@@ -141,6 +143,43 @@ def record_call(
     del value
     _check_kept(recorder, result, lent, returned)
     return result, recorded
+
+
+def run_updating(
+    function: Callable[..., Any], updated: tuple[int, ...], *args: Any, **kwargs: Any
+) -> Any:
+    """Return the result of a function.
+
+    If ``updated`` has places of tensors among the arguments, they are leaves during the call. Then
+    the second member of the result has their new elements, ``None`` for a leaf that was not
+    updated. Raises ``UsageError`` if the function adds to their gradients.
+    """
+    if not updated:
+        return function(*args, **kwargs)
+    tensors = tensors_in((args, kwargs))
+    leaves = [tensors[place] for place in updated]
+    before = [leaf.handle for leaf in leaves]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    result = function(*args, **kwargs)
+    if any(leaf.grad is not None for leaf in leaves):
+        raise UsageError(
+            "the compiled function computes gradients of an argument with backward(), and later "
+            "calls would not add to its .grad; return what burn_remote.autograd.grad(loss, w) "
+            "returns"
+        )
+    # An updated leaf in the result has its new elements.
+    result = rebuilt(
+        result, lambda one: one.detach() if any(one is leaf for leaf in leaves) else one
+    )
+    after = [leaf.handle for leaf in leaves]
+    for leaf, handle in zip(leaves, before, strict=True):
+        leaf.handle = handle
+    made = [
+        None if plain(new) is old else Tensor(plain(new))
+        for old, new in zip(before, after, strict=True)
+    ]
+    return result, made
 
 
 def _check_kept(

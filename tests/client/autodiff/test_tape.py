@@ -333,7 +333,9 @@ def test_a_compiled_function_of_tracked_tensors_is_recorded(device: br.Device) -
     weight, x = device.tensor(WEIGHT), device.tensor(INPUT)
     compiled(weight, x)
     weight.requires_grad_()
-    for _ in range(2):
+    with pytest.warns(UserWarning, match="loss_of was called with tracked tensors"):
+        compiled(weight, x)
+    for _ in range(2):  # warns once
         loss = compiled(weight, x)
         assert loss.requires_grad
         weight.grad = None
@@ -353,6 +355,80 @@ def test_a_compiled_function_of_tracked_tensors_uses_its_graph_in_no_grad(
             assert not loss.requires_grad
             np.testing.assert_allclose(loss.item(), np.tanh(INPUT @ WEIGHT).sum())
     assert repr(compiled).endswith("1 graph>")
+
+
+def test_a_compiled_function_updates_leaves_in_place_in_no_grad(device: br.Device) -> None:
+    @br.compile
+    def step(weights: list[br.Tensor], grads: list[br.Tensor], rate: float) -> Any:
+        weights[0] -= grads[0] * rate  # the list is not changed: the tensor is the same leaf
+        weights[2].data = weights[2] + 1.0
+        return weights[0], grads[0].sum()
+
+    leaves = [device.tensor([1.0, 2.0]).requires_grad_() for _ in range(3)]
+    before, older = [*leaves], [leaf.detach() for leaf in leaves]
+    grads = [device.tensor([1.0, 1.0])]
+    leaves[0].grad = device.tensor([5.0, 5.0])
+    for count in range(1, 4):
+        with br.no_grad():
+            shown, total = step(leaves, grads, 0.5)
+        assert not shown.requires_grad
+        assert shown.numpy().tolist() == [1.0 - count / 2, 2.0 - count / 2]
+        assert leaves[0].numpy().tolist() == shown.numpy().tolist()
+        assert leaves[1].numpy().tolist() == [1.0, 2.0]
+        assert leaves[2].numpy().tolist() == [1.0 + count, 2.0 + count]
+        assert total.item() == 2.0
+    assert repr(step).endswith("1 graph>")
+    assert all(one is old and one.is_leaf for one, old in zip(leaves, before, strict=True))
+    assert leaves[0].grad is not None
+    assert older[0].numpy().tolist() == [1.0, 2.0]
+    (leaves[0] * 2.0).sum().backward()
+    assert leaves[0].grad.numpy().tolist() == [7.0, 7.0]
+
+
+def test_untracked_tensors_and_results_are_not_updated_by_a_compiled_function(
+    device: br.Device,
+) -> None:
+    @br.compile
+    def step(w: br.Tensor) -> br.Tensor:
+        w -= 1.0
+        return w
+
+    w = device.tensor([1.0]).requires_grad_()
+    result, plain = w * 2.0, w.detach()
+    with br.no_grad():
+        for _ in range(2):
+            assert step(result).item() == 1.0
+            assert step(plain).item() == 0.0
+        assert step(w).item() == 0.0
+        assert step(w).item() == -1.0
+    assert (w.item(), result.item(), plain.item()) == (-1.0, 2.0, 1.0)
+
+
+def test_one_leaf_that_is_two_arguments_is_updated_uncompiled(device: br.Device) -> None:
+    @br.compile
+    def step(w: br.Tensor, same: br.Tensor) -> br.Tensor:
+        w -= 1.0
+        return same * 1.0
+
+    w = device.tensor([1.0]).requires_grad_()
+    with br.no_grad():
+        assert step(w, w).item() == 0.0
+    assert w.item() == 0.0
+
+
+def test_a_compiled_function_cannot_add_to_the_grad_of_a_leaf(device: br.Device) -> None:
+    @br.compile
+    def step(w: br.Tensor) -> None:
+        with br.enable_grad():
+            (w * w).sum().backward()
+
+    w = device.tensor([1.0]).requires_grad_()
+    with (
+        br.no_grad(),
+        pytest.raises(br.UsageError, match=r"later calls would not add to its \.grad"),
+    ):
+        step(w)
+    assert w.grad is None
 
 
 def test_a_training_step_of_a_perceptron_takes_at_most_45_operations(device: br.Device) -> None:
