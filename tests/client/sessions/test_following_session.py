@@ -15,6 +15,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote import functional
+from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native import following_session, patterns
 from burn_remote.sessions.native.following_session import FollowingSession
@@ -378,14 +379,73 @@ def test_the_timer_sends_the_operations_of_an_incomplete_sequence(device: br.Dev
     for _ in range(3):
         step(x, weight).numpy()
     interpreter = interpreter_of(device)
-    y = step(x, weight, 2)
+    device.session._flusher.armed = None
+    y = step(x, weight, 1)  # a second one would drop a tensor, which starts the timer too
     assert device.session._expected is not None
     assert device.session._flusher.armed is device.session
     executed = interpreter.executed
     device.session._flusher.armed = None  # as ``Flusher.advance`` does
     device.session.flush_waiting()
-    assert interpreter.executed == executed + 2
+    assert interpreter.executed == executed + 1
+    assert y.tolist() == [1.25, 2.5]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [lambda session: session.wait(Pending(session), 0.0), lambda session: session.attend()],
+    ids=["wait", "attend"],
+)
+def test_waiting_for_an_earlier_reply_sends_what_was_followed(
+    device: br.Device, wait: Callable[[Any], None]
+) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    executed = interpreter_of(device).executed
+    y = step(x, weight, 2)
+    wait(device.session)
+    assert interpreter_of(device).executed == executed + 2
     assert y.tolist() == [0.625, 1.25]
+
+
+def test_operations_that_are_followed_count_at_once(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    before = device.traffic
+    y = step(x, weight, 5)
+    for _ in range(2):
+        assert (device.traffic - before).operations == 5
+    y.numpy()
+    assert (device.traffic - before).operations == 5
+
+
+def test_a_server_whose_graphs_are_too_short_gets_single_operations(
+    no_timer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_session, "MAX_STEPS", 10**9)
+    with br.LocalDevice(automatic_graphs=True) as device:
+        x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+        for _ in range(10):
+            x = step(x, weight)
+            x.numpy()
+        assert followed(device) == 0
+
+
+def test_an_own_result_in_the_place_of_an_outer_tensor_is_used(device: br.Device) -> None:
+    def subtract(x: br.Tensor, late: br.Tensor | None) -> br.Tensor:
+        for _ in range(20):
+            x = x * 0.5
+            first = x + 1.0
+        return x - (first if late is None else late)
+
+    x, late = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    expected = [1 / 2**20 - 0.25, 2 / 2**20 - 0.5]
+    for _ in range(5):
+        assert subtract(x, late).tolist() == expected
+    assert followed(device) > 0
+    assert subtract(x, None).tolist() == [-1.0, -1.0]
+    assert subtract(x, late).tolist() == expected
 
 
 def test_after_the_timer_the_next_sequence_is_followed(device: br.Device) -> None:
