@@ -8,6 +8,9 @@
 
 With llvmlite (extra ``fusion``), a third column has the programs with compiled kernels.
 
+Set the thresholds of malloc as the server does (``MALLOC_MMAP_THRESHOLD_=33554432
+MALLOC_TRIM_THRESHOLD_=268435456``); without them, page faults make small results slow.
+
 Figures are the median of the thread's processor time. The machine's other work disturbs them less
 than the wall-clock time, but caches and memory are still shared.
 """
@@ -111,7 +114,7 @@ class Program:
 
 def gelu(size: int = 4 * MI) -> tuple[Program, tuple[int, ...]]:
     """Return GELU by ``tanh``."""
-    p = Program("gelu (tanh)", (size,))
+    p = Program(f"gelu (tanh), {size:,}", (size,))
     cube = p.do("Numeric.Mul", p.do("Numeric.Mul", 0, 0), 0)
     inner = p.do("Numeric.Add", p.do("Numeric.MulScalar", cube, rhs=0.044715), 0)
     tanh = p.do("Float.Tanh", p.do("Numeric.MulScalar", inner, rhs=0.7978845608))
@@ -247,9 +250,12 @@ def forced_fusers() -> Iterator[None]:
     with (
         patch.object(elementwise, "MIN_ELEMENTS", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
+        patch.object(elementwise, "MIXED_PAY", ((0, 0),)),
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),
         patch.object(elementwise, "RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
+        patch.object(elementwise, "KERNEL_RESULTS_PER_INPUT", 0),
+        patch.object(elementwise, "MIN_KERNEL_REUSING_ELEMENTS", 0),
         patch.object(reduce, "EXACT_OPERATIONS", ((0, 0),)),
     ):
         yield
@@ -334,8 +340,9 @@ def main(
     programs = [gelu(), adam(), cheap(), softmax(), layer_norm()]
     blocks = [block_program.BLOCK_ELEMENTS]
     if sizes:
-        programs = [make(2**power) for power in range(17, 23) for make in (pair, five)]
-        programs += [dying(count, 2**power) for power in (18, 20, 22) for count in (2, 4, 6, 8)]
+        counts = [kibi * 1024 for kibi in (64, 128, 192, 256, 384, 512, 1024, 4096)]
+        programs = [make(size) for size in counts for make in (pair, five, gelu)]
+        programs += [dying(count, size) for size in counts[2:] for count in (2, 3, 4, 6, 8)]
     if rows:
         shapes = [(1024, 1024), (8192, 128), (4096, 1024), (512, 8192), (32768, 1024)]
         made = (plain_softmax, rms_norm, square_sum, softmax, layer_norm)

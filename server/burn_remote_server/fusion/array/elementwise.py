@@ -28,22 +28,30 @@ from burn_remote_server.fusion.fuser import (
 
 __all__ = ["ElementwiseFuser", "ElementwiseOptimization"]
 
-# Smallest results for which blocks pay: smaller ones stay in the cache anyway. With 256 Ki
-# elements, blocks take between 0.9 and 1.1 of the time (`benchmarks/fusion.py --sizes`).
-MIN_ELEMENTS: Final = 512 * 1024
+KI: Final = 1024
+# Pairs of the least elements of each result, and of the least results that die inside.
+Limits = tuple[tuple[int, int], ...]
 
-# Blocks write new arrays, where single operations reuse the memory of an input that dies. For each
-# such input, at least this many results must die inside, each of at least ``MIN_REUSING_ELEMENTS``
-# (measured: 5 results of 1 Mi elements give 1.05 times the speed, 3 of 4 Mi 1.03).
+# Where runs pay. Smaller results stay in the cache anyway. Speed with fusion ÷ without, measured by
+# `benchmarks/fusion.py --sizes` on a processor with 2 MiB of cache per core:
+# - block by block, 5 cheap operations and GELU gave 0.93 and 0.79 with 192 and 256 Ki elements,
+#   1.53 and 1.19 with 512 Ki;
+# - with kernels for a part of the operations, GELU gave 0.96 with 256 Ki and 1.49 with 384 Ki;
+# - with kernels for all of them, 5 operations gave 0.86 and 1.24 with 64 and 128 Ki, 2 operations
+#   0.90 and 1.06 with 192 and 256 Ki.
+BLOCKS_PAY: Final[Limits] = ((512 * KI, 4),)
+MIXED_PAY: Final[Limits] = ((384 * KI, 4),)
+KERNELS_PAY: Final[Limits] = ((256 * KI, 1), (128 * KI, 4))
+MIN_ELEMENTS: Final = 128 * KI
+
+# Runs write new arrays, where single operations reuse the memory of an input that dies. For each
+# such input, at least this many results must die inside, each of at least so many elements.
+# Block by block, 6 operations on such an input gave 0.94 with 512 Ki and 1.29 with 1 Mi elements.
+# With kernels, 3 and 4 operations gave 0.97 and 1.17 with 256 Ki.
 RESULTS_PER_INPUT: Final = 5
-MIN_REUSING_ELEMENTS: Final = 2**20
-
-
-# The least elements of each result, and how many results must then die inside: for functions block
-# by block, and where everything is compiled (measured: 2 and 5 operations on 512 Ki to 1 Mi
-# elements ran at 0.66 to 0.86 of the speed in blocks; 2 on 512 Ki at 0.88 compiled; others faster).
-BLOCKS_PAY: Final = ((2 * 2**20, 4), (2**20, 8))
-KERNELS_PAY: Final = ((2**20, 1), (512 * 1024, 4))
+MIN_REUSING_ELEMENTS: Final = 1024 * KI
+KERNEL_RESULTS_PER_INPUT: Final = 3
+MIN_KERNEL_REUSING_ELEMENTS: Final = 256 * KI
 
 
 class ElementwiseOptimization(BlockOptimization):
@@ -92,16 +100,21 @@ class ElementwiseFuser(OperationFuser):
         if self._shape is None:
             return FuserProperties(0, ready=False)
         inside, saved = bytes_saved(self._operations)
-        reused = reused_inputs(self._operations)
-        is_large = not reused or math.prod(self._shape) >= MIN_REUSING_ELEMENTS
-        pays = inside >= max(1, RESULTS_PER_INPUT * reused) and self._pays(inside)
-        return FuserProperties(saved, ready=is_large and pays)
+        return FuserProperties(saved, ready=self._pays(inside, reused_inputs(self._operations)))
 
-    def _pays(self, inside: int) -> bool:
-        assert self._shape is not None
+    def _pays(self, inside: int, reused: int) -> bool:
+        if self._shape is None or not inside:
+            return False
         size = math.prod(self._shape)
-        is_compiled = self._compiler is not None and all(map(is_exact, self._operations))
-        table = KERNELS_PAY if is_compiled else BLOCKS_PAY
+        exact = sum(map(is_exact, self._operations)) if self._compiler is not None else 0
+        table, results, least_reusing = BLOCKS_PAY, RESULTS_PER_INPUT, MIN_REUSING_ELEMENTS
+        if exact == len(self._operations):
+            table, results = KERNELS_PAY, KERNEL_RESULTS_PER_INPUT
+            least_reusing = MIN_KERNEL_REUSING_ELEMENTS
+        elif 2 * exact >= len(self._operations):
+            table = MIXED_PAY
+        if reused and (size < least_reusing or inside < results * reused):
+            return False
         return any(size >= least and inside >= count for least, count in table)
 
     def __len__(self) -> int:

@@ -7,19 +7,17 @@ size 1. An extreme of elements that include NaN is NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily, Run
+from burn_remote_server.backends.array.core.row_extremes import largest_of_rows, smallest_of_rows
 from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
 
 __all__ = ["NumericAccumulation", "NumericReduction"]
-
-# The longest rows whose extremes are found by their places. For longer ones, both take as long.
-MAX_ROW_BY_PLACE: Final = 1024
 
 
 class NumericReduction(KernelFamily):
@@ -100,8 +98,8 @@ class NumericReduction(KernelFamily):
 
     def max_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the largest elements along an axis."""
-        if self._is_faster_by_place(input, axis):
-            return _at_places(input, input.argmax(axis=-1))
+        if axis == input.ndim - 1 and input.size:
+            return largest_of_rows(self.xp, input)
         return self._extreme(self._max, input, axis)
 
     def min(self, input: Array, *, out: TensorSpec) -> Array:
@@ -110,8 +108,8 @@ class NumericReduction(KernelFamily):
 
     def min_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the smallest elements along an axis."""
-        if self._is_faster_by_place(input, axis):
-            return _at_places(input, input.argmin(axis=-1))
+        if axis == input.ndim - 1 and input.size:
+            return smallest_of_rows(self.xp, input)
         return self._extreme(self._min, input, axis)
 
     def max_abs(self, input: Array, *, out: TensorSpec) -> Array:
@@ -124,37 +122,12 @@ class NumericReduction(KernelFamily):
         """Return the largest absolute values along an axis."""
         return self._extreme(self._max, self.xp.absolute(input), axis)
 
-    def _is_faster_by_place(self, tensor: Array, axis: int) -> bool:
-        """Whether to find the places of the extremes first, which are also those of NaN.
-
-        NumPy's extremes of floats clear the processor's floating-point flags once per row, which
-        takes longer than a row of 64 elements: 4,096 such rows took 390 µs, and 160 by places. The
-        number of rows must not matter: of 0 and -0, one is found first and the other may be larger,
-        and fused operations reduce some rows at a time.
-        """
-        return (
-            self.xp is np
-            and tensor.dtype.kind == "f"
-            and axis == tensor.ndim - 1
-            and tensor.size > 0
-            and tensor.shape[axis] <= MAX_ROW_BY_PLACE
-            and bool(tensor.flags.c_contiguous)
-        )
-
     def _extreme(self, reduce: Any, tensor: Array, axis: int | None) -> Array:
         if (tensor.size if axis is None else tensor.shape[axis]) == 0:
             shape = list(tensor.shape)
             place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
             raise ShapeMismatch(f"{place} is empty and has no largest or smallest element")
         return reduce(tensor, axis=axis, keepdims=True)
-
-
-def _at_places(tensor: Array, places: Array) -> Array:
-    """Return the element of each row at a place; the last axis has size 1."""
-    shape = (*tensor.shape[:-1], 1)
-    flat = places.reshape(-1)
-    flat += np.arange(0, tensor.size, tensor.shape[-1])
-    return tensor.reshape(-1).take(flat).reshape(shape)
 
 
 def _vector(total: Array) -> Array:

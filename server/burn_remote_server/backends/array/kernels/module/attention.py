@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.row_extremes import largest_of_rows
 from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape, refuse
 from burn_remote_server.backends.array.kernels.module.module_kernels import (
     Array,
@@ -48,6 +49,9 @@ class Attention(ModuleKernels):
     # Maximal number of keys per block of scores. Wider blocks hold fewer queries in the workspace,
     # which thins their matrix products; narrower ones update the running maxima more often.
     keys_at_once: ClassVar[int] = 2048
+    # Workspace of several images, which save calls: 16 images of 4 heads with 64 queries and keys
+    # took 1.0 ms at once and 1.3 one by one. More would not stay in the cache.
+    images_bytes: ClassVar[int] = 2 * 2**20
 
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
@@ -80,8 +84,11 @@ class Attention(ModuleKernels):
             softcap=softcap,
             causal_offset=keys - queries if is_causal else None,
         )
+        places = [*self._query_blocks(full, query.dtype.itemsize)]
+        if len(places) == 1:
+            return self._attend(query, key, value, mask, bias, options, 0)
         result = self.xp.empty((batch, heads, queries, value.shape[3]), query.dtype)
-        for rows in self._query_blocks(full, query.dtype.itemsize):
+        for rows in places:
             result[rows] = self._attend(
                 query[rows],
                 key[rows[:2]],
@@ -114,10 +121,15 @@ class Attention(ModuleKernels):
         row_bytes = max(1, 2 * min(keys, self.keys_at_once) * itemsize)
         queries_at_once = max(1, min(queries, self.workspace_bytes // row_bytes))
         heads_at_once = self.workspace_bytes // (row_bytes * queries_at_once)
-        for image in range(batch):
+        images_at_once = self.images_bytes // max(1, row_bytes * queries * heads)
+        for first_image, last_image in blocks(batch, images_at_once):
             for first_head, last_head in blocks(heads, heads_at_once):
                 for first, last in blocks(queries, queries_at_once):
-                    yield slice(image, image + 1), slice(first_head, last_head), slice(first, last)
+                    yield (
+                        slice(first_image, last_image),
+                        slice(first_head, last_head),
+                        slice(first, last),
+                    )
 
     def _attend(
         self,
@@ -149,7 +161,7 @@ class Attention(ModuleKernels):
                 self._hide_future(scores, first_query + options.causal_offset - first)
             if bias is not None:
                 scores += bias[..., part]
-            top = scores.max(axis=-1, keepdims=True)
+            top = largest_of_rows(xp, scores)
             # The maximum is -inf if all keys are hidden. The lowest finite number in its place
             # makes the exponentials 0 instead of NaN.
             xp.maximum(top, limits.min, out=top)
@@ -168,7 +180,8 @@ class Attention(ModuleKernels):
             highest = top
         if result is None:
             return xp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
-        return result / xp.maximum(total, limits.tiny)
+        result /= xp.maximum(total, limits.tiny)
+        return result
 
     def _visible_keys(self, query: Array, key: Array, options: _Options, first_query: int) -> int:
         """Return the number of keys visible to the last query of the block."""
