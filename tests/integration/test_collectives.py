@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 
 import burn_remote as br
-from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Reduction
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec, Reduction
+from burn_remote_protocol.tensors import TensorSpec
+from support.access import PEERS, certificate
+from support.faults import faulty_proxy, random_cuts
 from support.groups import Group, group_of
 from support.servers import RunningServer, server
+from support.waiting import wait_until
 
 Kind = CollectiveKind
 BARRIER = CollectiveCall(Kind.BARRIER)
@@ -134,3 +141,316 @@ def test_a_sync_after_a_barrier_returns_once_all_members_have_issued_it(group: G
     for each in group.devices:
         each.sync()
     assert all(token.numpy().size == 0 for (token,) in tokens)
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def own_group(count: int, bound_seconds: float = 10.0) -> Iterator[tuple[list[Any], Group]]:
+    """Start servers that a test may kill, with a group of one session on each."""
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(count)]
+        addresses = [each.address for each in running]
+        yield running, stack.enter_context(group_of(*addresses, bound_seconds=bound_seconds))
+
+
+def ones(group: Group, ranks: range | list[int]) -> dict[int, list[br.Tensor]]:
+    return {rank: [br.ones((200_000,), device=group.devices[rank])] for rank in ranks}
+
+
+SUM = CollectiveCall(Kind.ALL_REDUCE, (TensorSpec((200_000,), br.float32),))
+
+
+def failure_of(tensor: br.Tensor) -> br.CollectiveFailed:
+    with pytest.raises(br.CollectiveFailed) as failed:
+        tensor.numpy()
+    return failed.value
+
+
+def assert_blamed(group: Group, outputs: dict[int, list[br.Tensor]], culprit: int) -> None:
+    for (output,) in outputs.values():
+        error = failure_of(output)
+        assert (error.member, error.address) == (culprit, group.addresses[culprit])
+        assert f"member {culprit}" in str(error)
+
+
+def regrouped_sum(group: Group, ranks: list[int]) -> None:
+    """Form a new group of some of the members, and check that it works."""
+    devices = [group.devices[rank] for rank in ranks]
+    again = Group(devices)
+    inputs = [[br.full((3,), float(rank), device=each)] for rank, each in enumerate(devices)]
+    for (output,) in again.issue(Kind.ALL_REDUCE, inputs):
+        assert output.tolist() == [sum(range(len(ranks)))] * 3
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_every_other_member_names_a_member_that_was_killed(culprit: int) -> None:
+    with own_group(4) as (running, group):
+        others = [rank for rank in range(4) if rank != culprit]
+        group.issue(Kind.ALL_REDUCE, [*ones(group, range(4)).values()])
+        for rank in others:
+            group.devices[rank].sync()
+        inputs = ones(group, others)
+        outputs = {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in others}
+        running[culprit].kill()
+        assert_blamed(group, outputs, culprit)
+        for rank in others:
+            assert float((inputs[rank][0] + 1).sum().item()) == 400_000
+        regrouped_sum(group, others)
+        later = {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in others}
+        assert_blamed(group, later, culprit)
+
+
+def test_every_other_member_names_a_member_that_was_stopped() -> None:
+    with own_group(3, bound_seconds=3.0) as (running, group):
+        group.issue(Kind.ALL_REDUCE, [*ones(group, range(3)).values()])
+        for each in group.devices:
+            each.sync()
+        inputs = ones(group, [0, 2])
+        outputs = {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in (0, 2)}
+        running[1].process.send_signal(signal.SIGSTOP)
+        try:
+            assert_blamed(group, outputs, 1)
+            regrouped_sum(group, [0, 2])
+        finally:
+            running[1].process.send_signal(signal.SIGCONT)
+
+
+def test_a_stopped_member_is_noticed_while_it_should_forward(servers: list[RunningServer]) -> None:
+    with own_group(3, bound_seconds=3.0) as (running, group):
+        big = [[br.ones((5_000_000,), device=each)] for each in group.devices]
+        for each in group.devices:
+            each.sync()
+        outputs = group.issue(Kind.ALL_REDUCE, big)
+        for each in group.devices:
+            each.runners.session.flush()
+        running[1].process.send_signal(signal.SIGSTOP)
+        try:
+            for rank in (0, 2):
+                try:  # it may have been done before the signal came
+                    outputs[rank][0].sum().item()
+                except br.CollectiveFailed as error:
+                    assert error.member == 1
+            inputs = ones(group, [0, 2])
+            later = {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in (0, 2)}
+            assert_blamed(group, later, 1)
+        finally:
+            running[1].process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(br.CollectiveFailed):
+            outputs[1][0].sum().item()
+
+
+def test_a_member_that_issues_another_collective_is_named(group: Group) -> None:
+    if len(group.devices) == 1:
+        pytest.skip("a member agrees with itself")
+    others = range(1, len(group.devices))
+    inputs = ones(group, range(len(group.devices)))
+    different = CollectiveCall(Kind.ALL_REDUCE, SUM.specs, Reduction.MAX)
+    outputs = {0: group.issue_one(0, different, inputs[0])}
+    outputs |= {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in others}
+    for (output,) in outputs.values():
+        error = failure_of(output)
+        assert "all_reduce by max" in str(error)
+        assert "all_reduce by sum" in str(error)
+    regrouped_sum(group, [*range(len(group.devices))])
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[list[str]]:
+    """The addresses of servers that soon give up a member that does not join."""
+    with (
+        server("--handshake-timeout-seconds", "1.5") as first,
+        server("--handshake-timeout-seconds", "1.5") as second,
+    ):
+        yield [first.address, second.address]
+
+
+def test_members_with_another_secret_disturb_no_other_group(hasty: list[str]) -> None:
+    with group_of(*hasty) as group, contextlib.ExitStack() as stack:
+        regrouped_sum(group, [0, 1])
+        addresses = group.addresses
+        strangers = [stack.enter_context(br.RemoteDevice(each)) for each in addresses]
+        apart = [
+            each.runners.join_group(GroupSpec(bytes([rank]) * 32, rank, group.addresses, 1.0))
+            for rank, each in enumerate(strangers)
+        ]
+        tokens = [
+            each.runners.collective(number, BARRIER, [])
+            for each, number in zip(strangers, apart, strict=True)
+        ]
+        regrouped_sum(group, [0, 1])
+        for (token,) in tokens:
+            assert "it did not join the group within 1.5 seconds" in str(
+                failure_of(br.Tensor(token))
+            )
+        for (output,) in group.issue(Kind.ALL_REDUCE, [*ones(group, [0, 1]).values()]):
+            assert float(output.sum().item()) == 400_000
+
+
+def test_two_members_with_one_rank_fail_alone(servers: list[RunningServer]) -> None:
+    addresses = [each.address for each in servers[:2]]
+    with group_of(*addresses) as group, br.RemoteDevice(addresses[0]) as stranger:
+        spec = GroupSpec(group.secret, 0, group.addresses, 1.0)
+        number = stranger.runners.join_group(spec)
+        (token,) = stranger.runners.collective(number, BARRIER, [])
+        assert failure_of(br.Tensor(token)).member is not None
+        for (output,) in group.issue(Kind.ALL_REDUCE, [*ones(group, [0, 1]).values()]):
+            assert float(output.sum().item()) == 400_000
+
+
+def test_a_failed_input_fails_the_collective_on_all_members(group: Group) -> None:
+    inputs = [*ones(group, range(len(group.devices))).values()]
+    huge = br.zeros((2**31, 2**12), device=group.devices[0])  # exceeds every quota
+    inputs[0] = [br.reshape(huge, (-1,))[:200_000]]
+    (own,), *others = group.issue(Kind.ALL_REDUCE, inputs)
+    with pytest.raises(br.QuotaExceeded):
+        own.numpy()
+    for (output,) in others:
+        error = failure_of(output)
+        assert error.member == 0
+        assert "tensor bytes" in str(error)
+    with pytest.raises(br.QuotaExceeded):
+        group.devices[0].sync()
+
+
+def test_a_sync_raises_the_failure_of_a_barrier(hasty: list[str]) -> None:
+    with group_of(*hasty) as group:
+        number = group.devices[0].runners.join_group(GroupSpec(bytes(32), 0, group.addresses, 0.5))
+        token = group.devices[0].runners.collective(number, BARRIER, [])
+        with pytest.raises(br.CollectiveFailed):
+            group.devices[0].sync()
+        del token
+
+
+def test_what_a_member_issued_is_done_although_its_session_has_ended(
+    servers: list[RunningServer],
+) -> None:
+    with group_of(*[each.address for each in servers]) as group:
+        inputs = [[br.ones((3_000_000,), device=each)] for each in group.devices]
+        outputs = group.issue(Kind.ALL_REDUCE, inputs)
+        group.devices[1].close()
+        for rank in (0, 2):
+            assert float(outputs[rank][0][0].item()) == 3
+        again = CollectiveCall(Kind.ALL_REDUCE, (inputs[0][0].handle.spec,))
+        late = {rank: group.issue_one(rank, again, inputs[rank]) for rank in (0, 2)}
+        for (output,) in late.values():
+            assert "member 1" in str(failure_of(output))
+            assert "it left the group" in str(failure_of(output))
+
+
+def test_a_group_can_be_left_and_formed_again_many_times(servers: list[RunningServer]) -> None:
+    with group_of(*[each.address for each in servers[:2]]) as group:
+        group.devices[1].sync()
+        threads = sum(each.threads for each in servers[:2])
+        for _ in range(20):
+            group.leave()
+            group = Group(group.devices)
+            for (output,) in group.issue(Kind.ALL_REDUCE, [*ones(group, [0, 1]).values()]):
+                assert float(output.sum().item()) == 400_000
+        wait_until(lambda: sum(each.threads for each in servers[:2]) <= threads + 2)
+
+
+# -- clients and peers ----------------------------------------------------------------------------
+
+
+def test_each_collective_runs_once_although_clients_resume(servers: list[RunningServer]) -> None:
+    with contextlib.ExitStack() as stack:
+        proxies = [
+            stack.enter_context(faulty_proxy(each.port, random_cuts(12, 500, 4_000)))
+            for each in servers[:2]
+        ]
+        group = stack.enter_context(group_of(*[each.address for each in proxies]))
+        values = [[br.ones((3,), device=each)] for each in group.devices]
+        for step in range(60):
+            values = group.issue(Kind.ALL_REDUCE, values)
+            values = [[value / 2 + 1] for (value,) in values]
+            if step % 5 == 0:
+                for each in group.devices:
+                    each.sync()
+        for (value,) in values:
+            assert value.tolist() == [61.0] * 3
+        assert all(each.cuts for each in proxies)
+
+
+def test_a_collective_over_tls_needs_no_secret_on_a_plain_connection(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    flags = [*certificate(tmp_path, authority), "--peer-ca", str(tmp_path / "ca.pem")]
+    with contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(server(*flags, BURN_REMOTE_PEER_TOKEN=PEERS)) for _ in range(3)
+        ]
+        addresses = [each.address for each in running]
+        assert all(address.startswith("wss://") for address in addresses)
+        group = stack.enter_context(group_of(*addresses, tls=tmp_path / "ca.pem"))
+        inputs = [[br.ones((1_000_003,), device=each)] for each in group.devices]
+        for (output,) in group.issue(Kind.ALL_REDUCE, inputs):
+            assert output.min().item() == output.max().item() == 3
+
+
+@pytest.mark.parametrize("token", [{}, {"BURN_REMOTE_PEER_TOKEN": "another" * 6}])
+def test_a_server_without_the_peer_token_takes_part_in_no_group(token: dict[str, str]) -> None:
+    with (
+        server(BURN_REMOTE_PEER_TOKEN=PEERS) as first,
+        server(**token) as second,
+        group_of(first.address, second.address, bound_seconds=5.0) as group,
+    ):
+        tokens = [group.issue_one(rank, BARRIER)[0] for rank in range(2)]
+        errors = [failure_of(token) for token in tokens]
+        assert any("BURN_REMOTE_PEER_TOKEN" in str(error) for error in errors)
+
+
+def test_a_server_dials_only_members_that_its_operator_allows() -> None:
+    with (
+        server() as first,
+        server("--peer", "node-b") as second,
+        group_of(first.address, second.address, bound_seconds=5.0) as group,
+    ):
+        tokens = [group.issue_one(rank, BARRIER)[0] for rank in range(2)]
+        assert any("may not fetch from" in str(failure_of(token)) for token in tokens)
+
+
+def test_several_devices_of_one_server_are_members_of_several_groups() -> None:
+    with (
+        server("--device-count", "2") as first,
+        server() as second,
+        contextlib.ExitStack() as stack,
+    ):
+        addresses = [first.address, f"{first.address}/1", second.address]
+        groups = [stack.enter_context(group_of(*addresses)) for _ in range(2)]
+        groups.append(Group(groups[0].devices[::-1]))
+        outputs = [
+            group.issue(
+                Kind.ALL_REDUCE,
+                [[br.full((5,), float(place), device=each)] for each in group.devices],
+            )
+            for place, group in enumerate(groups)
+        ]
+        for place, each in enumerate(outputs):
+            for (output,) in each:
+                assert output.tolist() == [3.0 * place] * 5
+
+
+def test_the_memory_of_a_collective_counts_in_the_quota() -> None:
+    with server("--max-session-bytes", "50MB") as first, server() as second:  # noqa: SIM117
+        with group_of(first.address, second.address) as group:
+            inputs = [[br.ones((4_000_000,), device=each)] for each in group.devices]
+            (fits, *_) = group.issue(Kind.ALL_REDUCE, inputs)
+            assert fits[0].max().item() == 2
+            call = CollectiveCall(Kind.ALL_GATHER, (inputs[0][0].handle.spec,))
+            outputs = [group.issue_one(rank, call, inputs[rank])[0] for rank in range(2)]
+            with pytest.raises(br.QuotaExceeded):
+                outputs[0].numpy()
+            assert failure_of(outputs[1]).member == 0
+
+
+def test_a_device_of_burns_dialect_joins_no_group(servers: list[RunningServer]) -> None:
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1",), 1.0)
+    with br.RemoteDevice(servers[0].address, dialect="burn-0.21") as device:
+        with pytest.raises(br.Unsupported, match="native dialect"):
+            device.runners.join_group(spec)
+        with pytest.raises(br.UsageError):
+            device.runners.collective(0, BARRIER, [])
+    with br.LocalDevice() as local, pytest.raises(br.Unsupported, match="carries out no"):
+        local.runners.join_group(spec)

@@ -212,7 +212,7 @@ class FrameSender(Protocol):
         ...
 
     def close(self) -> None:
-        """End the link, and any call in another thread."""
+        """End the sending after what was sent; the link can still receive."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
@@ -35,6 +36,8 @@ class Groups:
         self._counters: Final = counters
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = threading.Lock()
+        # Members by the id of the link that starts at them.
+        self._ranks: Final[dict[bytes, Ring]] = {}
         # Members that wait for the next one, by the id of the link to it.
         self._sources: Final[dict[bytes, Ring]] = {}
         self._awaited: Final[dict[bytes, list[asyncio.Future[Ring]]]] = {}
@@ -47,38 +50,55 @@ class Groups:
     def join(self, spec: GroupSpec, backend: Backend) -> CollectiveEngine:
         """Return the engine of a new member, which connects to its neighbours."""
         members = len(spec.addresses)
-        following = spec.addresses[(spec.rank + 1) % members]
-        before = spec.addresses[(spec.rank - 1) % members]
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
-        incoming = link_id(spec.secret, spec.addresses, (spec.rank - 1) % members)
         counters = self._counters.open()
 
         def ended() -> None:
             self._counters.close(counters)
-            with self._lock:
-                self._sources.pop(identifier, None)
-                for pipe in (identifier, incoming):
-                    self._pipes.pop(pipe, None)
+            self._forget(spec, ring)
 
-        def dial(check: Callable[[], None]) -> Incoming:
-            if self._is_own(before):
-                return self._pipe(incoming)
-            return self._dialler.dial(spec, check)
-
-        ring = Ring(spec, backend, dial, counters, ended)
-        if members > 1:
-            if self._is_own(following):
-                pipe = self._pipe(identifier)
-                pipe.on_told(ring.heard_from_next)
-                ring.attach(pipe)
-            else:
-                with self._lock:
-                    self._sources[identifier] = ring
-                    awaited = self._awaited.pop(identifier, [])
-                for future in awaited:
-                    self._loop.call_soon_threadsafe(_resolve, future, ring)
+        join_seconds = self._dialler.join_seconds(spec)
+        ring = Ring(spec, backend, partial(self._dial, spec), counters, ended, join_seconds)
+        with self._lock:
+            is_taken = self._ranks.setdefault(identifier, ring) is not ring
+        if is_taken:
+            ring.reject(0, "another session of this server is that member already")
+        elif not self._is_own(spec.addresses[spec.rank]):
+            ring.reject(0, "the session that joined as this member is on another server")
+        elif members > 1:
+            self._offer(identifier, ring, spec.addresses[(spec.rank + 1) % members])
         ring.start()
         return ring
+
+    def _offer(self, identifier: bytes, ring: Ring, following: str) -> None:
+        """Let the next member link itself to a new one."""
+        if self._is_own(following):
+            pipe = self._pipe(identifier)
+            pipe.on_told(ring.heard_from_next)
+            ring.attach(pipe)
+            return
+        with self._lock:
+            self._sources[identifier] = ring
+            awaited = self._awaited.pop(identifier, [])
+        for future in awaited:
+            self._loop.call_soon_threadsafe(_resolve, future, ring)
+
+    def _dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
+        """Return the link from the member before; called in a ring's thread."""
+        previous = (spec.rank - 1) % len(spec.addresses)
+        if self._is_own(spec.addresses[previous]):
+            return self._pipe(link_id(spec.secret, spec.addresses, previous))
+        return self._dialler.dial(spec, check)
+
+    def _forget(self, spec: GroupSpec, ring: Ring) -> None:
+        own = link_id(spec.secret, spec.addresses, spec.rank)
+        before = link_id(spec.secret, spec.addresses, (spec.rank - 1) % len(spec.addresses))
+        with self._lock:
+            if self._ranks.get(own) is ring:
+                del self._ranks[own]
+                self._sources.pop(own, None)
+                self._pipes.pop(own, None)
+                self._pipes.pop(before, None)
 
     def _pipe(self, identifier: bytes) -> MemoryPipe:
         with self._lock:

@@ -146,17 +146,22 @@ class Dialler:
         token = settings.peer_token
         self._key: Final = None if token is None else peer_key(token.get_secret_value())
 
+    def join_seconds(self, spec: GroupSpec) -> float:
+        """Return how long members wait for their neighbours: the bound, or that of a handshake."""
+        return max(spec.bound_seconds, self._settings.handshake_timeout_seconds)
+
     def dial(self, spec: GroupSpec, check: Callable[[], None]) -> PeerIncoming:
         """Open the link to a member from the one before it.
 
-        Waits up to the group's bound for that one to join. Raises ``BurnRemoteError``.
+        Waits up to ``join_seconds`` for that one to join. Raises ``BurnRemoteError``.
         """
         previous = (spec.rank - 1) % len(spec.addresses)
         address = spec.addresses[previous]
-        deadline = time.monotonic() + spec.bound_seconds
+        seconds = self.join_seconds(spec)
+        deadline = time.monotonic() + seconds
         link = self._open(address, deadline)
         try:
-            adapter = _Handshaking(link, deadline, spec.bound_seconds, check)
+            adapter = _Handshaking(link, deadline, seconds, check)
             hello = Hello(VERSIONS, client="burn-remote-server")
             target = parse_address(address)
             signer = _run(prove_to_source(adapter, target, hello, self._key))  # type: ignore[arg-type]

@@ -83,7 +83,13 @@ class Ring:
         dial: Callable[[Callable[[], None]], Incoming],
         counters: Counters,
         ended: Callable[[], None],
+        join_seconds: float,
     ) -> None:
+        """Prepare a member; ``start`` begins to connect it.
+
+        Its neighbours must join within ``join_seconds``.
+        """
+        self._join_seconds: Final = join_seconds
         self.spec: Final = spec
         self._backend: Final = backend
         self._dial: Final = dial
@@ -100,6 +106,7 @@ class Ring:
         self._broken: GroupBroken | None = None
         self._broken_at = 0.0
         self._gone: Final[set[int]] = set()  # neighbours that left or were given up
+        self._has_ended = False
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         self._unsent: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
@@ -118,6 +125,10 @@ class Ring:
         self._worker.start()
         if self._members > 1:
             self._sender.start()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait until this member has left the group."""
+        self._worker.join(timeout_seconds)
 
     # -- the session's side -------------------------------------------------------------------
 
@@ -186,7 +197,7 @@ class Ring:
     def lost(self, member: int, reason: str) -> None:
         """Report that the link to a neighbour broke, unless it has left or been given up."""
         with self._lock:
-            if member in self._gone:
+            if member in self._gone or self._has_ended:
                 return
             self._gone.add(member)
         self.report(GroupBroken(0, member, reason[:MAX_REASON]))
@@ -236,6 +247,7 @@ class Ring:
     def _work(self) -> None:
         self._backend.prepare_thread()
         try:
+            self.check()
             if self._members > 1:
                 self._connect()
             while (job := self._next_job()) is not None:
@@ -271,7 +283,7 @@ class Ring:
             broken = self._broken
         if broken is not None:
             incoming.tell(broken)
-        deadline = time.monotonic() + self.spec.bound_seconds
+        deadline = time.monotonic() + self._join_seconds
         with self._lock:
             while self._outgoing is None:
                 self.check()
@@ -283,7 +295,7 @@ class Ring:
                 return
         self.lost(
             self._next,
-            f"it did not join the group within {self.spec.bound_seconds:g} seconds, or with other "
+            f"it did not join the group within {self._join_seconds:g} seconds, or with other "
             "members or another secret",
         )
         raise _Broken
@@ -478,6 +490,7 @@ class Ring:
         # Without it, the end of a link would look like the failure of this member.
         farewell = GroupBroken(self._done, self.spec.rank, "it left the group")
         with self._lock:
+            self._has_ended = True
             unsettled = [*self._unsettled.values()]
             self._unsettled.clear()
             self._changed.notify_all()

@@ -347,8 +347,7 @@ class Engine:
     def _sync(self, task: Sync) -> None:
         deliver = partial(self._reply, task)
         try:
-            for tensor, failure in self._tensors.settle():
-                self._outbox.failed((tensor,), failure)
+            self._tensors.settle()
             is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
             deliver(error.with_traceback(None))

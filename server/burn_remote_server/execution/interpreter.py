@@ -94,6 +94,7 @@ class Interpreter:
         self.reply_quota = quota if reply_quota is None else reply_quota
         self.session: BackendSession = backend.open_session(custom)
         self.tensors: Final = TensorTable(backend, self.session, quota, max_fetches, reply_quota)
+        self.tensors.report = report
         # Attributes, because every operation uses them and a second lookup costs time.
         self._arrays: Final = self.tensors.arrays
         self._slots: Final = self.tensors.slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -23,6 +23,10 @@ from burn_remote_server.tensors.plans import memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Slot, Uploading
 
 __all__ = ["TensorTable"]
+
+
+def _nothing(tensors: tuple[int, ...], failure: OperationFailed) -> None:
+    """Do nothing."""
 
 
 class TensorTable:
@@ -58,6 +62,8 @@ class TensorTable:
         self.slots: Final[dict[int, Slot]] = {}
         # Set when the device is lost; every read then fails.
         self.lost: DeviceLost | None = None
+        # Reports the failure of a collective, whose outputs these tensors are.
+        self.report: Callable[[tuple[int, ...], OperationFailed], None] = _nothing
         # The tensor being fetched for which an operation waits.
         self.waits_for: InFlight | None = None
 
@@ -88,6 +94,11 @@ class TensorTable:
         self.waits_for = slot
         try:
             fetched = slot.array()
+        except CollectiveFailed as failure:
+            # Like the failure of an operation: it is known only now, and reported once.
+            self.store_failure((tensor,), failure.with_traceback(None))
+            self.report((tensor,), failure)
+            raise
         finally:
             self.waits_for = None
         array = self._session.adopt(fetched)
@@ -223,13 +234,11 @@ class TensorTable:
             )
         return array
 
-    def settle(self) -> list[tuple[int, CollectiveFailed]]:
+    def settle(self) -> None:
         """Wait for every tensor that is still arriving; store those that failed as failures.
 
-        Returns the new failures of collectives: no other message reports them. Raises
-        ``DeviceLost``.
+        Raises ``DeviceLost``.
         """
-        failed = []
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         for tensor, slot in [*self.slots.items()]:
@@ -237,10 +246,8 @@ class TensorTable:
                 try:
                     self.array(tensor)
                 except OperationFailed as failure:
-                    self.store_failure((tensor,), failure.with_traceback(None))
-                    if isinstance(failure, CollectiveFailed):
-                        failed.append((tensor, failure))
-        return failed
+                    if tensor in self.slots and self.slots[tensor] is slot:
+                        self.store_failure((tensor,), failure.with_traceback(None))
 
     def has_slots(self) -> bool:
         """Whether some tensor has no array, so that using it may wait or fail."""

@@ -57,9 +57,10 @@ class SocketSender:
                 unsent[0] = unsent[0][count:]
 
     def close(self) -> None:
-        # Ends the connection, not only this copy: a thread inside ``send_parts`` leaves it.
+        # The end of the stream follows what was sent. The event loop still reads: if it closed a
+        # socket with unread bytes, the peer could lose the last frames.
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_WR)
         self._socket.close()
 
 

@@ -40,6 +40,23 @@ async def serve_link(
     if not ring.attach(PeerOutgoing(sender)):
         sender.close()
         return
+    listening = asyncio.ensure_future(_listen_until_lost(link, ring))
+    leaving = asyncio.ensure_future(_leave(host, ring))
+    try:
+        await asyncio.wait({listening, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (listening, leaving):
+            task.cancel()
+        await asyncio.gather(listening, leaving, return_exceptions=True)
+
+
+async def _leave(host: Host, ring: Ring) -> None:
+    """Wait until the server stops and the member has left the group."""
+    await host.sessions_ended.wait()
+    await asyncio.to_thread(ring.join, ring.spec.bound_seconds)
+
+
+async def _listen_until_lost(link: AnyAsyncLink, ring: Ring) -> None:
     try:
         await _listen(link, ring)
     except TimeoutError:
