@@ -47,7 +47,7 @@ from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
 from burn_remote_server.transfers.downloads import ignore_sign
 from burn_remote_server.transfers.local_fetches import LocalFetches
-from burn_remote_server.transfers.loop_scheduling import Deadlines
+from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peers import Peers
 
@@ -67,6 +67,11 @@ KEPT_DIVISOR: Final = 8
 # Age of a sign, in fetch timeouts, from which it counts one more hop. A source sends one in each
 # timeout, and late ones must not count twice.
 STALE_TIMEOUTS: Final = 1.25
+
+# A sign with more hops than the last one is passed on after this part of a timeout: once for all
+# signs that arrive within it, and fast enough that a cycle reaches ``MAX_HOPS`` within a timeout.
+TELLS_AGAIN_DIVISOR: Final = 20
+TOLD_AT_ONCE: Final = 64
 
 
 def new_interpreter(
@@ -126,6 +131,7 @@ class _PeerFetch:
 
     exposed: asyncio.Future[Exposed]
     still_waiting: Callable[[int], None]
+    told: int | None = None  # hops of the last sign
     since: float = field(default_factory=time.monotonic)
 
 
@@ -252,6 +258,8 @@ class Host:
             may_come=lambda since: self._hops(since) is not None,
         )
         self._waiting: Final = Deadlines(seconds, self._give_up)
+        self._tells_again = False  # a call of ``_tell_again`` is scheduled
+        self._told_again: Final = BatchedCalls(self._loop, TOLD_AT_ONCE)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
@@ -318,6 +326,32 @@ class Host:
             fetch.exposed.set_exception(self._not_exposed())
         else:
             self._waiting.add(fetch)
+            fetch.told = hops
+            fetch.still_waiting(hops)
+
+    def _note_sign(self, slot: InFlight, hops: int) -> None:
+        """Note a sign; if it has more hops than the last one, pass it on soon.
+
+        In a cycle of servers that wait for each other, the hops grow with each server. Passed on
+        only after a timeout each, they would take ``MAX_HOPS`` timeouts to reach the limit.
+        """
+        is_worse = slot.sign is not None and hops > slot.sign.hops
+        slot.note_sign(hops)
+        if is_worse and not self._tells_again:
+            self._tells_again = True
+            seconds = self.settings.fetch_timeout_seconds / TELLS_AGAIN_DIVISOR
+            self._loop.call_later(seconds, self._tell_again)
+
+    def _tell_again(self) -> None:
+        """Send another sign to the fetches whose last one had fewer hops."""
+        self._tells_again = False
+        told = [fetch for fetch in self._waiting.items() if fetch.told is not None]
+        self._told_again.call(self._tell_more_hops, told)
+
+    def _tell_more_hops(self, fetch: _PeerFetch) -> None:
+        hops = None if fetch.exposed.done() else self._hops(fetch.since)
+        if hops is not None and fetch.told is not None and hops > fetch.told:
+            fetch.told = hops
             fetch.still_waiting(hops)
 
     def reload(self) -> None:
@@ -417,8 +451,9 @@ class Host:
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
+        note_sign = partial(self._note_sign, slot)
         try:
-            slot.complete(await self.peers.fetch(owner, backend, task, slot.note_sign))
+            slot.complete(await self.peers.fetch(owner, backend, task, note_sign))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:

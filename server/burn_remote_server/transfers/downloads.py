@@ -44,6 +44,11 @@ class Download:
         self.signs = 0  # how often the peer has said that the tensor may still come
         self._on_sign = on_sign
 
+    @property
+    def progress(self) -> int:
+        """A number that grows with each byte and each sign."""
+        return self.received + self.signs
+
     def note_sign(self, hops: int) -> None:
         """Note that the work before the tensor makes progress."""
         self.signs += 1

@@ -110,6 +110,11 @@ class Deadlines(Generic[H]):
                 self._is_scheduled = True
             self._items[item] = self._loop.time() + self._seconds
 
+    def items(self) -> list[H]:
+        """Return the items that have not expired."""
+        with self._lock:
+            return [*self._items]
+
     def discard(self, item: H) -> None:
         """Remove an item, so that it does not expire."""
         with self._lock:

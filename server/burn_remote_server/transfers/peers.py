@@ -122,9 +122,9 @@ class Peers:
                 if peer is None:
                     pause = retries.pause_unreached(error)
                 elif peer.is_broken:
-                    pause = retries.pause(download.received)
+                    pause = retries.pause(download.progress)
                 elif peer.is_undecodable:
-                    pause = retries.pause_violated(download.received)
+                    pause = retries.pause_violated(download.progress)
                 if pause is None:
                     raise
             download.try_again()

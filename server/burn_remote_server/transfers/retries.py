@@ -44,15 +44,16 @@ _CUTS: Final = (ConnectionLost, GarbledBytes, ConnectionResetError, BrokenPipeEr
 class Retries:
     """The tries of one fetch; each continues where the previous one broke.
 
-    A fetch is given up when no bytes arrived for ``patience_seconds``, or when several connections
-    in a row broke within the handshake.
+    A fetch is given up when it made no progress for ``patience_seconds``, or when several
+    connections in a row broke within the handshake. Progress is a number that grows with each byte
+    and with each sign that the source works, in all tries.
     """
 
     def __init__(self, patience_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._patience_seconds: Final = patience_seconds
         self._now: Final = now
         self._since = now()
-        self._received = 0
+        self._progress = 0
         self._idle_tries = 0
         self._unreached_tries = 0
         self._refused_tries = 0
@@ -69,20 +70,17 @@ class Retries:
             if not _may_be_corruption(error) or self._refused_tries >= REFUSED_TRIES - 1:
                 return None
             self._refused_tries += 1
-        return self.pause(self._received)
+        return self.pause(self._progress)
 
-    def pause_violated(self, received: int) -> float | None:
+    def pause_violated(self, progress: int) -> float | None:
         """Return the seconds to wait after the peer sent an invalid message, as ``pause`` does."""
         self._violations += 1
-        return None if self._violations >= REFUSED_TRIES else self.pause(received)
+        return None if self._violations >= REFUSED_TRIES else self.pause(progress)
 
-    def pause(self, received: int) -> float | None:
-        """Return the seconds to wait before the next try; ``None`` to give up.
-
-        ``received`` is the number of bytes that have arrived in all tries.
-        """
-        if received > self._received:
-            self._received = received
+    def pause(self, progress: int) -> float | None:
+        """Return the seconds to wait before the next try; ``None`` to give up."""
+        if progress > self._progress:
+            self._progress = progress
             self._since = self._now()
             self._idle_tries = 0
         self._idle_tries += 1

@@ -164,16 +164,26 @@ async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_s
             told.append(hops)
             super().wait(request, hops)
 
+    timeouts: dict[object, int] = {}
+
+    def give_up(host: Host, fetch: Any) -> None:
+        timeouts[fetch] = timeouts.get(fetch, 0) + 1
+        expire(host, fetch)
+
+    expire = Host._give_up
+    monkeypatch.setattr(Host, "_give_up", give_up)
     monkeypatch.setattr(peer_pump, "NativeOutbox", Recording)
-    async with servers(3, SHORT_SECONDS) as (a, b, c):
+    async with servers(3, TIMEOUT_SECONDS) as (a, b, c):
         await a.pass_on(b.address, 2)  # exposes 3
         await b.client.submit(Fetch(transfer(3), a.address, 1, SPEC), expose(2))
         assert isinstance(await c.read(b.address, 2), TransferFailed)
         await until(lambda: not a.session.queued and not b.session.queued)
     assert told
     assert max(told) <= MAX_HOPS
-    # A sign counts a hop within at most 1.25 timeouts, and a fetch gets one in each timeout.
-    assert len(told) <= 3 * 1.25 * (MAX_HOPS + 1)
+    # Each sign of a fetch but the first has more hops than the one before, or is that of a timeout.
+    assert len(told) <= sum(timeouts.values()) + len(timeouts) * MAX_HOPS
+    # The hops reach the limit within one timeout, not one hop in each.
+    assert max(timeouts.values()) <= 3
 
 
 async def test_the_last_of_a_chain_learns_which_source_has_died() -> None:

@@ -29,6 +29,7 @@ from burn_remote_protocol.messages import (
     PeerChallenge,
     Refused,
     Reply,
+    Waiting,
     Welcome,
 )
 from burn_remote_protocol.peer_proofs import peer_key
@@ -42,7 +43,7 @@ from burn_remote_server.transfers import throughput_watchdog
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.peers import Peers
-from burn_remote_server.transfers.retries import REFUSED_TRIES
+from burn_remote_server.transfers.retries import REFUSED_TRIES, Retries
 from support.scripted import ScriptedLink
 from support.source_sockets import SourceSocket
 
@@ -223,6 +224,27 @@ async def test_a_fetch_survives_a_peer_connection_that_is_cut_again_and_again(
     source = Cutting(cuts, after_handshake=after_handshake)
     assert await fetched(peers, source) == GOOD
     assert source.connections == cuts + 1
+
+
+async def test_a_fetch_from_a_source_that_worked_for_long_survives_a_cut(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(module, "Retries", lambda patience: Retries(patience, lambda: seconds))
+
+    class Working(Source):
+        async def handle(self, connection: SourceSocket) -> None:
+            nonlocal seconds
+            if seconds:
+                await super().handle(connection)
+            await connection.recv()
+            await connection.send(WELCOME)
+            request = await asked(connection)
+            seconds += 3600.0
+            await connection.send(encode_frame(Waiting(request.request)))
+            await connection.connection.close()
+
+    assert await fetched(peers, Working(whole)) == GOOD
 
 
 async def test_after_a_garbled_chunk_the_fetch_goes_on_from_there_on_another_connection(
