@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.receiver import Receiver
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
 
 PATIENCE_SECONDS = 5.0
@@ -115,3 +117,31 @@ def test_an_interrupted_upload_leaves_nothing_on_the_server(
         device.sync()
         assert first_server.metric("burn_remote_tensor_bytes") == held
         assert br.ones((3,), device=device).tolist() == [1] * 3
+
+
+def test_ctrl_c_in_a_drop_leaves_one_tensor_at_its_first_instruction_and_else_none(
+    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)  # Python ignores it in ``__del__``
+    codes = frozenset({OwningHandle.__del__.__code__, NativeSession.drop.__code__})
+    left: list[str] = []
+    with br.RemoteDevice(first_server.address, dialect="native") as device:
+        device.sync()
+        held = before = first_server.metric("burn_remote_tensors")
+        place, is_over = 0, False
+        while not is_over:
+            made = [br.zeros((4,), device=device)]
+            device.sync()
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                made.clear()
+            device.sync()
+            now = first_server.metric("burn_remote_tensors")
+            left += [interrupt.place] * int(now - held)
+            place, is_over, held = place + 1, not interrupt.has_come, now
+        (only,) = left
+        assert only.startswith("OwningHandle.__del__")
+        assert place > 3
+        assert held == before + 1
+    assert len(ignored) == place - 1
