@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, Welcome
 from burn_remote_protocol.session_states import REPLAY_BYTES
-from support.faults import faulty_proxy, random_cuts
+from support.faults import FaultyProxy, faulty_proxy, random_cuts
 from support.servers import RunningServer, server
 from support.waiting import wait_until
 
@@ -115,6 +116,91 @@ def test_a_program_that_fills_the_replay_window_waits_for_the_connection_and_los
         for tensor in tensors:
             np.testing.assert_array_equal(tensor.numpy(), array)
         assert len(tensors) == 8
+
+
+@contextlib.contextmanager
+def replaying(running: RunningServer, array: np.ndarray) -> Iterator[Replaying]:
+    """Stop a session halfway in the replay of ``REPLAY_BYTES`` that were not acknowledged."""
+    with faulty_proxy(running.port) as proxy, br.RemoteDevice(proxy.address) as device:
+        seen = Replaying(device, proxy)
+        device.sync()
+        proxy.open.clear()
+        proxy.cut_all()
+
+        def upload() -> None:
+            try:
+                seen.tensors.extend(br.tensor(array, device=device) for _ in range(5))
+            except br.BurnRemoteError as error:
+                seen.error = error
+
+        def stop_halfway(data: bytes, goes_up: bool) -> bytes:
+            seen.replayed += goes_up * len(data)
+            if seen.replayed > REPLAY_BYTES // 2:
+                seen.is_halfway.set()
+                seen.go_on.wait(30)
+            return data
+
+        uploading = threading.Thread(target=upload)
+        uploading.start()
+        assert isinstance(device.session, NativeSession)
+        window = device.session._connection._end.window
+        wait_until(lambda: window.bytes >= REPLAY_BYTES)
+        proxy.change = stop_halfway
+        proxy.open.set()
+        assert seen.is_halfway.wait(10)
+        yield seen
+        seen.go_on.set()
+        uploading.join(20)
+        assert not uploading.is_alive()
+
+
+class Replaying:
+    """A session that sends again what the server lacks."""
+
+    def __init__(self, device: br.Device, proxy: FaultyProxy) -> None:
+        self.device = device
+        self.proxy = proxy
+        self.tensors: list[br.Tensor] = []
+        self.error: br.BurnRemoteError | None = None
+        self.replayed = 0
+        self.is_halfway = threading.Event()
+        self.go_on = threading.Event()
+
+
+def test_a_lease_does_not_end_while_a_resume_sends_64_mebibytes_again() -> None:
+    array = np.random.default_rng(0).random(2**21)  # 16 MiB
+    with (
+        server("--lease-seconds", "3") as running,
+        replaying(running, array) as seen,
+        faulty_proxy(running.port) as line,
+        br.RemoteDevice(line.address) as other,
+    ):
+        other.sync()
+        line.open.clear()
+        line.cut_all()
+        # A lease that began later has ended.
+        wait_until(lambda: running.metric("burn_remote_sessions") == 1)
+        seen.go_on.set()
+        wait_until(lambda: len(seen.tensors) == 5, 20)
+        for tensor in seen.tensors:
+            np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_a_lease_that_ends_inside_a_resume_frees_what_was_sent_again() -> None:
+    array = np.random.default_rng(0).random(2**21)  # 16 MiB
+    with server("--lease-seconds", "3") as running, replaying(running, array) as seen:
+        wait_until(lambda: running.metric("burn_remote_tensor_bytes") >= 2 * array.nbytes)
+        seen.proxy.open.clear()
+        seen.proxy.cut_all()
+        seen.go_on.set()
+        wait_until(lambda: running.metric("burn_remote_sessions") == 0)
+        wait_until(lambda: running.metric("burn_remote_tensor_bytes") == 0)
+        seen.proxy.open.set()
+        wait_until(lambda: isinstance(seen.error, br.SessionLost))
+        with pytest.raises(br.SessionLost):
+            seen.device.sync()
+        with br.RemoteDevice(running.address) as device:
+            assert br.ones((2,), device=device).tolist() == [1, 1]
 
 
 def test_a_lost_session_fails_every_waiting_thread_at_once() -> None:
