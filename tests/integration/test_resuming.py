@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     VERSIONS,
@@ -201,6 +203,30 @@ def test_a_lease_that_ends_inside_a_resume_frees_what_was_sent_again() -> None:
             seen.device.sync()
         with br.RemoteDevice(running.address) as device:
             assert br.ones((2,), device=device).tolist() == [1, 1]
+
+
+def test_a_resume_keeps_nothing_of_the_call_that_found_the_connection_broken(
+    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Receiver, "start", lambda receiver: None)  # only this thread finds it
+    with faulty_proxy(first_server.port) as proxy, br.RemoteDevice(proxy.address) as device:
+        device.sync()
+        session = device.session
+        assert isinstance(session, NativeSession)
+        proxy.open.clear()
+        proxy.cut_all()
+
+        def send_until_broken() -> weakref.ref[br.Tensor]:
+            kept = br.ones((2,), device=device)
+            while session._connection._is_attached:
+                kept = kept + 1
+                session.flush()
+            return weakref.ref(kept)
+
+        assert send_until_broken()() is None
+        proxy.open.set()
+        assert br.ones((2,), device=device).tolist() == [1, 1]
+        device.close(timeout_seconds=0)  # no thread reads the reply that a patient close waits for
 
 
 def test_a_lost_session_fails_every_waiting_thread_at_once() -> None:

@@ -217,11 +217,14 @@ def _picked(
     if ignore_index is not None and least <= ignore_index <= most:
         ignored = equal(target, ignore_index)
     places = target if ignored is None else mask_fill(target, ignored, 0)
-    picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
-    loss = negative(reshaped(picked, shape))
     shares = None
     if weight is not None:
         shares = reshaped(take(weight, reshaped(places, (places.size,)), axis=0), shape)
+        # Either way the same places: they depend on the weights, so that a label out of range is
+        # one failure and not two.
+        places = where(equal(shares, shares), places, places)
+    picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
+    loss = negative(reshaped(picked, shape))
     if ignored is not None:
         loss = mask_fill(loss, ignored, 0)
         shares = astype(NOT.unary(ignored), input.dtype) if shares is None else shares

@@ -257,6 +257,7 @@ class Connection:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
                 if Action.RESUME in self._end.broke(self._end.link):
+                    _release_frames(error)
                     threading.Thread(
                         target=self._come_back,
                         args=(error,),
@@ -426,6 +427,14 @@ class Connection:
         self._sending = threading.Lock()
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
+
+
+def _release_frames(error: BaseException) -> None:
+    """Forget where an error was raised: its frames keep the program's tensors alive."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
 
 
 def _end_of_attempt(began: float, deadline: float) -> float:
