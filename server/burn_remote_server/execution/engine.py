@@ -466,6 +466,7 @@ class Engine:
         """Return an input of a collective: what holds its array, or its slot."""
         slot = self._tensors.slot(tensor)
         if isinstance(slot, InFlight):
+            slot.lend()
             return slot
         array = self._tensors.read(tensor, spec)
         if array.dtype != self._interpreter.session.array_dtype(spec.dtype):

@@ -39,8 +39,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "_arrived", "_error", "_lock", "_timeout_seconds", "_value", "is_dropped", "reserved",
-        "sign", "spec",
+        "_arrived", "_error", "_is_lent", "_lock", "_timeout_seconds", "_value", "is_dropped",
+        "reserved", "sign", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
@@ -51,6 +51,7 @@ class InFlight:
         # Bytes reserved for it in the quota: until it is dropped, and at least until it arrives.
         self.reserved: int | None = None
         self.is_dropped = False
+        self._is_lent = False
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._value: Any = None
@@ -64,7 +65,7 @@ class InFlight:
         """Deliver the array."""
         with self._lock:
             if not self._arrived.is_set():
-                self._value = None if self.is_dropped else array
+                self._value = None if self.is_dropped and not self._is_lent else array
                 self._arrived.set()
 
     def fail(self, error: OperationFailed) -> None:
@@ -74,11 +75,17 @@ class InFlight:
                 self._error = error
                 self._arrived.set()
 
+    def lend(self) -> None:
+        """Keep the array as long as the slot is referred to, also after ``drop``."""
+        with self._lock:
+            self._is_lent = True
+
     def drop(self) -> None:
-        """Discard the array, now or when it arrives."""
+        """Discard the array, now or when it arrives, unless the slot is lent."""
         with self._lock:
             self.is_dropped = True
-            self._value = None
+            if not self._is_lent:
+                self._value = None
 
     def arrived(self) -> bool:
         """Whether the array or an error was delivered."""

@@ -102,3 +102,14 @@ def deliver(slot: InFlight, barrier: threading.Barrier, name: str) -> None:
 def test_a_new_upload_has_received_nothing() -> None:
     upload = Uploading(vector(3), "buffer")
     assert (upload.size, upload.received, upload.upload) == (12, 0, "buffer")
+
+
+@pytest.mark.parametrize("is_dropped_first", [True, False])
+def test_a_lent_slot_keeps_its_array_after_it_is_dropped(is_dropped_first: bool) -> None:
+    slot = InFlight(vector(2))
+    slot.lend()
+    if is_dropped_first:
+        slot.drop()
+    slot.complete("array")
+    slot.drop()
+    assert slot.array() == "array"
