@@ -27,15 +27,20 @@ def loss_of(params: list[br.Tensor], x: br.Tensor, y: br.Tensor) -> br.Tensor:
     return F.cross_entropy((x @ params[0] + params[1]).relu() @ params[2], y)
 
 
-def trained(devices: Sequence[br.Device], **options: Any) -> tuple[list[Any], list[br.Traffic]]:
+def trained(
+    devices: Sequence[br.Device], engine: str = "moves", **options: Any
+) -> tuple[list[Any], list[br.Traffic]]:
     """Return the parameters of all members after four steps, and the traffic of these steps."""
-    trainer = br.DataParallel(loss_of, PARAMS, devices, optimizer=br.optim.Adam(lr=0.01), **options)
-    trainer.group.sync()
+    group = br.distributed.Group(devices, engine=engine)
+    trainer = br.DataParallel(loss_of, PARAMS, group, optimizer=br.optim.Adam(lr=0.01), **options)
+    group.sync()
     before = [device.traffic for device in devices]
     for start in range(0, 40, 11):
         trainer.step(X[start : start + 11], Y[start : start + 11])
     used = [device.traffic - past for device, past in zip(devices, before, strict=True)]
-    return [br.read(one) for one in trainer.replicas], used
+    replicas = [br.read(one) for one in trainer.replicas]
+    group.close()
+    return replicas, used
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,9 @@ def third_server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+@pytest.mark.parametrize(
+    ("dialect", "engine"), [("native", "ring"), ("native", "moves"), ("burn-0.21", "moves")]
+)
 @pytest.mark.parametrize(
     "options", [{}, {"compiles": True}, {"shards_state": True}, {"bucket_bytes": 10_000}], ids=str
 )
@@ -53,6 +60,7 @@ def test_training_on_servers_equals_one_device(
     second_server: RunningServer,
     third_server: RunningServer,
     dialect: str,
+    engine: str,
     options: dict[str, Any],
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -60,7 +68,7 @@ def test_training_on_servers_equals_one_device(
             stack.enter_context(br.RemoteDevice(one.address, dialect=dialect))
             for one in (first_server, second_server, third_server)
         ]
-        replicas, used = trained(members, **options)
+        replicas, used = trained(members, engine, **options)
         (wanted,), _ = trained([stack.enter_context(br.LocalDevice())])
     for replica in replicas:
         for one, first, alone in zip(replica, replicas[0], wanted, strict=True):
@@ -70,17 +78,21 @@ def test_training_on_servers_equals_one_device(
         assert sum(one.requests for one in used) == 0
 
 
-def test_training_leaves_only_parameters_and_state(first_server: RunningServer) -> None:
+@pytest.mark.parametrize("engine", ["ring", "moves"])
+def test_training_leaves_only_parameters_and_state(
+    first_server: RunningServer, engine: str
+) -> None:
     with (
         server() as other,
         br.RemoteDevice(first_server.address) as a,
         br.RemoteDevice(other.address) as b,
     ):
-        trainer = br.DataParallel(loss_of, PARAMS, [a, b], optimizer=br.optim.Adam(lr=0.01))
+        group = br.distributed.Group([a, b], engine=engine)
+        trainer = br.DataParallel(loss_of, PARAMS, group, optimizer=br.optim.Adam(lr=0.01))
 
         def held() -> float:
-            trainer.group.sync()
-            trainer.group.sync()  # carries the drops of what the first one waited for
+            group.sync()
+            group.sync()  # carries the drops of what the first one waited for
             return other.metric("burn_remote_tensors") + other.metric("burn_remote_transfers_open")
 
         trainer.step(X, Y)
@@ -91,3 +103,31 @@ def test_training_leaves_only_parameters_and_state(first_server: RunningServer) 
             trainer.backward(X, Y)
         trainer.zero_grad()
         assert held() == before
+
+
+@pytest.mark.parametrize("engine", ["ring", "moves"])
+def test_a_loss_that_fails_on_one_member_disturbs_no_later_step(
+    first_server: RunningServer, second_server: RunningServer, engine: str
+) -> None:
+    fails = [False]
+
+    def failing(params: list[br.Tensor], x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        if fails[0] and x.device == b:
+            raise ZeroDivisionError
+        return loss_of(params, x, y)
+
+    with br.RemoteDevice(first_server.address) as a, br.RemoteDevice(second_server.address) as b:
+        group = br.distributed.Group([a, b], engine=engine)
+        trainer = br.DataParallel(failing, PARAMS, group, optimizer=br.optim.Adam(lr=0.01))
+        for start in range(0, 40, 11):
+            fails[0] = True
+            with pytest.raises(ZeroDivisionError):
+                trainer.step(X[start : start + 11], Y[start : start + 11])
+            fails[0] = False
+            trainer.step(X[start : start + 11], Y[start : start + 11])
+        replicas = [br.read(one) for one in trainer.replicas]
+        with br.LocalDevice() as alone:
+            (wanted,), _ = trained([alone])
+    for replica in replicas:
+        for one, other in zip(replica, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)

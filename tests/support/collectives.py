@@ -9,7 +9,15 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-__all__ = ["COMBINE", "FLOATS", "INTEGERS", "elements", "same_bits"]
+__all__ = [
+    "COMBINE",
+    "FLOATS",
+    "INTEGERS",
+    "all_reduced_in_ring",
+    "elements",
+    "reduced_in_ring",
+    "same_bits",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +45,46 @@ COMBINE: Final[Mapping[str, Callable[[Sequence[Array]], Array]]] = {
     "max": functools.partial(_combined, np.maximum),
     "product": functools.partial(_combined, np.multiply),
 }
+
+
+_STEP: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+
+
+def reduced_in_ring(op: str, arrays: Sequence[Array], first: int) -> Array:
+    """Combine arrays along a ring of members, beginning with one of them.
+
+    Low precision is combined in float32 and rounded at each step.
+    """
+    dtype = arrays[0].dtype
+    wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+    count = len(arrays)
+    total = arrays[first]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in range(1, count):
+            own = arrays[(first + step) % count].astype(wide)
+            combined = _STEP[op](own, total.astype(wide))
+            if op == "mean" and step == count - 1:
+                combined = combined / wide.type(count)
+            total = np.asarray(combined).astype(dtype)
+    return total
+
+
+def all_reduced_in_ring(op: str, arrays: Sequence[Array]) -> Array:
+    """Cut flat arrays into one part for each member, and combine each from its own member on."""
+    count, size = len(arrays), arrays[0].size
+    edges = [size * part // count for part in range(count + 1)]
+    flat = [one.reshape(-1) for one in arrays]
+    parts = [
+        reduced_in_ring(op, [one[edges[part] : edges[part + 1]] for one in flat], part)
+        for part in range(count)
+    ]
+    return np.concatenate(parts).reshape(arrays[0].shape)
 
 
 def elements(seed: int, shape: tuple[int, ...], dtype: str) -> Array:

@@ -110,7 +110,7 @@ class DataParallel:
             for device in self.group.devices
         ]
         specs = [x.handle.spec for x in leaves(self._replicas[0])]
-        self._plans = bucket_plans(specs, limit_bytes, are_flat=shards_state)
+        self._plans = bucket_plans(specs, limit_bytes, self.group.size if shards_state else 0)
         self._is_sharded = shards_state
         self._update: Update | None = None
         if optimizer is not None:

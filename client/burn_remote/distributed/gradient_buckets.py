@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from burn_remote.distributed.engine import Bucket, Reduction
@@ -19,37 +19,48 @@ __all__ = ["BucketPlan", "GradientExchange", "bucket_plans"]
 class BucketPlan:
     """Parameters of one dtype whose gradients are reduced together, by their places.
 
-    ``is_flat``: the gradients are reduced as one flat tensor, so that it can be cut into shards.
+    ``shard_count``, unless it is 0, has the gradients reduced as one flat tensor, which is padded
+    with zeros so that it can be cut into so many equal shards.
     """
 
-    __slots__ = ("is_flat", "layout", "places")
+    __slots__ = ("_layout", "_padding", "places", "specs")
 
     def __init__(
-        self, places: Sequence[int], specs: Sequence[TensorSpec], *, is_flat: bool
+        self, places: Sequence[int], specs: Sequence[TensorSpec], shard_count: int
     ) -> None:
         self.places: Final = tuple(places)
-        self.layout: Final = Layout([specs[place] for place in places])
-        self.is_flat: Final = is_flat
+        self.specs: Final = tuple([specs[place] for place in places])
+        size = sum(spec.size for spec in self.specs)
+        padding = TensorSpec((-size % max(shard_count, 1),), self.specs[0].dtype)
+        self._padding: Final = padding if padding.size else None
+        padded = self.specs if self._padding is None else (*self.specs, padding)
+        self._layout: Final = Layout(padded) if shard_count else None
 
-    def chosen(self, tensors: Sequence[Tensor]) -> Bucket:
+    def chosen(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> Bucket:
         """Return the bucket of these parameters, or of their gradients."""
         bucket = [tensors[place] for place in self.places]
-        return self.layout.packed(bucket) if self.is_flat else bucket
+        if self._layout is None:
+            return bucket
+        if self._padding is not None:
+            spec, device = self._padding, bucket[0].device
+            bucket.append(zeros(spec.shape, dtype=spec.dtype, device=device))
+        return self._layout.packed(bucket)
 
     def placed(self, bucket: Bucket) -> Iterable[tuple[int, Tensor]]:
         """Iterate over the places of the parameters and the tensors of a whole bucket."""
-        return zip(
-            self.places, self.layout.unpacked(bucket) if self.is_flat else bucket, strict=True
-        )
+        if self._layout is not None:
+            bucket = self._layout.unpacked(bucket)[: len(self.places)]
+        return zip(self.places, bucket, strict=True)
 
 
 def bucket_plans(
-    specs: Sequence[TensorSpec], limit_bytes: int, *, are_flat: bool
+    specs: Sequence[TensorSpec], limit_bytes: int, shard_count: int
 ) -> list[BucketPlan]:
     """Distribute parameters over buckets, the last parameters first.
 
     A backward pass finishes the gradients of the last layers first. A bucket ends before
-    ``limit_bytes`` would be exceeded, and where the dtype changes.
+    ``limit_bytes`` would be exceeded, and where the dtype changes. ``shard_count`` is the number of
+    shards, 0 for none.
     """
     runs: list[list[int]] = []
     size = 0
@@ -61,7 +72,7 @@ def bucket_plans(
             size = 0
         runs[-1].append(place)
         size += spec.nbytes
-    return [BucketPlan(places, specs, is_flat=are_flat) for places in runs]
+    return [BucketPlan(places, specs, shard_count) for places in runs]
 
 
 @final
@@ -112,7 +123,7 @@ class GradientExchange:
         for number, (plan, finished) in enumerate(zip(self._plans, self._finished, strict=True)):
             if len(finished) == len(plan.places):
                 continue
-            for place, spec in zip(plan.places, plan.layout.specs, strict=True):
+            for place, spec in zip(plan.places, plan.specs, strict=True):
                 if place not in finished:
                     finished[place] = zeros(spec.shape, dtype=spec.dtype, device=device)
             self._send(number)
@@ -133,5 +144,4 @@ class GradientExchange:
         reduction = self._reductions[number]
         if reduction is None:
             reduction = self._reductions[number] = self._begin()
-        bucket = [finished[place] for place in plan.places]
-        reduction.give(self._member, plan.layout.packed(bucket) if plan.is_flat else bucket)
+        reduction.give(self._member, plan.chosen(finished))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from burn_remote.arguments.containers import leaves, mapped, named_leaves
+from burn_remote.arguments.numbers import real_number
 from burn_remote.autodiff.nodes import TrackedHandle, plain
 from burn_remote.autodiff.pausing import is_recording
 from burn_remote.diagnostics.foreign_names import group_attribute_advice
@@ -15,6 +17,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.engine import Bucket, Engine, Reduction
 from burn_remote.distributed.moves import MovesEngine
 from burn_remote.distributed.reductions import ReduceOperation, checked_operation
+from burn_remote.distributed.ring import RingEngine
 from burn_remote.functions.device_class import Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
@@ -26,6 +29,7 @@ from burn_remote_protocol.errors import (
     DeviceMismatch,
     DTypeMismatch,
     ShapeMismatch,
+    Unsupported,
     UsageError,
 )
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Group", "untracked"]
 
 SUM: Final = ReduceOperation.SUM
+
+# Servers send signs of life four times as often.
+TIMEOUT_SECONDS: Final = 10.0
 
 _numbers: Final = itertools.count(1)
 
@@ -48,18 +55,29 @@ class Group:
     One call issues the operations of all members, so members cannot disagree. No call waits, except
     for tensors on devices of different kinds, which pass through this process.
 
-    All members get the same bits. float16 and bfloat16 are combined in float32 and rounded once.
+    All members get the same bits. float16 and bfloat16 are combined in float32.
 
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
-    devices open.
+    devices open. ``engine`` is ``"ring"`` or ``"moves"``; by default, the servers carry out
+    collectives in a ring if they all can. They give a member up when nothing was heard of its
+    server for ``timeout_seconds``.
     """
 
     @explained
-    def __init__(self, devices: Iterable[Device], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        *,
+        name: str | None = None,
+        engine: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self.devices: Final = _checked_members(devices)
         self.name: Final = f"group-{next(_numbers)}" if name is None else name
-        self._engine: Engine = MovesEngine(self.devices)
         self._is_closed = False
+        bound_seconds = real_number("timeout_seconds", timeout_seconds)
+        self._open_engine: Final = partial(_opened, self.devices, engine, bound_seconds)
+        self._engine: Engine = self._open_engine()
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report missing attributes
 
@@ -99,6 +117,15 @@ class Group:
         """End the group; its devices stay open. A second call does nothing."""
         self._is_closed = True
         self._engine.close()
+
+    def rejoin(self) -> None:
+        """Continue after a collective failed: with the engine ``ring``, all later ones fail too.
+
+        Does not wait. A member that is lost is left out by a new group of the others.
+        """
+        self._check_usable("rejoin")
+        self._engine.close()
+        self._engine = self._open_engine()
 
     # -- collectives --------------------------------------------------------------------------
 
@@ -380,6 +407,19 @@ class _Given:
             _rebuilt(value, bucket) if bucket else value
             for value, bucket in zip(self._values, buckets, strict=True)
         ]
+
+
+def _opened(devices: Sequence[Device], wanted: str | None, bound_seconds: float) -> Engine:
+    """Return the wanted engine; the fastest one that the devices have if none is wanted."""
+    if wanted not in (None, RingEngine.name, MovesEngine.name):
+        raise ArgumentMismatch(f"engine must be 'ring' or 'moves', not {wanted!r:.100}")
+    if wanted != MovesEngine.name and (wanted or len(devices) > 1):
+        try:
+            return RingEngine(devices, bound_seconds)
+        except Unsupported as error:
+            if wanted:
+                raise UsageError(f"the engine 'ring' needs native servers: {error}") from None
+    return MovesEngine(devices)
 
 
 def _checked_members(devices: Any) -> tuple[Device, ...]:

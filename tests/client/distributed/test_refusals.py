@@ -63,10 +63,10 @@ def test_values_that_do_not_fit_are_refused(
 ) -> None:
     members = devices[:2]
     given = values(members)
-    before = [device.traffic for device in members]
+    before = [device.traffic.operations for device in members]
     with pytest.raises(error, match=text):
         Group(members).all_reduce(given)
-    assert [device.traffic for device in members] == before
+    assert [device.traffic.operations for device in members] == before
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,14 @@ def test_a_group_of_other_than_different_devices_is_refused(
 ) -> None:
     with pytest.raises(error, match=text):
         Group(members(devices))
+
+
+def test_an_engine_that_the_devices_do_not_have_is_refused(devices: Devices) -> None:
+    with pytest.raises(br.UsageError, match="the engine 'ring' needs native servers: "):
+        Group(devices[:2], engine="ring")
+    with pytest.raises(br.ArgumentMismatch, match="must be 'ring' or 'moves', not 'nccl'"):
+        Group(devices[:2], engine="nccl")
+    assert Group(devices[:2]).engine == "moves"
 
 
 def test_a_group_of_one_returns_what_it_is_given(devices: Devices) -> None:

@@ -1,0 +1,231 @@
+"""The engine ``ring``: collectives that native servers carry out among themselves.
+
+The client issues one task for each member and dtype; the servers exchange the elements directly, on
+threads of their own. What a ring does not do (parts of different sizes, quantized tensors) is
+carried out by moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from burn_remote.distributed import engine
+from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.moves import MovesEngine
+from burn_remote.distributed.reductions import ReduceOperation
+from burn_remote.functions.creation import zeros
+from burn_remote.functions.device_class import Device
+from burn_remote.functions.tensor import Tensor
+from burn_remote_protocol.collectives import (
+    GROUP_SECRET_BYTES,
+    CollectiveCall,
+    CollectiveKind,
+    GroupSpec,
+    Reduction,
+)
+from burn_remote_protocol.dtypes import Category, DType
+from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["RingEngine"]
+
+_REDUCTIONS: Final = {
+    ReduceOperation.SUM: Reduction.SUM,
+    ReduceOperation.MEAN: Reduction.MEAN,
+    ReduceOperation.MIN: Reduction.MIN,
+    ReduceOperation.MAX: Reduction.MAX,
+    ReduceOperation.PRODUCT: Reduction.PRODUCT,
+}
+
+
+@final
+class RingEngine:
+    """Has the members' servers carry out collectives (``Engine``).
+
+    The constructor makes each device a member of a group of sessions, without waiting. It raises
+    ``Unsupported`` if a device cannot be one.
+    """
+
+    name: Final = "ring"
+
+    def __init__(self, devices: Sequence[Device], bound_seconds: float) -> None:
+        self._devices = tuple(devices)
+        self._moves: Final = MovesEngine(devices)
+        secret = secrets.token_bytes(GROUP_SECRET_BYTES)
+        addresses = tuple([device.session.peer_address for device in devices])
+        # The numbers of the group in the members' sessions.
+        self._numbers: list[int] = []
+        try:
+            for rank, device in enumerate(devices):
+                spec = GroupSpec(secret, rank, addresses, bound_seconds)
+                self._numbers.append(device.runners.join_group(spec))
+        except BaseException:
+            self.close()
+            raise
+
+    def all_reduce(self, operation: ReduceOperation) -> engine.Reduction:
+        """Begin a reduction whose results go to all members."""
+        return RingReduction(self, CollectiveKind.ALL_REDUCE, operation)
+
+    def reduce_scatter(self, operation: ReduceOperation) -> engine.Reduction:
+        """Begin a reduction that gives each member one part along axis 0 of each tensor."""
+        return RingReduction(
+            self,
+            CollectiveKind.REDUCE_SCATTER,
+            operation,
+            by_moves=lambda: self._moves.reduce_scatter(operation),
+        )
+
+    def reduce(self, operation: ReduceOperation, root: int) -> engine.Reduction:
+        """Begin a reduction whose results go to one member; the others get empty buckets."""
+        return RingReduction(self, CollectiveKind.REDUCE, operation, root=root)
+
+    def all_gather(self, buckets: Sequence[Bucket]) -> list[Bucket]:
+        """Give each member the tensors of all, joined along axis 0 in the order of the members."""
+        if not _are_equal(buckets):
+            return self._moves.all_gather(buckets)
+        return [
+            self.issue(CollectiveKind.ALL_GATHER, member, bucket)
+            for member, bucket in enumerate(buckets)
+        ]
+
+    def broadcast(self, bucket: Bucket, root: int) -> list[Bucket]:
+        """Give each member the tensors of one."""
+        if any(x.dtype.category is Category.QUANTIZED for x in bucket):
+            return self._moves.broadcast(bucket, root)
+        return [
+            self.issue(CollectiveKind.BROADCAST, member, bucket, root=root)
+            for member in range(len(self._devices))
+        ]
+
+    def all_to_all(self, buckets: Sequence[Bucket]) -> list[Bucket]:
+        """Give each member its part of the tensors of all, joined along axis 0."""
+        if not _are_equal(buckets) or not self.cuts_evenly(buckets[0]):
+            return self._moves.all_to_all(buckets)
+        return [
+            self.issue(CollectiveKind.ALL_TO_ALL, member, bucket)
+            for member, bucket in enumerate(buckets)
+        ]
+
+    def barrier(self) -> None:
+        """Have later operations of each member run after all earlier ones of all members."""
+        call = CollectiveCall(CollectiveKind.BARRIER)
+        for device, number in zip(self._devices, self._numbers, strict=True):
+            (token,) = device.runners.collective(number, call, ())
+            # The session waits at this operation.
+            _ = -Tensor(token)
+
+    def close(self) -> None:
+        """Leave the group once its collectives are done."""
+        numbers, self._numbers = self._numbers, []
+        for device, number in zip(self._devices, numbers, strict=False):
+            with contextlib.suppress(BurnRemoteError):  # the session has ended, and left
+                device.runners.leave_group(number)
+
+    # -- for reductions -----------------------------------------------------------------------
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices of the members."""
+        return self._devices
+
+    def cuts_evenly(self, bucket: Bucket) -> bool:
+        """Return whether axis 0 of each tensor has equal parts for all members."""
+        return all(x.shape[0] % len(self._devices) == 0 for x in bucket)
+
+    def issue(
+        self,
+        kind: CollectiveKind,
+        member: int,
+        bucket: Bucket,
+        *,
+        operation: ReduceOperation = ReduceOperation.SUM,
+        root: int = 0,
+    ) -> Bucket:
+        """Issue a member's part of a collective, one for each dtype; return its outputs.
+
+        ``bucket`` has the shapes and dtypes of the member's inputs, which a broadcast has at its
+        root only.
+        """
+        runners, number = self._devices[member].runners, self._numbers[member]
+        places: dict[DType, list[int]] = {}
+        for place, x in enumerate(bucket):
+            places.setdefault(x.dtype, []).append(place)
+        made: dict[int, Tensor] = {}
+        for chosen in places.values():
+            specs = tuple([bucket[place].handle.spec for place in chosen])
+            call = CollectiveCall(kind, specs, _REDUCTIONS[operation], root)
+            is_given = kind is not CollectiveKind.BROADCAST or member == root
+            inputs = [bucket[place].handle for place in chosen] if is_given else []
+            outputs = runners.collective(number, call, inputs)
+            if kind is CollectiveKind.REDUCE and member != root:
+                continue  # its only output says that the member's part is done
+            made.update(zip(chosen, map(Tensor, outputs), strict=True))
+        return [made[place] for place in sorted(made)]
+
+
+@final
+class RingReduction:
+    """A reduction that the servers carry out (``Reduction``).
+
+    ``by_moves`` begins the same reduction by moves, for tensors without equal parts.
+    """
+
+    def __init__(
+        self,
+        ring: RingEngine,
+        kind: CollectiveKind,
+        operation: ReduceOperation,
+        *,
+        root: int = 0,
+        by_moves: Callable[[], engine.Reduction] | None = None,
+    ) -> None:
+        self._ring: Final = ring
+        self._kind: Final = kind
+        self._operation: Final = operation
+        self._root: Final = root
+        self._by_moves: Final = by_moves
+        self._moves: engine.Reduction | None = None
+        self._specs: list[TensorSpec] = []
+        self._outputs: dict[int, Bucket] = {}
+
+    def give(self, member: int, bucket: Bucket) -> None:
+        """Issue the member's part."""
+        if self._by_moves is not None and not self._ring.cuts_evenly(bucket):
+            if self._moves is None:
+                self._moves = self._by_moves()
+            self._moves.give(member, bucket)
+            return
+        self._specs = [x.handle.spec for x in bucket]
+        self._outputs[member] = self._ring.issue(
+            self._kind, member, bucket, operation=self._operation, root=self._root
+        )
+
+    def results(self) -> list[Bucket]:
+        """Return the bucket of each member."""
+        if self._moves is not None:
+            return self._moves.results()
+        return [self._outputs[member] for member in range(len(self._ring.devices))]
+
+    def abandon(self) -> None:
+        """Give zeros for the members that have not given: those that have given wait for them."""
+        if self._moves is not None:
+            self._moves.abandon()
+            return
+        for member, device in enumerate(self._ring.devices):
+            if self._outputs and member not in self._outputs:
+                with contextlib.suppress(BurnRemoteError):
+                    self.give(
+                        member,
+                        [zeros(one.shape, dtype=one.dtype, device=device) for one in self._specs],
+                    )
+        self._outputs.clear()
+
+
+def _are_equal(buckets: Sequence[Bucket]) -> bool:
+    """Return whether all members have the same shapes and dtypes."""
+    specs = [[x.handle.spec for x in bucket] for bucket in buckets]
+    return all(one == specs[0] for one in specs)
