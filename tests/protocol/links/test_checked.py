@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest, xxh64_intdigest
 
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
@@ -39,6 +39,17 @@ def test_the_header_is_the_one_of_the_wire_document() -> None:
     assert checks.seal(b"frame") == b"\xfe" + xxh3_64_intdigest(b"frame", 0).to_bytes(8) + b"frame"
     head = checks.seal_parts(b"head", memoryview(b"payload"))
     assert head == b"\xfe" + xxh3_64_intdigest(b"headpayload", 1).to_bytes(8) + b"head"
+
+
+@pytest.mark.parametrize("size", [240, 241, 16_384, 16_385])
+def test_frames_of_medium_size_have_the_checksum_xxh64(size: int) -> None:
+    frame = bytes(range(256)) * 65
+    frame = frame[:size]
+    hashed = xxh64_intdigest if 241 <= size <= 16_384 else xxh3_64_intdigest
+    checks = Checks()
+    assert checks.seal(frame)[1:HEADER_BYTES] == hashed(frame, 0).to_bytes(8)
+    parts = checks.seal_parts(frame[:100], memoryview(frame)[100:])
+    assert parts[1:HEADER_BYTES] == hashed(frame, 1).to_bytes(8)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20))
