@@ -71,8 +71,8 @@ bench-graphs: $(READY)  ## Measure compiled functions against NumPy and against 
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/graphs.py
 
 bench-training: $(READY)  ## Measure training: latencies, eager and compiled steps, and a transformer beside PyTorch
-	@OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python benchmarks/training.py
-	@OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests:examples $(BIN)/python benchmarks/training_transformer.py
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/training.py
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/training_transformer.py
 
 compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=v0.1.0
 	@test -n "$(COMMIT)" || { echo "name the commit: make compare COMMIT=v0.1.0"; exit 2; }

@@ -1,14 +1,15 @@
 """Measure training by automatic differentiation: a perceptron 784-128-10 with 64 images a step.
 
-    OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests python benchmarks/training.py [milliseconds …]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/training.py
+    OPENBLAS_NUM_THREADS=1 python benchmarks/training.py --latency 0 --rounds 30
 
 For each latency (0, 10, 50 and 150 ms there and back), a relay between client and server delays all
-bytes. Prints requests per step, without and with a read of the loss, and the time of a step, eager
-and compiled, divided by that of the same step written by hand in NumPy in this process, with
-quartiles, and the server's processor time of a compiled step divided by NumPy's, which hardly
-depends on other programs. Then prints
-the processor time of issuing an operation on a tracked tensor, divided by that of an untracked one.
-Sides of a ratio alternate; each figure is a median of rounds.
+bytes; without latency, there is no relay. Prints requests per step, without and with a read of the
+loss, and the time of a step, eager and compiled, divided by that of the same step written by hand
+in NumPy in this process, with quartiles, and the server's processor time of a compiled step divided
+by NumPy's, which hardly depends on other programs. Then prints the processor time of issuing an
+operation on a tracked tensor, divided by that of an untracked one. Sides of a ratio alternate; each
+figure is a median of rounds.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import numpy as np
 import psutil
+import typer
 
 import burn_remote as br
 from burn_remote import functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.servers import server
 
-ROUNDS: Final = 9
-STEPS: Final = 40
 ISSUED: Final = 500
 BATCH: Final = 64
 RATE: Final = 0.05
@@ -100,8 +103,10 @@ def seconds_of(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def train(made: Callable[..., Any], weights: list[Any], x: Any, labels: Any) -> list[Any]:
-    for _ in range(STEPS):
+def train(
+    made: Callable[..., Any], weights: list[Any], x: Any, labels: Any, steps: int
+) -> list[Any]:
+    for _ in range(steps):
         weights, _ = made(weights, x, labels)
     return weights
 
@@ -117,7 +122,9 @@ def shown(ratios: list[float]) -> str:
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
-def measure_steps(device: br.Device, milliseconds: float, process: psutil.Process) -> None:
+def measure_steps(
+    device: br.Device, milliseconds: float, process: psutil.Process, rounds: int, steps: int
+) -> None:
     random = np.random.default_rng(0)
     arrays = [random.normal(0, 0.05, shape).astype(np.float32) for shape in SHAPES]
     images = random.uniform(0, 1, (BATCH, 784)).astype(np.float32)
@@ -133,26 +140,26 @@ def measure_steps(device: br.Device, milliseconds: float, process: psutil.Proces
         np.testing.assert_allclose(one.numpy(), other, rtol=1e-3, atol=1e-6)
 
     before = device.traffic.requests
-    for _ in range(STEPS):
+    for _ in range(steps):
         step(weights, x, labels)
-    silent = (device.traffic.requests - before) / STEPS
+    silent = (device.traffic.requests - before) / steps
     before = device.traffic.requests
     for _ in range(3):
         step(weights, x, labels)[1].item()
     read = (device.traffic.requests - before) / 3
 
     def remote(made: Callable[..., Any]) -> Callable[[], object]:
-        return lambda: train(made, weights, x, labels)[0].sum().item()
+        return lambda: train(made, weights, x, labels, steps)[0].sum().item()
 
     eager_ratios, compiled_ratios, processor_ratios, rates = [], [], [], []
     sides: list[Callable[[], object]] = [
-        lambda: train(local_step, arrays, images, classes),
+        lambda: train(local_step, arrays, images, classes, steps),
         remote(step),
         remote(compiled),
     ]
     for side in sides:  # allocates memory and warms caches
         side()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         seconds = [0.0] * len(sides)
         processor = [0.0] * len(sides)
         # Each side goes first in a third of the rounds.
@@ -166,7 +173,7 @@ def measure_steps(device: br.Device, milliseconds: float, process: psutil.Proces
         processor_ratios.append(processor[2] / processor[0])
         eager_ratios.append(eager / local)
         compiled_ratios.append(graph / local)
-        rates.append((STEPS / eager, STEPS / graph, STEPS / local))
+        rates.append((steps / eager, steps / graph, steps / local))
     of_eager, of_graph, of_local = map(statistics.median, zip(*rates, strict=True))
     print(
         f"{milliseconds:5g} ms: {silent:g} requests a step, {read:g} with a read; steps/s eager "
@@ -176,7 +183,7 @@ def measure_steps(device: br.Device, milliseconds: float, process: psutil.Proces
     )
 
 
-def measure_recording(device: br.Device) -> None:
+def measure_recording(device: br.Device, rounds: int) -> None:
     """Print the processor time of the client's thread, with the drops of intermediate tensors."""
     other = device.tensor(ONES)
 
@@ -196,7 +203,7 @@ def measure_recording(device: br.Device) -> None:
     }
     for name, operation in operations.items():
         pairs = []
-        for _ in range(2 * ROUNDS):
+        for _ in range(2 * rounds):
             untracked = issue(device.tensor(ONES), operation)
             pairs.append((untracked, issue(device.tensor(ONES).requires_grad_(), operation)))
         ratio = statistics.median([tracked / plain for plain, tracked in pairs])
@@ -204,18 +211,32 @@ def measure_recording(device: br.Device) -> None:
         print(f"{name}: {plain:.1f} µs, tracked {tracked:.1f} µs, ratio {ratio:.2f}")
 
 
-def main() -> None:
-    latencies = [float(one) for one in sys.argv[1:]] or [0.0, 10.0, 50.0, 150.0]
+def main(
+    latency: Annotated[
+        list[float] | None,
+        typer.Option(min=0, help="Milliseconds there and back. May be repeated."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each measurement.")] = 9,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 40,
+    recording: Annotated[
+        bool, typer.Option(help="Also measure operations on tracked tensors.")
+    ] = True,
+) -> None:
+    """Measure training steps of a perceptron beside NumPy, and the recording of operations."""
     with server() as running:
-        for milliseconds in latencies:
+        process = psutil.Process(running.process.pid)
+        for milliseconds in latency or [0.0, 10.0, 50.0, 150.0]:
             with (
-                delaying_relay(running.port, milliseconds / 2000) as port,
+                delaying_relay(running.port, milliseconds / 2000)
+                if milliseconds
+                else nullcontext(running.port) as port,
                 br.RemoteDevice(f"ws://127.0.0.1:{port}") as device,
             ):
-                measure_steps(device, milliseconds, psutil.Process(running.process.pid))
-        with br.RemoteDevice(running.address) as device:
-            measure_recording(device)
+                measure_steps(device, milliseconds, process, rounds, steps)
+        if recording:
+            with br.RemoteDevice(running.address) as device:
+                measure_recording(device, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,6 +1,7 @@
 """Compare training of the transformer of examples/train_characters.py with the same in PyTorch.
 
-    OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests:examples python benchmarks/training_transformer.py
+    OPENBLAS_NUM_THREADS=1 python benchmarks/training_transformer.py
+    OPENBLAS_NUM_THREADS=1 python benchmarks/training_transformer.py --rounds 30
 
 Both take the same steps on the same cores: weights, texts, clipping and AdamW are equal, and so are
 the losses of the first steps, which is checked. Ours is the compiled step on a server of this
@@ -13,13 +14,19 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import numpy as np
+import typer
 
 import burn_remote as br
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import train_characters as ours
 from support.servers import server
 
@@ -35,8 +42,6 @@ HEADS: Final = 4
 LAYERS: Final = 2
 BATCH: Final = 16
 RATE: Final = 1e-3
-STEPS: Final = 10
-ROUNDS: Final = 9
 CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 Array = np.ndarray[Any, Any]
@@ -117,33 +122,37 @@ def rival_run(weights: ours.Model, text: Array) -> Run:
     return run
 
 
-def rate_of(run: Run) -> float:
+def rate_of(run: Run, steps: int) -> float:
     """Return the steps per second of one round."""
     start = time.perf_counter()
-    run(STEPS)
-    return STEPS / (time.perf_counter() - start)
+    run(steps)
+    return steps / (time.perf_counter() - start)
 
 
-def main() -> None:
+def main(
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of both sides.")] = 9,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 10,
+) -> None:
+    """Compare the steps per second of a transformer with PyTorch's."""
     text = np.random.default_rng(0).integers(0, CHARACTERS, (BATCH, CONTEXT + 1))
     with server() as running, br.RemoteDevice(running.address) as device:
         device.seed(0)
         mine, weights = our_run(device, text)
         losses = [mine(1) for _ in range(3)]
         if torch is None:
-            rate = statistics.median([rate_of(mine) for _ in range(ROUNDS)])
+            rate = statistics.median([rate_of(mine, steps) for _ in range(rounds)])
             print(f"transformer, compiled: {rate:.1f} steps/s; PyTorch is not installed")
             return
         rival = rival_run(weights, text)
         np.testing.assert_allclose([rival(1) for _ in range(3)], losses, rtol=1e-4)
         pairs = []
-        for number in range(ROUNDS):
+        for number in range(rounds):
             if number % 2:
-                theirs = rate_of(rival)
-                pairs.append((rate_of(mine), theirs))
+                theirs = rate_of(rival, steps)
+                pairs.append((rate_of(mine, steps), theirs))
             else:
-                own = rate_of(mine)
-                pairs.append((own, rate_of(rival)))
+                own = rate_of(mine, steps)
+                pairs.append((own, rate_of(rival, steps)))
     low, middle, high = statistics.quantiles([own / other for own, other in pairs], n=4)
     own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
     print(
@@ -153,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
