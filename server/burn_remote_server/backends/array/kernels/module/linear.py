@@ -42,20 +42,17 @@ class Linear(ModuleKernels):
         check_rank("Linear", "weight", weight, 2, WEIGHT)
         d_input, d_output = weight.shape
         _check_last("Linear", "x", x, d_input)
-        if bias is not None:
-            check_shape("Linear", "bias", bias, (d_output,))
         rows = self.xp.matmul(_rows(x), weight)
         if bias is not None:
-            rows += bias
-        return rows.reshape(*x.shape[:-1], d_output)
+            check_shape("Linear", "bias", bias, (d_output,))
+            self.xp.add(rows, bias, out=rows)
+        return _unflattened(rows, x)
 
     def linear_x_backward(self, weight: Array, output_grad: Array, *, out: TensorSpec) -> Array:
         """Return the gradient with respect to ``x``."""
         check_rank("LinearXBackward", "weight", weight, 2, WEIGHT)
-        d_input, d_output = weight.shape
-        _check_last("LinearXBackward", "output_grad", output_grad, d_output)
-        rows = self.xp.matmul(_rows(output_grad), weight.T)
-        return rows.reshape(*output_grad.shape[:-1], d_input)
+        _check_last("LinearXBackward", "output_grad", output_grad, weight.shape[1])
+        return _unflattened(self.xp.matmul(_rows(output_grad), weight.T), output_grad)
 
     def linear_weight_backward(self, x: Array, output_grad: Array, *, out: TensorSpec) -> Array:
         """Return the gradient with respect to the weight."""
@@ -80,7 +77,14 @@ def _check_last(operation: str, argument: str, array: Array, size: int) -> None:
         raise refuse(operation, f"shape of {argument}", array.shape, expected)
 
 
+def _unflattened(rows: Array, like: Array) -> Array:
+    """Return rows in the leading axes of an array."""
+    return rows if like.ndim == 2 else rows.reshape(*like.shape[:-1], rows.shape[1])
+
+
 def _rows(array: Array) -> Array:
+    if array.ndim == 2:
+        return array
     size = array.shape[-1]
     # Not -1, which cannot be inferred if the size is 0.
     count = 1
