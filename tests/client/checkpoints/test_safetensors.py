@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.checkpoints import safetensors_header
+from burn_remote.checkpoints import progress, safetensors_files, safetensors_header
+from burn_remote.checkpoints.progress import MIN_BYTES
 
 
 @pytest.fixture
@@ -123,6 +126,79 @@ def test_floats_are_converted_on_the_device_on_request(local: br.Device, tmp_pat
     assert (found["w"].dtype, found["ids"].dtype) == (br.float32, br.int64)
     like = br.tree.map(lambda one: one.astype(br.float64), {"w": tree["w"]})
     assert br.load_safetensors(tmp_path / "x", like=like)["w"].dtype is br.float64
+
+
+def test_other_bytes_than_0_and_1_are_true(local: br.Device, tmp_path: Path) -> None:
+    entry = {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]}
+    file = written(tmp_path / "a", {"x": entry}, b"\x00\x01\x02")
+    found = br.load_safetensors(file, device=local)["x"].numpy()
+    assert found.view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_refused(
+    local: br.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors_files, "BLOCK_BYTES", 64 * 1024)
+    br.save_safetensors(tmp_path / "a", {"x": br.ones(2**18, device=local)})
+
+    def cut(name: str, done: int, total: int) -> None:
+        os.truncate(tmp_path / "a", 1000)
+
+    with pytest.raises(br.InvalidCheckpoint, match="the file became shorter while x was read"):
+        br.load_safetensors(tmp_path / "a", device=local, progress=cut)
+
+
+def test_a_bounded_number_of_bytes_is_requested_before_it_is_written(
+    local: br.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[int] = []
+    ahead: list[int] = []
+    read = br.Tensor.read
+
+    def counted(tensor: br.Tensor) -> Any:
+        requested.append(tensor.nbytes)
+        return read(tensor)
+
+    def note(name: str, done: int, total: int) -> None:
+        ahead.append(sum(requested) - done)
+
+    monkeypatch.setattr(br.Tensor, "read", counted)
+    monkeypatch.setattr(safetensors_files, "WINDOW_BYTES", 8000)
+    tensors = {f"{number}": br.ones(1000, device=local) for number in range(10)}
+    br.save_safetensors(tmp_path / "a", tensors, progress=note)
+    # After each of the first tensors was written, 8,000 further bytes are under way.
+    assert ahead == [8000] * 8 + [4000, 0]
+
+
+def test_a_file_is_on_the_disk_before_it_takes_the_place_of_another(
+    local: br.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append((tmp_path / "a").read_bytes()))
+    br.save_safetensors(tmp_path / "a", {"x": br.ones(2, device=local)})
+    assert synced == [b"old"]
+    assert (tmp_path / "a").stat().st_size > 3
+
+
+@pytest.mark.parametrize(
+    ("total", "is_terminal", "has_bar"),
+    [(MIN_BYTES, True, True), (MIN_BYTES - 1, True, False), (MIN_BYTES, False, False)],
+)
+def test_a_bar_is_shown_for_many_bytes_in_a_terminal(
+    total: int, is_terminal: bool, has_bar: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, int]] = []
+
+    def bar(title: str, total: int) -> Any:
+        shown.append((title, total))
+        return contextlib.nullcontext(print)
+
+    monkeypatch.setattr(progress, "_bar", bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with progress.reported(None, "loading a", total):
+        pass
+    assert shown == [("loading a", total)] * has_bar
 
 
 def test_progress_is_reported_up_to_the_end(local: br.Device, tmp_path: Path) -> None:

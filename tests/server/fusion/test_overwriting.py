@@ -77,6 +77,20 @@ def test_only_a_time_limit_within_reach_keeps_inputs_from_being_overwritten(
         assert plan.reusable_inputs == ({0, 1} if limit_seconds == 60.0 else set())
 
 
+def test_a_time_limit_within_reach_keeps_inputs_of_a_stream_from_being_overwritten() -> None:
+    with (
+        patch.object(interpreter, "NANOSECONDS", 1),  # each operation could take 60 s
+        fused_session(compiles=False, max_operation_seconds=60.0) as session,
+    ):
+        for first in (10, 20, 30):
+            (before,) = store(session, 3)
+            session.run((TWICE, 3, first), Drop((3,)), (TWICE, first, first + 1), Drop((first,)))
+            assert values(session, first + 1) == (COUNTING * 4).tolist()
+            if first > 10:
+                assert address(session, first + 1) != before
+        assert session.interpreter.counts.operations_fused == 4
+
+
 def test_results_of_a_stream_take_the_memory_of_the_inputs_that_die(session: EngineSession) -> None:
     for first in (10, 20, 30):
         before = store(session, 3, 4)
@@ -120,6 +134,33 @@ def test_an_input_that_something_else_references_is_not_overwritten(
     session.run((GRAPH, 3, 4), Drop((3,)))
     assert np.array_equal(np.asarray(held), expected)
     assert values(session, 4) == (COUNTING * 4).tolist()
+
+
+@pytest.mark.parametrize(
+    "hold", [lambda array: array, lambda array: array[3:4], memoryview], ids=["it", "view", "reply"]
+)
+def test_an_input_of_a_stream_that_something_else_references_is_not_overwritten(
+    session: EngineSession, hold: Callable[[Array], Any]
+) -> None:
+    for first in (10, 20, 30):
+        store(session, 3)
+        held = hold(session.tensors.arrays[3])
+        expected = np.array(held)
+        session.run((TWICE, 3, first), Drop((3,)), (TWICE, first, first + 1), Drop((first,)))
+        assert np.array_equal(np.asarray(held), expected)
+        assert values(session, first + 1) == (COUNTING * 4).tolist()
+    assert session.interpreter.counts.operations_fused == 4
+
+
+def test_an_input_of_a_stream_with_another_dtype_fails_as_in_a_single_operation(
+    session: EngineSession,
+) -> None:
+    for first in (10, 20, 30):
+        store(session, 3, dtype=np.int32 if first == 30 else np.float32)
+        session.run((TWICE, 3, first), Drop((3,)), (TWICE, first, first + 1), Drop((first,)))
+    assert session.interpreter.counts.operations_fused == 2
+    with pytest.raises(OperationFailed, match="float32"):
+        session.tensors.array(31)
 
 
 def test_an_input_that_lives_on_is_not_overwritten(session: EngineSession) -> None:

@@ -132,6 +132,33 @@ def test_a_plan_has_the_counts_and_bytes_of_its_signature() -> None:
     assert plan.expected == (((4,), np.float32), ((4,), np.float32))
 
 
+LARGE_ROWS = TensorSpec((1000, REUSED_BYTES // 4000 + 1), F32)
+COLUMN = TensorSpec((1000, 1), F32)
+
+
+@pytest.mark.parametrize(
+    ("made", "joins", "begins"),
+    [
+        (signature("Numeric.MulScalar", LARGE_ROWS, rhs=2.0), True, True),
+        (signature("Numeric.SumDim", LARGE_ROWS, axis=1, accumulator_len=1), True, True),
+        (signature("Numeric.MulScalar", COLUMN, rhs=2.0), True, False),  # after a reduction
+        (signature("Numeric.MulScalar", vector(1000), rhs=2.0), False, False),
+        (
+            signature("Numeric.SumDim", TensorSpec((9, 9), F32), axis=1, accumulator_len=1),
+            False,
+            False,
+        ),
+    ],
+    ids=lambda each: each.describe() if isinstance(each, Signature) else "",
+)
+def test_fusers_take_large_operations_and_those_on_the_results_of_reductions(
+    made: Signature, joins: bool, begins: bool
+) -> None:
+    plan = plan_of(made)
+    plan.let_fuse(NumpyBackend().open_session())
+    assert (plan.joins_windows, plan.is_fusible) == (joins, begins)
+
+
 def test_a_plan_runs_its_kernel() -> None:
     ones = np.ones(4, np.float32)
     assert plan_of(ADD).run(ones, ones).tolist() == [2, 2, 2, 2]
