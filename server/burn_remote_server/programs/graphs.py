@@ -438,11 +438,13 @@ class GraphPlan:
         run = self._limited(execute, [step.plan for step in steps])
         inputs = tuple(register[slot] for slot in optimization.inputs)
         outputs = tuple(targets[slot] for slot in optimization.outputs)
+        # A register is first released by the last step that uses its value from before the block.
+        released = {register for step in steps for register in step.released}
+        dying = tuple(sorted(released.intersection(inputs)))
         # With limits, an execution may fail after everything was written.
-        candidates = _dying_registers(steps) if run == execute else set[int]()
-        if candidates.isdisjoint(inputs):
+        if not dying or run != execute:
             return (_MANY_OUTPUTS, run, inputs, 0, outputs)
-        return (_FUSED, run, inputs, tuple(sorted(candidates.intersection(inputs))), outputs)
+        return (_FUSED, run, inputs, dying, outputs)
 
     def _number_register(self, place: int, call: ElementwiseCall) -> int:
         """Return a new register for the constant of a call."""
@@ -560,16 +562,6 @@ def _reusable_inputs(step: Step) -> tuple[int, ...]:
         for position in step.plan.reusable
         if step.inputs[position] in step.released and step.inputs.count(step.inputs[position]) == 1
     )
-
-
-def _dying_registers(steps: Sequence[Step]) -> set[int]:
-    """Return the registers whose values, from before these steps, no later step uses."""
-    dying: set[int] = set()
-    made: set[int] = set()
-    for step in steps:
-        dying.update(set(step.released) - made)
-        made.update(step.outputs)
-    return dying
 
 
 def _inputs_like_output(step: Step) -> list[int]:
