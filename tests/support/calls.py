@@ -409,6 +409,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "Tensor.unfold": lambda: (f(5), 0, 3, 1),
     "Tensor.update_along": lambda: (f(2, 3), 1, i(2), f(2, 2)),
     "Tensor.register_hook": lambda: (f(1).requires_grad_(), print),
+    "Tensor.retain_grad": lambda: (f(1).requires_grad_() * 2,),
     "Tensor.item": lambda: (f(1),),
     "Tensor.to": lambda: (f(2), _device.get()),
     "Tensor.to_device": lambda: (f(2), _device.get()),

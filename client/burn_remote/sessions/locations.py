@@ -28,6 +28,7 @@ _PACKAGES: Final = frozenset(
                 "devices",
                 "diagnostics",
                 "dispatch",
+                "distributed",
                 "functions",
                 "gradient_rules",
                 "graphs",
