@@ -48,9 +48,13 @@ def run(name: str, device: RecordingDevice, *decorators: Decorator) -> list[Any]
     for decorate in decorators:
         device.client = runner = decorate(device.client)
         runners.append(runner)
-    with calling_on(device):
-        call()
-    gc.collect(0)
+    gc.disable()  # else a collection meanwhile could move a cycle with tensors out of generation 0
+    try:
+        with calling_on(device):
+            call()
+        gc.collect(0)
+    finally:
+        gc.enable()
     return runners
 
 
