@@ -79,6 +79,7 @@ from burn_remote.nn.normalization import (
     layer_norm,
     normalize,
     rms_norm,
+    running_statistics,
 )
 from burn_remote.nn.pooling import (
     adaptive_avg_pool1d,
@@ -160,6 +161,7 @@ __all__ = [
     "relu6",
     "rfft",
     "rms_norm",
+    "running_statistics",
     "scaled_dot_product_attention",
     "selu",
     "sigmoid",

@@ -87,6 +87,9 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"must be a matrix \[out, in\]": lambda: F.linear(f(2), f(2)),
     r"the last axes of .* do not have shape \[4\]": lambda: F.layer_norm(f(2, 3), (4,)),
     "no channels that form 2 equal groups": lambda: F.group_norm(f(2, 3), 2),
+    "a variance only with several elements of each channel": lambda: F.running_statistics(
+        f(1, 3), f(3), f(3)
+    ),
     "no channels; at least": lambda: F.batch_norm(f(2), None, None),
     r"weight float32\[1\] must have shape \[3\]": lambda: F.layer_norm(f(2, 3), (3,), f(1)),
     r"bias float32\[1\] must": lambda: F.group_norm(f(2, 4), 2, f(4), f(1)),
@@ -238,3 +241,13 @@ def test_numpy_scalars_are_numbers() -> None:
     assert (f(2) * np.float32(2)).dtype is br.float32
     assert (i(2) + np.int32(2)).dtype is br.int64
     assert br.where(f(2) > 0, np.float32(1), np.float32(0)).dtype is br.float32
+
+
+def test_running_statistics_that_would_have_to_be_updated_are_refused() -> None:
+    for call, advice in (
+        (lambda: F.batch_norm(f(2, 3), f(3), f(3), training=True), "functional.running_statistics"),
+        (lambda: F.batch_norm(f(2, 3), None, f(3), training=True), "functional.running_statistics"),
+        (lambda: F.instance_norm(f(2, 3, 4), f(3), f(3)), "pass None for both"),
+    ):
+        with pytest.raises(br.UsageError, match=advice):
+            call()

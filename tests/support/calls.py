@@ -369,6 +369,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.update_along": lambda: (f(2, 3), 1, i(2), f(2, 2)),
     "burn_remote.vjp": lambda: (br.abs, f(2)),
     "functional.batch_norm": lambda: (f(2, 3), f(3), f(3)),
+    "functional.running_statistics": lambda: (f(2, 3), f(3), f(3)),
     "functional.conv_transpose1d": lambda: (f(1, 3, 5), f(3, 4, 3)),
     "functional.conv_transpose2d": lambda: (f(1, 3, 5, 5), f(3, 4, 3, 3)),
     "functional.conv_transpose3d": lambda: (f(1, 3, 5, 5, 5), f(3, 4, 3, 3, 3)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from burn_remote.arguments.axes import Axes, normal_axes, normal_shape
 from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.pausing import no_grad
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
@@ -19,7 +20,7 @@ from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import abs, rsqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.selection import clip
-from burn_remote.functions.statistics import mean, sum
+from burn_remote.functions.statistics import mean, sum, var
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
@@ -34,6 +35,7 @@ __all__ = [
     "layer_norm",
     "normalize",
     "rms_norm",
+    "running_statistics",
 ]
 
 
@@ -111,8 +113,14 @@ def instance_norm(
     """Normalize each channel of each batch element, then apply weight and bias.
 
     Shapes: ``[batch, channels, …]``, weight and bias ``[channels]``. If ``use_input_stats`` is
-    false, the running mean and variance are used, as in ``batch_norm`` (Ulyanov et al., 2016).
+    false, the running mean and variance are used, as in ``batch_norm`` (Ulyanov et al., 2016). If
+    it is true, they would have to be updated, which raises ``UsageError``.
     """
+    if use_input_stats and not (running_mean is None and running_var is None):
+        raise UsageError(
+            "instance_norm with the statistics of its input cannot update running_mean and "
+            "running_var, because tensors are immutable; pass None for both"
+        )
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     channels = input.shape[1] if input.ndim > 1 else 0
@@ -132,11 +140,18 @@ def batch_norm(
 ) -> Tensor:
     """Normalize each channel over the batch, then apply weight and bias.
 
-    Shapes: ``[batch, channels, …]``, all other tensors ``[channels]``. In ``training``, or without
-    running statistics, the statistics of the batch are used (Ioffe and Szegedy, 2015). Tensors are
-    immutable, so running statistics are not updated, and ``momentum`` is accepted but not used.
+    Shapes: ``[batch, channels, …]``, all other tensors ``[channels]``. Without running statistics,
+    those of the batch are used (Ioffe and Szegedy, 2015). Tensors are immutable, so ``training``
+    with running statistics, which would have to be updated, raises ``UsageError``; pass ``None``
+    for both, and update them by ``running_statistics``. ``momentum`` is accepted but not used.
     """
     shape = input.shape
+    if training and not (running_mean is None and running_var is None):
+        raise UsageError(
+            "batch_norm(training=True) cannot update running_mean and running_var, because tensors "
+            "are immutable; pass None for both, and update them with running_mean, running_var = "
+            "functional.running_statistics(input, running_mean, running_var, momentum)"
+        )
     if len(shape) < 2:
         raise ShapeMismatch(f"{input.handle.spec} has no channels; at least 2 axes are required")
     running = {"running_mean": running_mean, "running_var": running_var}
@@ -148,6 +163,33 @@ def batch_norm(
         distance = subtract(at_least_float32(input), at_least_float32(center))
         normal = multiply(distance, rsqrt(add(at_least_float32(spread), eps)))
     return _scaled(normal, _by_channel(weight, shape), _by_channel(bias, shape), input.dtype)
+
+
+@explained
+def running_statistics(
+    input: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float = 0.1
+) -> tuple[Tensor, Tensor]:
+    """Return the running mean and variance of each channel after a batch; nothing is tracked.
+
+    Shapes: ``[batch, channels, …]``, the others ``[channels]``. Both are ``(1 - momentum) * running
+    + momentum * batch``, with the unbiased variance of the batch, as PyTorch's ``batch_norm``
+    updates them. Raises ``ShapeMismatch`` for a single element of each channel.
+    """
+    shape = input.shape
+    _check_shapes(shape[1:2], running_mean=running_mean, running_var=running_var)
+    if math.prod(shape) // max(shape[1], 1) < 2:
+        raise ShapeMismatch(
+            f"{input.handle.spec} has a variance only with several elements of each channel"
+        )
+    axes = (0, *range(2, len(shape)))
+    with no_grad():
+        wide = at_least_float32(input)
+        batch = (mean(wide, axis=axes), var(wide, axis=axes, correction=1.0))
+        after, spread = (
+            add(multiply(old, 1 - momentum), multiply(astype(new, old.dtype), momentum))
+            for old, new in zip((running_mean, running_var), batch, strict=True)
+        )
+    return after, spread
 
 
 @explained

@@ -82,3 +82,20 @@ def test_running_statistics_have_pytorchs_positions(device: br.Device) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     found = F.instance_norm(x, mean, var, weight, bias, False, 0.1, 1e-3)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_running_statistics_approach_those_of_the_batches(device: br.Device) -> None:
+    a, center, spread = RNG.normal(size=(4, 3, 5)) + 2, RNG.normal(size=3), RNG.random(3) + 1
+    x, mean, var = (br.tensor(one, device=device) for one in (a, center, spread))
+    x.requires_grad_()
+    for _ in range(2):
+        mean, var = F.running_statistics(x, mean, var, 0.2)
+        center = 0.8 * center + 0.2 * a.mean((0, 2))
+        spread = 0.8 * spread + 0.2 * a.var((0, 2), ddof=1)
+        same(mean, center, 1e-12)
+        same(var, spread, 1e-12)
+    assert not mean.requires_grad
+    half = br.tensor(a.astype(np.float16), device=device)
+    with_half, _ = F.running_statistics(half, br.zeros(3, device=device), br.ones(3, device=device))
+    assert with_half.dtype == br.float32
+    np.testing.assert_allclose(with_half.numpy(), 0.1 * a.mean((0, 2)), rtol=1e-3)
