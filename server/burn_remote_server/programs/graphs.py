@@ -150,6 +150,8 @@ class GraphPlan:
         self.cost = sum(map(_cost, steps))
         # Registers whose values follow from the numbers of a call, and the steps that take them.
         self._number_registers: list[tuple[int, int]] = []
+        # These registers by the identity of the plan, which ``steps`` keeps alive, and the numbers.
+        self._shared_registers: dict[tuple[int, Any], int] = {}
         self._last_numbers: tuple[Any, ...] = ()
         # Inputs whose memory a result may take if they die.
         self.reusable_inputs: set[int] = set()
@@ -176,13 +178,12 @@ class GraphPlan:
         ``dying`` are places of ``reusable_inputs`` that nobody uses afterwards. Results may take
         their memory if only ``inputs`` and the session's table reference them.
         """
-        r = [*inputs, *self._registers]
         if self._number_registers:
             try:
                 self._set_numbers(numbers)
             except Exception as error:  # the steps that cannot take their numbers fail, one by one
-                raise StepFailed(0, r, None) from error
-            r = [*inputs, *self._registers]
+                raise StepFailed(0, self.registers(inputs), None) from error
+        r = [*inputs, *self._registers]
         program = iter(self._program)
         kernels = self._kernels
         try:
@@ -447,11 +448,19 @@ class GraphPlan:
         return (_FUSED, run, inputs, dying, outputs)
 
     def _number_register(self, place: int, call: ElementwiseCall) -> int:
-        """Return a new register for the constant of a call."""
+        """Return a register for the constant of a call.
+
+        Steps with the same plan and numbers share one: an update of 100 parameters binds each
+        number once for each shape, not once for each parameter, which took longer than the kernels.
+        """
+        step = self.steps[place]
         register = self.input_count + len(self._registers)
-        self._registers.append(call.constants[0])
-        if self.steps[place].numbers:
+        if step.numbers:
+            known = self._shared_registers.setdefault((id(step.plan), step.numbers), register)
+            if known != register:
+                return known
             self._number_registers.append((register, place))
+        self._registers.append(call.constants[0])
         return register
 
     def _elementwise(

@@ -285,6 +285,28 @@ def test_numbers_of_a_call_replace_the_scalars_of_their_steps(session: EngineSes
         assert session.values(tensor, size=2) == expected.tolist()
 
 
+def test_steps_with_the_same_signature_and_number_bind_it_once_in_each_call(
+    session: EngineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ((TIMES, 0), (TIMES, 1), (TIMES, 2), (TIMES, 0), (ADD, 3, 4))
+    numbers = ((0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 1, 1))
+    session.run(DefineGraph(GRAPH, 1, steps, (5,), numbers))
+    backend = session.interpreter.session
+    known, bound = backend.bind_elementwise, []
+
+    def bind(signature: Any, values: Any = None) -> Any:
+        bound.append(values)
+        return known(signature, values)
+
+    monkeypatch.setattr(backend, "bind_elementwise", bind)
+    for tensor, (cubed, once) in enumerate([(2.0, 0.5), (0.5, -1.0)], start=3):
+        bound.clear()
+        session.run((GRAPH, 1, tensor, (cubed, once)))
+        expected = [one * cubed**3 + one * once for one in (1.0, 2.0)]
+        assert session.values(tensor, size=2) == expected
+        assert [[*one.values()] for one in bound] == [[cubed], [once]]
+
+
 def test_a_limit_that_changes_from_call_to_call_may_be_infinite(session: EngineSession) -> None:
     session.run(DefineGraph(GRAPH, 1, ((RELU, 0),), (1,), ((0, 1, 0), (0, 2, 1))))
     limits = [(0.0, math.inf), (1.5, 1.75), (-math.inf, 1.5), (-math.inf, math.inf)]
