@@ -244,10 +244,8 @@ def test_numpy_scalars_are_numbers() -> None:
 
 
 def test_running_statistics_that_would_have_to_be_updated_are_refused() -> None:
-    for call, advice in (
-        (lambda: F.batch_norm(f(2, 3), f(3), f(3), training=True), "functional.running_statistics"),
-        (lambda: F.batch_norm(f(2, 3), None, f(3), training=True), "functional.running_statistics"),
-        (lambda: F.instance_norm(f(2, 3, 4), f(3), f(3)), "pass None for both"),
-    ):
-        with pytest.raises(br.UsageError, match=advice):
-            call()
+    for mean in (f(3), None):
+        with pytest.raises(br.UsageError, match=r"functional\.running_statistics"):
+            F.batch_norm(f(2, 3), mean, f(3), training=True)
+    with pytest.raises(br.UsageError, match="pass None for both"):
+        F.instance_norm(f(2, 3, 4), f(3), f(3))
