@@ -6,6 +6,7 @@ Shapes broadcast. Dtypes must be equal; a number is converted to the tensor's dt
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import dtype_of_number
@@ -102,14 +103,6 @@ def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return clip(x2, max=x1)
 
 
-def _greater_forward(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Pair]]:
-    return _chosen(GREATER.apply(x2, x1), x1, x2), (x1, x2, LOWER)
-
-
-def _lower_forward(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Pair]]:
-    return _chosen(LOWER.apply(x2, x1), x1, x2), (x1, x2, GREATER)
-
-
 def _of_chosen(residuals: tuple[Tensor, Tensor, Pair], grad: Tensor) -> tuple[Tensor, Tensor]:
     x1, x2, loses = residuals
     x1, x2 = x1.detach(), x2.detach()
@@ -117,14 +110,20 @@ def _of_chosen(residuals: tuple[Tensor, Tensor, Pair], grad: Tensor) -> tuple[Te
     return mask_fill(shared, loses.apply(x1, x2), 0), mask_fill(shared, loses.apply(x2, x1), 0)
 
 
-@custom_vjp(_greater_forward, _of_chosen)
-def _greater_one(x1: Tensor, x2: Tensor) -> Tensor:
-    return _chosen(GREATER.apply(x2, x1), x1, x2)
+def _chooser(wins: Pair, loses: Pair) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that takes ``x2`` where ``wins(x2, x1)``, else ``x1``."""
+
+    def choose(x1: Tensor, x2: Tensor) -> Tensor:
+        return _chosen(wins.apply(x2, x1), x1, x2)
+
+    def forward(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Pair]]:
+        return choose(x1, x2), (x1, x2, loses)
+
+    return custom_vjp(forward, _of_chosen)(choose)
 
 
-@custom_vjp(_lower_forward, _of_chosen)
-def _lower_one(x1: Tensor, x2: Tensor) -> Tensor:
-    return _chosen(LOWER.apply(x2, x1), x1, x2)
+_greater_one: Final = _chooser(GREATER, LOWER)
+_lower_one: Final = _chooser(LOWER, GREATER)
 
 
 def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:

@@ -129,9 +129,7 @@ def _of_variance(
     x: Tensor, grad: Tensor, *, axis: Axes, correction: float, keepdims: bool
 ) -> Tensor:
     """Return ``2 * grad * (x - mean) / divisor``: the gradient of the mean cancels out."""
-    places = normal_axes(axis, x.ndim)
-    kept = [1 if place in places else size for place, size in enumerate(x.shape)]
-    spread = broadcast_to(reshaped(grad, tuple(kept)), x.shape)
+    spread = broadcast_to(reshaped(grad, _kept_shape(x, axis)), x.shape)
     distance = subtract(x, mean(x, axis=axis, keepdims=True))
     return divide(multiply(spread, multiply(distance, 2)), _divisor(x, axis, correction))
 
@@ -141,6 +139,12 @@ def _variance(x: Tensor, *, axis: Axes, correction: float, keepdims: bool) -> Te
     distance = subtract(x, mean(x, axis=axis, keepdims=True))
     squares = sum(multiply(distance, distance), axis=axis, keepdims=keepdims)
     return divide(squares, _divisor(x, axis, correction))
+
+
+def _kept_shape(x: Tensor, axis: Axes) -> tuple[int, ...]:
+    """Return the shape of a reduction over axes that keeps them with the length 1."""
+    places = normal_axes(axis, x.ndim)
+    return tuple([1 if place in places else size for place, size in enumerate(x.shape)])
 
 
 def _divisor(x: Tensor, axis: Axes, correction: float) -> float:
@@ -165,8 +169,7 @@ def _of_deviation(
     x: Tensor, grad: Tensor, *, axis: Axes, correction: float, keepdims: bool
 ) -> Tensor:
     """Return ``grad * (x - mean) / (std * divisor)``, and 0 where the numbers are equal."""
-    places = normal_axes(axis, x.ndim)
-    kept = tuple([1 if place in places else size for place, size in enumerate(x.shape)])
+    kept = _kept_shape(x, axis)
     moved = x
     if x.size and kept:
         # The mean of equal numbers may be rounded, but not that of zeros. A constant that is
