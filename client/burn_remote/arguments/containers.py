@@ -73,13 +73,13 @@ def members(value: Any) -> Iterable[Any]:
 
     Raises ``ArgumentMismatch`` for a data class one of whose fields has no value.
     """
-    kind: Any = type(value)
-    if kind is dict or kind is OrderedDict:
-        return value.values()  # type: ignore[no-any-return]
-    if kind is slice:
+    if isinstance(value, dict):
+        return value.values()
+    if type(value) is slice:
         return (value.start, value.stop, value.step)
     if isinstance(value, tuple | list):
         return value
+    kind: Any = type(value)
     try:
         return [getattr(value, name) for name in _fields(kind)]
     except AttributeError as error:

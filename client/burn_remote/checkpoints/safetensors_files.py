@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import secrets
@@ -10,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -156,7 +157,7 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 @contextlib.contextmanager
 def _opened(
     path: str | os.PathLike[str],
-) -> Iterator[tuple[BinaryIO, int, list[StoredTensor], dict[str, str]]]:
+) -> Iterator[tuple[io.BufferedReader, int, list[StoredTensor], dict[str, str]]]:
     """Open a file; yield it, where elements begin, its tensors, and its metadata."""
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -175,14 +176,14 @@ def _opened(
 
 
 def _read(
-    file: BinaryIO, start: int, one: StoredTensor, report: Report, done: int, total: int
+    file: io.BufferedReader, start: int, one: StoredTensor, report: Report, done: int, total: int
 ) -> Array:
     array = np.empty(one.spec.shape, numpy_dtype(one.spec.dtype))
     content = array.reshape(-1).view(np.uint8).data
     file.seek(start + one.offset)
     for place in range(0, one.nbytes, BLOCK_BYTES):
         block = content[place : place + BLOCK_BYTES]
-        if file.readinto(block) != len(block):  # type: ignore[attr-defined]
+        if file.readinto(block) != len(block):
             raise InvalidCheckpoint(f"the file became shorter while {one.name} was read")
         report(one.name, done + place + len(block), total)
     if sys.byteorder == "big":

@@ -518,6 +518,17 @@ def test_an_instance_is_not_kept_alive_by_its_compiled_method(x: br.Tensor) -> N
     assert not forward._found
 
 
+@pytest.mark.parametrize(("members", "second"), [(64, 3.0), (65, 2.0)])
+def test_containers_of_more_than_64_members_are_not_compared(
+    members: int, second: float, x: br.Tensor
+) -> None:
+    numbers = [2.0] * members
+    fast = br.compile(lambda x: x * numbers[0])
+    np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2.0)
+    numbers[0] = 3.0
+    np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * second)
+
+
 def test_two_instances_have_graphs_of_their_own(x: br.Tensor) -> None:
     one, two = Model(), Model()
     two.rate = 5.0

@@ -29,6 +29,8 @@ def test_only_the_latest_tensors_are_recorded() -> None:
     recorded.note(1 + locations.RING_LENGTH)
     assert recorded.find(1) == recorded.find(3) == recorded.find(None) == ""
     assert recorded.find(2)
+    assert recorded.position(1) is recorded.position(3) is None
+    assert recorded.position(2)
     assert recorded.find(1 + locations.RING_LENGTH)
 
 
