@@ -13,8 +13,20 @@ import numpy as np
 
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily, Run
-from burn_remote_server.backends.array.core.row_extremes import largest_of_rows, smallest_of_rows
+from burn_remote_server.backends.array.core.kernel_forms import (
+    Array,
+    ArraySpec,
+    Kernel,
+    KernelFamily,
+    Parameters,
+    Prepared,
+    Run,
+)
+from burn_remote_server.backends.array.core.row_extremes import (
+    are_found_by_place,
+    largest_by_place,
+    smallest_by_place,
+)
 from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
 
 __all__ = ["NumericAccumulation", "NumericReduction"]
@@ -47,9 +59,9 @@ class NumericReduction(KernelFamily):
             "Mean": self.mean,
             "MeanDim": self.mean_dim,
             "Max": self.max,
-            "MaxDim": self.max_dim,
+            "MaxDim": Prepared(self.prepare_max_dim),
             "Min": self.min,
-            "MinDim": self.min_dim,
+            "MinDim": Prepared(self.prepare_min_dim),
             "MaxAbs": self.max_abs,
             "MaxAbsDim": self.max_abs_dim,
         }
@@ -96,21 +108,29 @@ class NumericReduction(KernelFamily):
         """Return the largest element."""
         return _vector(self._extreme(self._max, input, None))
 
-    def max_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the largest elements along an axis."""
-        if axis == input.ndim - 1 and input.size:
-            return largest_of_rows(self.xp, input)
-        return self._extreme(self._max, input, axis)
+    def prepare_max_dim(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel of the largest elements along an axis."""
+        return self._prepare_extreme(first, parameters["axis"], self._max, largest_by_place)
 
     def min(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the smallest element."""
         return _vector(self._extreme(self._min, input, None))
 
-    def min_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the smallest elements along an axis."""
-        if axis == input.ndim - 1 and input.size:
-            return smallest_of_rows(self.xp, input)
-        return self._extreme(self._min, input, axis)
+    def prepare_min_dim(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel of the smallest elements along an axis."""
+        return self._prepare_extreme(first, parameters["axis"], self._min, smallest_by_place)
+
+    def _prepare_extreme(self, first: ArraySpec, axis: int, reduce: Run, by_place: Run) -> Run:
+        extreme = self._extreme
+        if axis != len(first.shape) - 1 or not are_found_by_place(self.xp, *first):
+            return lambda tensor: extreme(reduce, tensor, axis)
+
+        def run(tensor: Array) -> Array:
+            if tensor.flags.c_contiguous and tensor.size:
+                return by_place(tensor)
+            return extreme(reduce, tensor, axis)
+
+        return run
 
     def max_abs(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the largest absolute value."""

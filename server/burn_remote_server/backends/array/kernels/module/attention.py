@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.core.row_extremes import largest_of_rows
+from burn_remote_server.backends.array.core.row_extremes import are_found_by_place, largest_by_place
 from burn_remote_server.backends.array.kernels.module.checks import check_rank, check_shape, refuse
 from burn_remote_server.backends.array.kernels.module.module_kernels import (
     Array,
@@ -161,7 +161,10 @@ class Attention(ModuleKernels):
                 self._hide_future(scores, first_query + options.causal_offset - first)
             if bias is not None:
                 scores += bias[..., part]
-            top = largest_of_rows(xp, scores)
+            if are_found_by_place(xp, scores.shape, scores.dtype):
+                top = largest_by_place(scores)
+            else:
+                top = scores.max(axis=-1, keepdims=True)
             # The maximum is -inf if all keys are hidden. The lowest finite number in its place
             # makes the exponentials 0 instead of NaN.
             xp.maximum(top, limits.min, out=top)
