@@ -145,7 +145,12 @@ class _Recomputation:
 
 
 def _captured(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the variables that a function takes from its closure and its module, by name."""
+    """Return the variables that a function takes from its closure and its module, by name.
+
+    The guards of compiled functions would also find what the functions that it calls take, and
+    attributes. But they would refuse functions that count or log something, and the search takes 30
+    times as long: 34 µs of the 600 µs of a transformer block.
+    """
     found: Any = inspect.unwrap(getattr(function, "__func__", function))
     if not inspect.isfunction(found):
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from burn_remote.arguments.containers import leaves, mapped
@@ -37,9 +37,10 @@ def global_norm(grads: Any, norm_type: float = 2.0) -> Tensor:
     """Return the norm ``[]`` of all gradients in containers, as if they were one vector.
 
     float64 if one of them is, otherwise float32. ``norm_type`` is 2, another number p above 0 for
-    ``sum(abs(g)**p)**(1/p)``, or infinity. Does not wait.
+    ``sum(abs(g)**p)**(1/p)``, or infinity. The result is on the device of the first gradient. Does
+    not wait.
     """
-    return _compiled_norm(_tensors(grads), _checked_type(norm_type))
+    return _common_norm(_by_device(_tensors(grads)), _checked_type(norm_type))
 
 
 @explained
@@ -47,13 +48,25 @@ def clip_by_norm(grads: Any, max_norm: float, norm_type: float = 2.0) -> tuple[A
     """Scale gradients so that their common norm is at most ``max_norm``; return them and the norm.
 
     ``grads`` are nested containers; ``None`` stays ``None``. All are multiplied by
-    ``min(1, max_norm / (norm + 1e-6))``, PyTorch's formula, in one task. The norm ``[]`` is that of
-    the given gradients (see ``global_norm``). Does not wait.
+    ``min(1, max_norm / (norm + 1e-6))``, PyTorch's formula, in one task; if they are on several
+    devices, in two tasks on each, between which the norms move. The norm ``[]`` is that of the
+    given gradients (see ``global_norm``). Does not wait.
     """
     _check_bound("max_norm", max_norm)
-    clipped, norm = _compiled_clipping(_tensors(grads), max_norm, _checked_type(norm_type))
-    following = iter(clipped)
-    return mapped(lambda _: next(following), grads), norm
+    found, kind = _tensors(grads), _checked_type(norm_type)
+    parts = _by_device(found)
+    if len(parts) == 1:
+        clipped, norm = _compiled_clipping(found, max_norm, kind)
+        following = [iter(clipped)] * len(found)
+    else:
+        norm = _common_norm(parts, kind)
+        scaled = {
+            key: iter(_compiled_scaling(part, norm.to(part[0].device), max_norm))
+            for key, part in parts.items()
+        }
+        following = [scaled[_session_of(grad)] for grad in found]
+    places = iter(following)
+    return mapped(lambda _: next(next(places)), grads), norm
 
 
 @explained
@@ -132,6 +145,10 @@ def _clipped(
     grads: Sequence[Tensor], max_norm: float, norm_type: float
 ) -> tuple[list[Tensor], Tensor]:
     norm = _norm(grads, norm_type)
+    return _scaled(grads, norm, max_norm), norm
+
+
+def _scaled(grads: Sequence[Tensor], norm: Tensor, max_norm: float) -> list[Tensor]:
     factor = clip(divide(max_norm, norm + SMALL), max=1.0)
     # The factor for each rank and dtype: operations broadcast axes of length 1, but add none.
     factors: dict[Any, Tensor] = {}
@@ -141,11 +158,33 @@ def _clipped(
         if key not in factors:
             factors[key] = with_rank(astype(factor, grad.dtype), grad.ndim)
         clipped.append(multiply(grad, factors[key]))
-    return clipped, norm
+    return clipped
 
 
 _compiled_norm = compile(_norm)
 _compiled_clipping = compile(_clipped)
+_compiled_scaling = compile(_scaled)
+
+
+def _common_norm(parts: Mapping[int, Sequence[Tensor]], norm_type: float) -> Tensor:
+    """Return the norm of the gradients of each device, on the first one."""
+    norms = [_compiled_norm(part, norm_type) for part in parts.values()]
+    if len(norms) == 1:
+        return norms[0]
+    first = norms[0].device
+    return _compiled_norm([norm.to(first) for norm in norms], norm_type)
+
+
+def _by_device(grads: Sequence[Tensor]) -> dict[int, list[Tensor]]:
+    """Return the gradients of each device, in order."""
+    found: dict[int, list[Tensor]] = {}
+    for grad in grads:
+        found.setdefault(_session_of(grad), []).append(grad)
+    return found
+
+
+def _session_of(grad: Tensor) -> int:
+    return id(grad.handle.client.session)
 
 
 def _tensors(grads: Any) -> list[Tensor]:

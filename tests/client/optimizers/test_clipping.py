@@ -144,3 +144,22 @@ def test_retained_gradients_of_results_are_clipped_too(local: br.Device) -> None
     assert hidden.grad is not None
     assert w.grad is not None
     assert hidden.grad.numpy().tolist() == w.grad.numpy().tolist() == [6.0, 7.0]
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 3.0, math.inf])
+def test_gradients_of_several_devices_are_clipped_by_their_common_norm(
+    local: br.Device, norm_type: float
+) -> None:
+    arrays = [np.array([[3.0, -4.0]]), np.array([12.0]), np.array([1.0, 2.0])]
+    with br.LocalDevice() as other:
+        devices = (local, other, local)
+        grads = [br.tensor(one, device=at) for one, at in zip(arrays, devices, strict=True)]
+        alone = [br.tensor(one, device=local) for one in arrays]
+        clipped, norm = optim.clip_by_norm([grads, None], 2.0, norm_type)
+        expected, wanted = optim.clip_by_norm(alone, 2.0, norm_type)
+        assert norm.device == local
+        np.testing.assert_allclose(norm.item(), wanted.item(), rtol=1e-12)
+        assert optim.global_norm(grads, norm_type).item() == norm.item()
+        assert [one.device for one in clipped[0]] == [*devices]
+        for one, found in zip(expected, clipped[0], strict=True):
+            np.testing.assert_allclose(found.numpy(), one.numpy(), rtol=1e-12)
