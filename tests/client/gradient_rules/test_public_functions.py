@@ -24,7 +24,7 @@ BOUND: Final = 1e-5
 CONSTANT: Final = frozenset(
     {
         *("burn_remote.empty_like", "burn_remote.full_like", "burn_remote.ones_like"),
-        *("burn_remote.zeros_like", "Tensor.detach"),
+        *("burn_remote.zeros_like", "Tensor.detach", "functional.running_statistics"),
     }
 )
 # Functions that are compared with finite differences elsewhere, and why.
@@ -39,6 +39,7 @@ ELSEWHERE: Final = {
 WITHOUT_OPERATIONS: Final = frozenset(
     {
         *("Tensor.backward", "Tensor.register_hook", "Tensor.requires_grad_"),
+        "Tensor.retain_grad",
         *("burn_remote.jvp", "burn_remote.vjp", "burn_remote.load_safetensors"),
         *("burn_remote.safetensors_metadata", "burn_remote.save_safetensors"),
     }

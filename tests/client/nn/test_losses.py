@@ -89,8 +89,12 @@ def test_weights_of_positive_targets_weight_their_share_of_the_loss(device: br.D
     likely = 1 / (1 + np.exp(-a))
     losses = -(heavier * t * np.log(likely) + (1 - t) * np.log(1 - likely))
     same(F.binary_cross_entropy_with_logits(x, y, pos_weight=p), losses.mean(), 1e-12)
+    x.requires_grad_()
     found = F.binary_cross_entropy_with_logits(x, y, "none", weight=w, pos_weight=p)
     same(found, losses * share, 1e-12)
+    found.sum().backward()
+    assert x.grad is not None
+    same(x.grad, share * ((1 - t) * likely - heavier * t * (1 - likely)), 1e-12)
     doubled = -(2 * t * np.log(likely) + (1 - t) * np.log(1 - likely))
     same(F.binary_cross_entropy_with_logits(x, y, "sum", pos_weight=2), doubled.sum(), 1e-12)
     x = br.tensor([900.0, -900.0, 20.0], device=device).requires_grad_()
