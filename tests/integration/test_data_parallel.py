@@ -11,6 +11,10 @@ import pytest
 
 import burn_remote as br
 from burn_remote import functional as F
+from burn_remote.runner.forwarding import ForwardingRunner
+from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote_protocol.collectives import CollectiveCall
+from burn_remote_protocol.operations.row import Signature
 from support.servers import RunningServer, server
 
 random = np.random.default_rng(0)
@@ -47,6 +51,58 @@ def trained(
 def third_server() -> Iterator[RunningServer]:
     with server() as running:
         yield running
+
+
+class Recorder(ForwardingRunner):
+    """Records the operations and collectives of a device, in order."""
+
+    def __init__(self, inner: RunnerClient) -> None:
+        super().__init__(inner)
+        self.calls: list[str] = []
+
+    def register_op(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        self.calls.append(str(signature.row))
+        return super().register_op(signature, inputs)
+
+    def collective(
+        self, group: int, call: CollectiveCall, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        self.calls.append("collective")
+        return super().collective(group, call, inputs)
+
+
+def test_servers_exchange_a_bucket_while_the_backward_pass_goes_on(
+    first_server: RunningServer, second_server: RunningServer
+) -> None:
+    with br.RemoteDevice(first_server.address) as a, br.RemoteDevice(second_server.address) as b:
+        with br.DataParallel(loss_of, PARAMS, [a, b], bucket_bytes=1) as trainer:
+            batch = trainer.split(X, Y)
+            recorder = Recorder(a.client)
+            a.client = recorder
+            trainer.backward(batch)
+            a.client = recorder.inner
+        assert recorder.calls.count("collective") == len(PARAMS)
+        products = [place for place, call in enumerate(recorder.calls) if "Matmul" in call]
+        assert recorder.calls.index("collective") < products[-1]
+        with pytest.raises(br.UsageError, match="was closed"):
+            trainer.backward(batch)
+
+
+def test_automatic_graphs_change_no_bit(
+    first_server: RunningServer, second_server: RunningServer
+) -> None:
+    made = []
+    for is_automatic in (False, True):
+        with contextlib.ExitStack() as stack:
+            members = [
+                stack.enter_context(br.RemoteDevice(one.address, automatic_graphs=is_automatic))
+                for one in (first_server, second_server)
+            ]
+            made.append(trained(members, "ring")[0][0])
+    for one, other in zip(*made, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(

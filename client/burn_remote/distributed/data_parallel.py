@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -69,7 +70,8 @@ class DataParallel:
     each member; then buckets leave after the backward pass. ``shards_state`` has each member keep
     and update one part of the optimizer's state only (ZeRO, stage 1). No call waits.
 
-    ``state`` is a state of the optimizer, such as ``trainer.state`` of an earlier training.
+    ``state`` is a state of the optimizer, such as ``trainer.state`` of an earlier training. A
+    ``with`` block, or ``close()``, ends the group that was made of ``devices``.
     """
 
     @explained
@@ -101,6 +103,7 @@ class DataParallel:
         if optimizer is None and (shards_state or state is not None):
             raise UsageError("a state needs an optimizer; pass optimizer=Adam(lr=1e-3), or another")
         limit_bytes = whole_number("bucket_bytes", bucket_bytes, 1, 2**62)
+        self._owns_group = not isinstance(devices, Group)
         self.group: Final = devices if isinstance(devices, Group) else Group(devices)
         self._loss_of = loss_of
         self._is_mean = reduction == "mean"
@@ -125,6 +128,22 @@ class DataParallel:
     def __repr__(self) -> str:
         count = len(leaves(self._replicas[0]))
         return f"<DataParallel of {count} parameters on {self.group!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the group if ``devices`` was not one. Parameters and state can still be read."""
+        if self._owns_group:
+            self.group.close()
 
     # -- what the program reads ---------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from burn_remote_protocol.collectives import (
     Reduction,
 )
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.errors import BurnRemoteError, Unsupported
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["RingEngine"]
@@ -54,6 +54,10 @@ class RingEngine:
     def __init__(self, devices: Sequence[Device], bound_seconds: float) -> None:
         self._devices = tuple(devices)
         self._moves: Final = MovesEngine(devices)
+        for device in devices:
+            # Before any other joins: those that join connect to each other at once.
+            if not device.session.welcome.limits.get("groups"):
+                raise Unsupported(f"{device} carries out no collectives with others")
         secret = secrets.token_bytes(GROUP_SECRET_BYTES)
         addresses = tuple([device.session.peer_address for device in devices])
         # The numbers of the group in the members' sessions.
