@@ -79,6 +79,13 @@ def _digest(frame: bytes | memoryview, seed: int) -> bytes:
     return (xxh64_digest if _is_medium(len(frame)) else xxh3_64_digest)(frame, seed)
 
 
+def _digest_parts(head: bytes, rest: memoryview, seed: int) -> bytes:
+    """Return the checksum of the frame ``head + rest``, without joining them."""
+    digest = (xxh64 if _is_medium(len(head) + len(rest)) else xxh3_64)(head, seed)
+    digest.update(rest)
+    return digest.digest()
+
+
 def is_checked(frame: bytes | memoryview) -> bool:
     """Whether this frame has a checksum."""
     return frame[:1] == _MARK
@@ -109,17 +116,14 @@ class Checks:
 
     def seal_parts(self, head: bytes, payload: memoryview) -> bytes:
         """Return the header of the frame ``head + payload``, followed by ``head``."""
-        digest = (xxh64 if _is_medium(len(head) + len(payload)) else xxh3_64)(head, self._sent)
-        digest.update(payload)
+        digest = _digest_parts(head, payload, self._sent)
         self._sent += 1
-        return _MARK + digest.digest() + head
+        return _MARK + digest + head
 
     def open_parts(self, sealed: bytes, rest: memoryview) -> bytes:
         """Return the first part of a frame that arrived in two. Raises ``GarbledBytes``."""
         head = sealed[_HEADER_BYTES:]
-        digest = xxh3_64(head, self._received)
-        digest.update(rest)
-        if sealed[:_HEADER_BYTES] != _MARK + digest.digest():
+        if sealed[:_HEADER_BYTES] != _MARK + _digest_parts(head, rest, self._received):
             raise GarbledBytes(f"frame {self._received:,} does not match its checksum")
         self._received += 1
         return head

@@ -52,6 +52,17 @@ def test_frames_of_medium_size_have_the_checksum_xxh64(size: int) -> None:
     assert parts[1:HEADER_BYTES] == hashed(frame, 1).to_bytes(8)
 
 
+@pytest.mark.parametrize("size", [100, 240, 241, 16_384, 16_385])
+def test_a_frame_that_arrives_in_two_parts_is_checked(size: int) -> None:
+    frame = bytes(range(256)) * 65
+    head, rest = frame[:100], memoryview(frame)[100:size]
+    sender, receiver = Checks(), Checks()
+    for _ in range(2):
+        assert receiver.open_parts(sender.seal_parts(head, rest), rest) == head
+    with pytest.raises(GarbledBytes):
+        receiver.open_parts(sender.seal_parts(head, rest), memoryview(bytes(size - 100) + b"x"))
+
+
 @given(st.lists(st.binary(max_size=300), max_size=20))
 def test_frames_arrive_as_they_were_sent(frames: list[bytes]) -> None:
     sender, receiver = Checks(), Checks()
