@@ -149,3 +149,10 @@ def test_norms_and_products_match_numpy(device: br.Device) -> None:
     for order in (1, 2, np.inf):
         same(br.vector_norm(x, axis=1, ord=order), np.linalg.norm(a, order, axis=1), 1e-14)
     same(br.vector_norm(x), np.linalg.norm(a), 1e-14)
+
+
+def test_a_correction_beyond_the_count_divides_by_zero(device: br.Device) -> None:
+    x = device.tensor([1.0, 2.0])
+    assert x.var(correction=1).item() == 0.5
+    assert x.var(correction=2).item() == np.inf
+    assert x.var(correction=3).item() == np.inf

@@ -104,6 +104,18 @@ def test_functions_without_operations_work_in_each_dialect(dialect: str) -> None
             assert fast(x, number) == (x, number + 1)
 
 
+def test_decisions_about_the_same_number_share_their_check(device: br.Device) -> None:
+    def function(x: br.Tensor, n: float) -> br.Tensor:
+        for _ in range(100):
+            x = x + 1 if n else x - 1
+        return x
+
+    fast, x = br.compile(function), device.tensor([1.0])
+    assert fast(x, 1.0).item() == 101.0
+    ((recorded,),) = fast._graphs.values()
+    assert len(recorded.numbers._instructions) < 10
+
+
 def test_a_number_of_another_call_is_no_result(device: br.Device) -> None:
     left: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

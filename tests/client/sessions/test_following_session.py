@@ -420,6 +420,18 @@ def test_operations_that_are_followed_count_at_once(device: br.Device) -> None:
     assert (device.traffic - before).operations == 5
 
 
+def test_calls_of_graphs_fill_batches_as_operations_do(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_session, "BATCH_TASKS", 8)
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        step(x, weight).numpy()
+    for _ in range(20):
+        x = step(x, weight)
+        assert len(device.session._tasks) < 8
+
+
 def test_a_server_whose_graphs_are_too_short_gets_single_operations(
     no_timer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
