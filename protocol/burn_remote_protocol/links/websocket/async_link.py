@@ -36,10 +36,9 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 # dead peer delays shutdown by this much.
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
-# A sender waits while the transport's buffer holds more bytes than this. It is less than a chunk,
-# so each chunk is passed to the kernel at once: after its checksum was computed, it is still in the
-# processor's cache. The kernel's own buffer bridges the time until the next chunk is ready.
-WRITE_LIMIT_BYTES: Final = 2**18
+# A sender waits while the transport's buffer holds more bytes than this. It is enough to keep the
+# kernel busy while the next chunk is prepared, and it bounds the memory that a slow peer occupies.
+WRITE_LIMIT_BYTES: Final = 2**20
 
 # Options of ``websockets`` for both ends of a link.
 CONNECTION_OPTIONS: Final[Mapping[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -62,6 +62,35 @@ async def test_messages_are_received_in_order_until_none_is_left() -> None:
         assert await connection.receive_message() == b"one"
         assert await connection.receive_message() == b"two"
         assert connection.take_message() is None
+
+
+class RecordingTransport:
+    """A transport that counts the calls that pass it bytes."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.calls += 1
+        self._transport.write(data)
+
+    def writelines(self, buffers: Iterable[bytes | memoryview]) -> None:
+        self.calls += 1
+        self._transport.writelines(buffers)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 2**19])
+async def test_a_message_is_passed_to_the_transport_in_one_call(size: int) -> None:
+    async with connected() as (connection, client):
+        connection.transport = transport = RecordingTransport(connection.transport)  # type: ignore[assignment]
+        payload = bytes(range(250)) * (size // 250)
+        await connection.send_message(b"head", memoryview(payload))
+        assert transport.calls == 1
+        assert await client.recv() == b"head" + payload
 
 
 async def test_a_cancelled_receive_loses_nothing() -> None:
