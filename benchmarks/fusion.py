@@ -254,7 +254,6 @@ def forced_fusers() -> Iterator[None]:
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),
         patch.object(elementwise, "RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
-        patch.object(elementwise, "KERNEL_RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_KERNEL_REUSING_ELEMENTS", 0),
         patch.object(reduce, "EXACT_OPERATIONS", ((0, 0),)),
     ):

@@ -6,8 +6,9 @@
 Both take the same steps on the same cores: weights, texts, clipping and AdamW are equal, and so are
 the losses of the first steps, which is checked. Ours is the compiled step on a server of this
 machine; PyTorch runs in this process, with as many threads as ``OPENBLAS_NUM_THREADS`` (all cores
-without it). Rounds of both alternate; figures are medians with quartiles. Without PyTorch, only our
-speed is printed: the environment of ``make test-oracle`` has it.
+without it). Rounds of both alternate; figures are medians with quartiles. The ratio of the
+processor times, PyTorch's ÷ the server's, hardly depends on other programs. Without PyTorch, only
+our speed is printed: the environment of ``make test-oracle`` has it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
+import psutil
 import typer
 
 import burn_remote as br
@@ -122,11 +124,11 @@ def rival_run(weights: ours.Model, text: Array) -> Run:
     return run
 
 
-def rate_of(run: Run, steps: int) -> float:
-    """Return the steps per second of one round."""
-    start = time.perf_counter()
+def measured(run: Run, steps: int, processor_seconds: Callable[[], float]) -> tuple[float, float]:
+    """Return the steps per second of one round, and the processor seconds of a step."""
+    start, before = time.perf_counter(), processor_seconds()
     run(steps)
-    return steps / (time.perf_counter() - start)
+    return steps / (time.perf_counter() - start), (processor_seconds() - before) / steps
 
 
 def main(
@@ -140,25 +142,41 @@ def main(
         mine, weights = our_run(device, text)
         losses = [mine(1) for _ in range(3)]
         if torch is None:
-            rate = statistics.median([rate_of(mine, steps) for _ in range(rounds)])
+            rates = [measured(mine, steps, time.process_time)[0] for _ in range(rounds)]
+            rate = statistics.median(rates)
             print(f"transformer, compiled: {rate:.1f} steps/s; PyTorch is not installed")
             return
         rival = rival_run(weights, text)
         np.testing.assert_allclose([rival(1) for _ in range(3)], losses, rtol=1e-4)
+        process = psutil.Process(running.process.pid)
+
+        def server_seconds() -> float:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+
         pairs = []
         for number in range(rounds):
             if number % 2:
-                theirs = rate_of(rival, steps)
-                pairs.append((rate_of(mine, steps), theirs))
+                theirs = measured(rival, steps, time.process_time)
+                pairs.append((measured(mine, steps, server_seconds), theirs))
             else:
-                own = rate_of(mine, steps)
-                pairs.append((own, rate_of(rival, steps)))
-    low, middle, high = statistics.quantiles([own / other for own, other in pairs], n=4)
-    own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-    print(
-        f"transformer, compiled: {own:.1f} steps/s, PyTorch {torch.__version__} {other:.1f}; "
-        f"ours ÷ PyTorch {middle:.2f} ({low:.2f}-{high:.2f}), target 0.7"
+                own = measured(mine, steps, server_seconds)
+                pairs.append((own, measured(rival, steps, time.process_time)))
+    ours_rate, rival_rate = (
+        statistics.median([side[0] for side in sides]) for sides in zip(*pairs, strict=True)
     )
+    print(
+        f"transformer, compiled: {ours_rate:.1f} steps/s, PyTorch {torch.__version__} "
+        f"{rival_rate:.1f}; ours ÷ PyTorch {shown([own[0] / other[0] for own, other in pairs])}, "
+        "target 0.7; processor time of a step, PyTorch's ÷ the server's "
+        f"{shown([other[1] / own[1] for own, other in pairs])}"
+    )
+
+
+def shown(ratios: list[float]) -> str:
+    """Return the median and the quartiles."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 if __name__ == "__main__":

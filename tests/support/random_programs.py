@@ -407,7 +407,6 @@ def forced_fusion(block_elements: int = 64) -> Iterator[None]:
         patch.object(reduce, "EXACT_OPERATIONS", ((0, 0),)),
         patch.object(elementwise, "RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_REUSING_ELEMENTS", 0),
-        patch.object(elementwise, "KERNEL_RESULTS_PER_INPUT", 0),
         patch.object(elementwise, "MIN_KERNEL_REUSING_ELEMENTS", 0),
         patch.object(block_program, "BLOCK_ELEMENTS", block_elements),
     ):

@@ -74,7 +74,7 @@ def test_without_fusion_no_step_is_fused() -> None:
 
 @pytest.mark.parametrize(
     ("compiles", "least", "count"),
-    [(False, 512 * 1024, 5), (True, 256 * 1024, 2), (True, MIN_ELEMENTS, 5)],
+    [(False, 2 * 2**20, 5), (False, 2**20, 9), (True, 2**20, 2), (True, MIN_ELEMENTS, 5)],
 )
 def test_small_results_and_short_runs_are_not_fused(compiles: bool, least: int, count: int) -> None:
     if compiles:
@@ -87,7 +87,7 @@ def test_small_results_and_short_runs_are_not_fused(compiles: bool, least: int, 
         assert bool(blocks(session)) is ((size, length) == (least, count))
 
 
-@pytest.mark.parametrize(("tanhs", "least"), [(1, 384 * 1024), (3, 512 * 1024)])
+@pytest.mark.parametrize(("tanhs", "least"), [(1, 384 * 1024), (3, 2 * 2**20)])
 def test_smaller_results_are_fused_if_kernels_compute_half_of_the_steps(
     tanhs: int, least: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_smaller_results_are_fused_if_kernels_compute_half_of_the_steps(
 
 @pytest.mark.parametrize(
     ("compiles", "count", "is_fused"),
-    [(False, 5, False), (False, 6, True), (True, 3, False), (True, 4, True)],
+    [(False, 5, False), (False, 6, True), (True, 5, False), (True, 6, True)],
 )
 def test_steps_that_could_write_over_an_input_are_fused_only_in_longer_runs(
     compiles: bool, count: int, is_fused: bool

@@ -33,24 +33,24 @@ KI: Final = 1024
 Limits = tuple[tuple[int, int], ...]
 
 # Where runs pay. Smaller results stay in the cache anyway. Speed with fusion ÷ without, measured by
-# `benchmarks/fusion.py --sizes` on a processor with 2 MiB of cache per core:
-# - block by block, 5 cheap operations and GELU gave 0.93 and 0.79 with 192 and 256 Ki elements,
-#   1.53 and 1.19 with 512 Ki;
-# - with kernels for a part of the operations, GELU gave 0.96 with 256 Ki and 1.49 with 384 Ki;
-# - with kernels for all of them, 5 operations gave 0.86 and 1.24 with 64 and 128 Ki, 2 operations
-#   0.90 and 1.06 with 192 and 256 Ki.
-BLOCKS_PAY: Final[Limits] = ((512 * KI, 4),)
-MIXED_PAY: Final[Limits] = ((384 * KI, 4),)
-KERNELS_PAY: Final[Limits] = ((256 * KI, 1), (128 * KI, 4))
-MIN_ELEMENTS: Final = 128 * KI
+# `benchmarks/fusion.py --sizes` on two processors; the first has 2 MiB of cache per core:
+# - block by block, 5 cheap operations and GELU gave 1.53 and 1.19 with 512 Ki elements on the
+#   first, but 2 and 5 operations gave 0.66 to 0.86 with 512 Ki to 1 Mi on the second;
+# - with kernels for a part of the operations, GELU gave 0.96 with 256 Ki and 1.49 with 384 Ki on
+#   the first;
+# - with kernels for all of them, 5 operations gave 1.24 and 1.77 with 128 and 256 Ki on the first;
+#   2 operations gave 1.35 with 512 Ki there, but 0.88 on the second.
+BLOCKS_PAY: Final[Limits] = ((2048 * KI, 4), (1024 * KI, 8))
+MIXED_PAY: Final[Limits] = ((384 * KI, 4), *BLOCKS_PAY)
+KERNELS_PAY: Final[Limits] = ((1024 * KI, 1), (256 * KI, 4))
+MIN_ELEMENTS: Final = 256 * KI
 
 # Runs write new arrays, where single operations reuse the memory of an input that dies. For each
 # such input, at least this many results must die inside, each of at least so many elements.
-# Block by block, 6 operations on such an input gave 0.94 with 512 Ki and 1.29 with 1 Mi elements.
-# With kernels, 3 and 4 operations gave 0.97 and 1.17 with 256 Ki.
+# Block by block, 6 operations on such an input gave 0.94 with 512 Ki and 1.29 with 1 Mi elements;
+# with kernels, 1.52 with 256 Ki.
 RESULTS_PER_INPUT: Final = 5
 MIN_REUSING_ELEMENTS: Final = 1024 * KI
-KERNEL_RESULTS_PER_INPUT: Final = 3
 MIN_KERNEL_REUSING_ELEMENTS: Final = 256 * KI
 
 
@@ -107,13 +107,12 @@ class ElementwiseFuser(OperationFuser):
             return False
         size = math.prod(self._shape)
         exact = sum(map(is_exact, self._operations)) if self._compiler is not None else 0
-        table, results, least_reusing = BLOCKS_PAY, RESULTS_PER_INPUT, MIN_REUSING_ELEMENTS
+        table, least_reusing = BLOCKS_PAY, MIN_REUSING_ELEMENTS
         if exact == len(self._operations):
-            table, results = KERNELS_PAY, KERNEL_RESULTS_PER_INPUT
-            least_reusing = MIN_KERNEL_REUSING_ELEMENTS
+            table, least_reusing = KERNELS_PAY, MIN_KERNEL_REUSING_ELEMENTS
         elif 2 * exact >= len(self._operations):
             table = MIXED_PAY
-        if reused and (size < least_reusing or inside < results * reused):
+        if reused and (size < least_reusing or inside < RESULTS_PER_INPUT * reused):
             return False
         return any(size >= least and inside >= count for least, count in table)
 
