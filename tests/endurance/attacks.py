@@ -43,6 +43,7 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Closing,
     Define,
+    DefineGraph,
     Drop,
     Execute,
     Expose,
@@ -604,6 +605,40 @@ def _burn_sync(links: tuple[BlockingLink, BlockingLink]) -> None:
         each.close()
 
 
+def _define_graphs(client: Client, outputs: int = 1) -> None:
+    """Define 64 graphs of 4,000 steps that add two tensors."""
+    client.send(Define(0, signature("Numeric.Add", SPEC, SPEC)))
+    client.send(Define(1, signature("Base.Zeros", out=SPEC)), [1, 0])
+    for number in range(64):
+        steps = tuple((0, max(0, slot - number), slot) for slot in range(4000))
+        client.send(DefineGraph(4096 + number, 1, steps, (*range(4001 - outputs, 4001),)))
+    client.sync()
+
+
+def _graphs(client: Client) -> Iterator[None]:
+    """64 graphs of 4,000 steps, defined twice"""
+    yield
+    for _ in range(2):
+        _define_graphs(client)
+
+
+def _graphs_closed(client: Client) -> Iterator[None]:
+    """closing a session of 64 graphs of 4,000 steps"""
+    _define_graphs(client)
+    yield
+    client.link.close()
+
+
+def _graphs_called(client: Client) -> Iterator[None]:
+    """100 calls of graphs of 4,000 outputs, half of them on a tensor that does not exist"""
+    _define_graphs(client, outputs=4000)
+    yield
+    for call in range(100):
+        missing = 2**40
+        client.send([4096 + call % 64, 0 if call % 2 else missing, 10 + 4000 * call])
+    client.sync()
+
+
 def _nothing(client: Client) -> Iterator[None]:
     """nothing"""
     yield
@@ -615,7 +650,8 @@ LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
     _metrics, _many_large_frames, _large_shapes, _nested, _strings, _custom, _sessions,
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
-    _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments,
+    _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments, _graphs, _graphs_closed,
+    _graphs_called,
 )  # fmt: skip
 
 
