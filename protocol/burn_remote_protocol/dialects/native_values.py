@@ -23,6 +23,9 @@ __all__ = [
 # CUDA's handles have 64 bytes.
 MAX_HANDLE_BYTES: Final = 256
 
+# Names of clients, addresses, and reasons of failures.
+MAX_TEXT_LENGTH: Final = 1024
+
 
 def spec_to_wire(spec: TensorSpec) -> list[Any]:
     return [list(spec.shape), spec.dtype.wire]
@@ -67,7 +70,9 @@ def seconds(value: Any) -> float:
     return float(value)
 
 
-def text(value: Any, maximum: int = 1024) -> str:
-    if type(value) is not str or len(value) > maximum:
-        raise ProtocolViolation(f"expected a text of at most {maximum} characters: {shown(value)}")
+def text(value: Any) -> str:
+    if type(value) is not str or len(value) > MAX_TEXT_LENGTH:
+        raise ProtocolViolation(
+            f"expected a text of at most {MAX_TEXT_LENGTH} characters: {shown(value)}"
+        )
     return value

@@ -42,7 +42,6 @@ nonce = partial(exactly, 4, "a nonce")
         (seconds, 86_400.0),
         (text, ""),
         (text, "é" * 1024),
-        (partial(text, maximum=2), "ab"),
     ],
 )
 def test_a_value_within_its_bounds_is_returned(read: Callable[[Any], Any], value: Any) -> None:

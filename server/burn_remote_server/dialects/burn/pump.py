@@ -297,7 +297,7 @@ async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> 
         raise HandshakeRefused(f"no request arrived within {seconds:g} seconds") from None
 
 
-async def serve_data(link: AsyncLink, device: Device, token: str | None, address: str = "") -> None:
+async def serve_data(link: AsyncLink, device: Device, token: str | None, address: str) -> None:
     """Serve another server's requests for tensors on ``/data``, one at a time.
 
     Burn's own transfer ids are small and easily guessed, so only known peers may use them.

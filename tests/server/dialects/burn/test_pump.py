@@ -251,7 +251,7 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
     request, serving = await exposed_as(host, sessions, 3)
     link = scripted([encode_data_request(3)])
     link.peer_host = address
-    fetching = asyncio.create_task(serve_data(link, host.devices[0], token))
+    fetching = asyncio.create_task(serve_data(link, host.devices[0], token, ""))
     if is_served:
         await link.wait_sent(1)
         link.end()
@@ -453,7 +453,7 @@ async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
         host.peer_rules = PeerRules((), lambda _: False)  # type: ignore[misc]
         link = scripted([])
         link.peer_host = "192.0.2.7"
-        await serve_data(link, host.devices[0], None)
+        await serve_data(link, host.devices[0], None, "")
         assert "within 0.01 seconds" in link.closed_with[1]
 
 
