@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
+from unittest.mock import Mock, patch
 
 from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.messages import Define
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.ordered_execution import OrderedExecution
 from support.engines import EngineSession
 from support.kernels import signature
 from support.random_programs import forced_fusion
@@ -25,6 +27,7 @@ __all__ = [
     "TWICE",
     "VECTOR",
     "fused_session",
+    "ran_one_by_one",
 ]
 
 ADD, TWICE, SUM, DIVIDE, ADD_INTEGERS = range(5)
@@ -51,3 +54,9 @@ def fused_session(*, compiles: bool = True, **limits: Any) -> Iterator[EngineSes
         session.upload(1, *range(1000))
         session.upload(2, *[1.0] * 1000)
         yield session
+
+
+def ran_one_by_one() -> AbstractContextManager[Mock]:
+    """Count the fused runs whose operations are executed one by one."""
+    run = OrderedExecution.execute_operations
+    return patch.object(OrderedExecution, "execute_operations", autospec=True, side_effect=run)

@@ -20,8 +20,6 @@ class OrderedExecution:
     def __init__(self, operations: Sequence[StreamOperation], optimization: Optimization) -> None:
         self.operations: Final = tuple(operations)
         self.optimization: Final = optimization
-        self.executed = 0
-        self.fallbacks = 0
 
     def execute_optimization(self, *inputs: Any, reusable: Sequence[int] = ()) -> list[Any]:
         """Return the outputs of the optimization for the arrays of its inputs.
@@ -30,13 +28,11 @@ class OrderedExecution:
         ``OverwrittenInputs`` if that has begun, otherwise any error of an operation; the inputs
         are unchanged then.
         """
-        self.executed += 1
         outputs = self.optimization.execute(inputs, reusable)
         return self.execute_operations(inputs) if outputs is None else outputs
 
     def execute_operations(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the same outputs from the operations one by one."""
-        self.fallbacks += 1
         optimization = self.optimization
         tensors = dict(zip(optimization.inputs, inputs, strict=True))
         kept = {*optimization.inputs, *optimization.outputs}
