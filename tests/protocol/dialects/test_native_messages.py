@@ -16,6 +16,7 @@ from burn_remote_protocol.dialects.native_messages import (
     CHUNK,
     MESSAGE_FROM_WIRE,
     MESSAGE_TO_WIRE,
+    PIECE,
     SECRET_KINDS,
 )
 from burn_remote_protocol.dtypes import F32
@@ -32,6 +33,7 @@ from burn_remote_protocol.messages import (
     Failed,
     FetchRequest,
     Hello,
+    JoinLink,
     Lent,
     PeerChallenge,
     PeerConfirmation,
@@ -95,13 +97,13 @@ def test_a_message_has_the_bytes_of_the_specification(message: Any, written: str
 
 def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
     kinds = [kind for kind, _ in MESSAGE_TO_WIRE.values()]
-    assert sorted([*kinds, BATCH, CHUNK]) == [*range(1, 16)]
+    assert sorted([*kinds, BATCH, CHUNK, PIECE]) == [*range(1, 21)]
     assert set(MESSAGE_FROM_WIRE) == set(kinds)
 
 
 def test_the_frames_that_hold_secrets_are_marked_so() -> None:
-    kinds = {MESSAGE_TO_WIRE[each][0] for each in (Hello, Welcome, PeerProof, PeerConfirmation)}
-    assert kinds == SECRET_KINDS
+    secret = (Hello, Welcome, PeerProof, PeerConfirmation, JoinLink)
+    assert {MESSAGE_TO_WIRE[each][0] for each in secret} == SECRET_KINDS
 
 
 @pytest.mark.parametrize("body", ["92 07 09", "92 07 c0", "93 07 01 01", "90"])
