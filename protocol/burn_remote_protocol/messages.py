@@ -418,7 +418,7 @@ class GroupBroken:
 
 
 # The largest ``hops`` of a ``Waiting``. Larger: longer chains of servers may wait for each other.
-# Smaller: servers that wait for each other in a cycle fail sooner.
+# Smaller: a cycle of servers that wait for each other exchanges fewer signs before it fails.
 MAX_HOPS: Final = 8
 
 
