@@ -210,6 +210,21 @@ def test_collectives_between_servers_send_no_request_and_no_element_to_the_clien
 
 
 @ENGINES
+def test_a_member_passes_a_barrier_after_the_earlier_work_of_all_members(chosen: str) -> None:
+    with server() as first, server() as second, contextlib.ExitStack() as stack:
+        a, b = [stack.enter_context(br.RemoteDevice(one.address)) for one in (first, second)]
+        group = stack.enter_context(Group([a, b], engine=chosen))
+        x = br.ones((500, 500), device=b)
+        group.sync()
+        before = second.metric("burn_remote_operations_total")
+        for _ in range(60):
+            x = x @ x
+        group.barrier()
+        assert (br.ones((), device=a) + 1).item() == 2
+        assert second.metric("burn_remote_operations_total") - before >= 60
+
+
+@ENGINES
 def test_a_failed_operation_fails_the_results_and_nothing_else(
     addresses: list[str], chosen: str
 ) -> None:

@@ -153,7 +153,7 @@ class Group:
         operation = checked_operation(op, given.check_alike())
         place = self.rank(root)
         made = self._reduced(given, lambda: self._engine.reduce(operation, place))
-        return given.like(made)[place] if self.size > 1 else given.like(made)[0]
+        return given.like(made)[place]
 
     @explained
     def reduce_scatter(self, values: Sequence[Any], op: ReduceOperation | str = SUM) -> list[Any]:
@@ -177,10 +177,8 @@ class Group:
         given = self._given("all_gather", values)
         given.check_alike(except_axis=True)
         given.check_movable()
-        if self.size == 1:
-            return given.like([[_with_axis(x) for x in bucket] for bucket in given.buckets])
         buckets = [[_with_axis(x) for x in bucket] for bucket in given.buckets]
-        return given.like(self._engine.all_gather(buckets))
+        return given.like(buckets if self.size == 1 else self._engine.all_gather(buckets))
 
     @explained
     def all_to_all(self, values: Sequence[Any]) -> list[Any]:
@@ -194,9 +192,8 @@ class Group:
         given.check_alike(except_axis=True)
         given.check_movable()
         given.check_have_axis()
-        if self.size == 1:
-            return given.like(given.buckets)
-        return given.like(self._engine.all_to_all(given.buckets))
+        buckets = given.buckets
+        return given.like(buckets if self.size == 1 else self._engine.all_to_all(buckets))
 
     @explained
     def broadcast(self, value: Any, *, root: int | Device | None = None) -> list[Any]:
@@ -242,12 +239,12 @@ class Group:
     def reduce_buckets(self, op: ReduceOperation = SUM) -> Reduction:
         """Begin an ``all_reduce`` to which the members give their buckets when they have them."""
         self._check_usable("all_reduce")
-        return Alone() if self.size == 1 else self._engine.all_reduce(op)
+        return LoneReduction() if self.size == 1 else self._engine.all_reduce(op)
 
     def reduce_scatter_buckets(self, op: ReduceOperation = SUM) -> Reduction:
         """Begin a ``reduce_scatter`` to which the members give when they have their buckets."""
         self._check_usable("reduce_scatter")
-        return Alone() if self.size == 1 else self._engine.reduce_scatter(op)
+        return LoneReduction() if self.size == 1 else self._engine.reduce_scatter(op)
 
     # -- members ------------------------------------------------------------------------------
 
@@ -338,7 +335,7 @@ class Group:
         )
 
 
-class Alone:
+class LoneReduction:
     """A reduction of the only member of a group (``Reduction``)."""
 
     def __init__(self) -> None:
@@ -402,7 +399,10 @@ class _Given:
                 )
 
     def like(self, buckets: Sequence[Bucket]) -> list[Any]:
-        """Return buckets as values, with the containers of the given ones."""
+        """Return buckets as values, with the containers of the given ones.
+
+        A member whose bucket is empty, such as one that is not the root, has its given value.
+        """
         return [
             _rebuilt(value, bucket) if bucket else value
             for value, bucket in zip(self._values, buckets, strict=True)
