@@ -60,7 +60,8 @@ class CompiledFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self._function = function
         # The places of the tensor arguments that are leaves, which a call in ``no_grad`` may
-        # update in place: its result is a pair of the function's and their new elements.
+        # update in place. If there are any, a call has a list of their gradients before the other
+        # arguments, and its result is a pair of the function's and their new elements.
         self._updated = updated
         self._updating: dict[tuple[int, ...], CompiledFunction[P, Any]] = {}
         self._graphs: dict[Hashable, list[RecordedCall]] = {}
@@ -153,7 +154,8 @@ class CompiledFunction(Generic[P, R]):
             return self(*args, **kwargs)
         if key not in self._updating:
             self._updating[key] = CompiledFunction(self._function, key)
-        result, made = self._updating[key](*args, **kwargs)
+        grads: Any = [None if leaf.grad is None else leaf.grad.detach() for leaf in leaves]
+        result, made = self._updating[key](grads, *args, **kwargs)
         update_all(leaves, made)
         return result
 

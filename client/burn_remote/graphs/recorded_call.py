@@ -114,7 +114,7 @@ def record_call(
         stack.outermost,
         arguments,
         program,
-        functools.partial(name_in, function, call),
+        functools.partial(name_in, function, (call[0][1:], call[1]) if updated else call),
     )
     given, lent = _replaced(call, arguments, program)
     before = [(container, _contents(container)) for container in _mutable(given)]
@@ -151,22 +151,24 @@ def run_updating(
     """Return the result of a function.
 
     If ``updated`` has places of tensors among the arguments, they are leaves during the call. Then
-    the second member of the result has their new elements, ``None`` for a leaf that was not
-    updated. Raises ``UsageError`` if the function adds to their gradients.
+    the first argument is a list of their gradients, which the function does not get, and the second
+    member of the result has their new elements, ``None`` for a leaf that was not updated. Raises
+    ``UsageError`` if the function sets their gradients or adds to them.
     """
     if not updated:
         return function(*args, **kwargs)
+    grads, *args = args  # type: ignore[assignment]
     tensors = tensors_in((args, kwargs))
     leaves = [tensors[place] for place in updated]
     before = [leaf.handle for leaf in leaves]
-    for leaf in leaves:
-        leaf.requires_grad_()
+    for leaf, grad in zip(leaves, grads, strict=True):
+        leaf.requires_grad_().grad = grad
     result = function(*args, **kwargs)
-    if any(leaf.grad is not None for leaf in leaves):
+    if any(leaf.grad is not grad for leaf, grad in zip(leaves, grads, strict=True)):
         raise UsageError(
-            "the compiled function computes gradients of an argument with backward(), and later "
-            "calls would not add to its .grad; return what burn_remote.autograd.grad(loss, w) "
-            "returns"
+            "the compiled function changes the .grad of an argument, by backward() or an "
+            "assignment, and later calls would not; return the gradients that "
+            "burn_remote.autograd.grad(loss, w) returns, and set w.grad outside"
         )
     # An updated leaf in the result has its new elements.
     result = rebuilt(

@@ -416,19 +416,49 @@ def test_one_leaf_that_is_two_arguments_is_updated_uncompiled(device: br.Device)
     assert w.item() == 0.0
 
 
-def test_a_compiled_function_cannot_add_to_the_grad_of_a_leaf(device: br.Device) -> None:
+def test_a_compiled_function_takes_the_gradients_of_leaves_in_no_grad(device: br.Device) -> None:
+    @br.compile
+    def step(weights: dict[str, br.Tensor], rate: float) -> Any:
+        for w in weights.values():
+            if w.grad is not None:
+                w -= w.grad * rate
+        return weights["a"].grad
+
+    weights = {name: device.tensor([1.0, 2.0]).requires_grad_() for name in "abc"}
+    for count in range(1, 4):
+        (weights["a"] * weights["b"].detach() + weights["b"]).sum().backward()
+        with br.no_grad():
+            returned = step(weights, 0.5)
+        assert returned is not None
+        assert weights["a"].grad is not None
+        assert returned.numpy().tolist() == weights["a"].grad.numpy().tolist()
+        assert weights["b"].numpy().tolist() == [1.0 - count / 2, 2.0 - count / 2]
+        assert weights["c"].grad is None
+        for w in weights.values():
+            w.grad = None
+    # b was 1.0, 0.5 and 0.0 when its elements were the gradients of a.
+    assert weights["a"].numpy().tolist() == [1.0 - 0.75, 2.0 - 2.25]
+    assert repr(step).endswith("1 graph>")
+    with br.no_grad():
+        assert step(weights, 0.5) is None  # recorded again: there are no gradients
+    assert weights["b"].numpy().tolist() == [-0.5, 0.5]
+
+
+@pytest.mark.parametrize("has_grad", [False, True])
+def test_a_compiled_function_cannot_add_to_the_grad_of_a_leaf(
+    device: br.Device, has_grad: bool
+) -> None:
     @br.compile
     def step(w: br.Tensor) -> None:
         with br.enable_grad():
             (w * w).sum().backward()
 
     w = device.tensor([1.0]).requires_grad_()
-    with (
-        br.no_grad(),
-        pytest.raises(br.UsageError, match=r"later calls would not add to its \.grad"),
-    ):
+    before = w.grad = device.tensor([5.0]) if has_grad else None
+    refused = pytest.raises(br.UsageError, match=r"changes the \.grad of an argument, by backward")
+    with br.no_grad(), refused:
         step(w)
-    assert w.grad is None
+    assert w.grad is before
 
 
 def test_a_training_step_of_a_perceptron_takes_at_most_45_operations(device: br.Device) -> None:
