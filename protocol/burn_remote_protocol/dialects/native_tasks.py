@@ -115,8 +115,7 @@ def _task_transfer(value: Any) -> bytes | int:
 def _ids(tensors: Any) -> tuple[int, ...]:
     # Programs drop as many tensors as they make; a call for each takes 0.2 µs.
     if type(tensors) is tuple and tensors and _INTEGER.issuperset(map(type, tensors)):
-        count(min(tensors))
-        count(max(tensors))
+        count(min(tensors))  # MessagePack has no integer above ``MAX_ID``
         return tensors
     return tuple(count(tensor) for tensor in tensors)
 
