@@ -1,0 +1,244 @@
+"""All-reduce between servers, as a multiple of a ring of bare sockets in the same run.
+
+    python benchmarks/collectives.py [--mib 64 1] [--members 2 4] [--rounds 7]
+
+Each member of the bare ring is a process with two threads, as a server's, and the same chunks: one
+receives and adds with NumPy, the other sends. Its time is that of the slowest member, from a common
+start. The servers' time is that of ``--issued`` collectives that the program issues without a
+request in between, from the first one until all members are done, divided by their number. The two
+take turns, and the ratio is that of the medians. Further figures are the bytes that a link carried
+and the bytes between client and servers, for each collective.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import queue
+import secrets
+import socket
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import burn_remote as br
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from support.servers import server
+
+CHUNK_BYTES = 512 * 1024
+PEER_SENT = 'burn_remote_bytes_total{direction="sent",kind="peer"}'
+
+
+class BareRing:
+    """One member: a socket from the member before, one to the next, and a thread that sends."""
+
+    def __init__(self, before: socket.socket, following: socket.socket, rank: int, members: int):
+        self._before, self._following = before, following
+        self._rank, self._members = rank, members
+        self._unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room = np.empty(CHUNK_BYTES // 4, np.float32)
+        threading.Thread(target=self._send, daemon=True).start()
+
+    def _send(self) -> None:
+        while True:
+            self._following.sendall(self._unsent.get())
+
+    def _receive(self, view: memoryview) -> None:
+        while len(view):
+            count = self._before.recv_into(view, 0, socket.MSG_WAITALL)
+            view = view[count:]
+
+    def all_reduce(self, array: Any, out: Any) -> None:
+        """Store the sum over all members of a float32 array in ``out``."""
+        members, rank = self._members, self._rank
+        edges = [array.size * part // members for part in range(members + 1)]
+        source, target = memoryview(array).cast("B"), memoryview(out).cast("B")
+
+        def chunks(part: int) -> list[tuple[int, int]]:
+            step = CHUNK_BYTES // 4
+            stop = edges[part + 1]
+            return [(at, min(at + step, stop)) for at in range(edges[part], stop, step)]
+
+        for start, stop in chunks(rank):
+            self._unsent.put(source[4 * start : 4 * stop])
+        for step in range(1, members):
+            for start, stop in chunks((rank - step) % members):
+                room = self._room[: stop - start]
+                self._receive(memoryview(room).cast("B"))
+                np.add(array[start:stop], room, out=out[start:stop])
+                self._unsent.put(target[4 * start : 4 * stop])
+        for step in range(members - 1):
+            for start, stop in chunks((rank - step) % members):
+                self._receive(target[4 * start : 4 * stop])
+                if step < members - 2:
+                    self._unsent.put(target[4 * start : 4 * stop])
+
+
+def member(rank: int, members: int, sizes: list[int], ports: Any, commands: Any, done: Any) -> None:
+    """Serve a member of the bare ring: each command is a size, and how often to reduce it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ports[rank].put(listener.getsockname()[1])
+    following = socket.create_connection(("127.0.0.1", ports[members + rank].get()))
+    before, _ = listener.accept()
+    for each in (before, following):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ring = BareRing(before, following, rank, members)
+    arrays = {size: np.ones(size, np.float32) for size in sizes}
+    outputs = {size: np.ones(size, np.float32) for size in sizes}
+    while (command := commands.get()) is not None:
+        size, count = command
+        for _ in range(count):
+            ring.all_reduce(arrays[size], outputs[size])
+        assert outputs[size][-1] == members
+        done.put(rank)
+
+
+class BareGroup:
+    """The processes of a bare ring."""
+
+    def __init__(self, members: int, sizes: list[int]) -> None:
+        context = multiprocessing.get_context("spawn")
+        ports = [context.Queue() for _ in range(2 * members)]
+        self._commands = [context.Queue() for _ in range(members)]
+        self._done = context.Queue()
+        self._processes = [
+            context.Process(
+                target=member, args=(rank, members, sizes, ports, self._commands[rank], self._done)
+            )
+            for rank in range(members)
+        ]
+        for process in self._processes:
+            process.start()
+        found = [ports[rank].get(timeout=60) for rank in range(members)]
+        for rank in range(members):
+            ports[members + rank].put(found[(rank + 1) % members])
+
+    def seconds(self, size: int, count: int) -> float:
+        """Return the time of one all-reduce."""
+        start = time.perf_counter()
+        for commands in self._commands:
+            commands.put((size, count))
+        for _ in self._processes:
+            self._done.get(timeout=120)
+        return (time.perf_counter() - start) / count
+
+    def close(self) -> None:
+        """End the processes."""
+        for commands in self._commands:
+            commands.put(None)
+        for process in self._processes:
+            process.join(10)
+
+
+class ServerGroup:
+    """One session on each of several servers, as a group."""
+
+    def __init__(self, addresses: list[str], sizes: list[int], stack: Any) -> None:
+        self.devices = [stack.enter_context(br.RemoteDevice(each)) for each in addresses]
+        secret = secrets.token_bytes(32)
+        places = tuple(each.runners.session.peer_address for each in self.devices)
+        self._numbers = [
+            each.runners.join_group(GroupSpec(secret, rank, places, 10.0))
+            for rank, each in enumerate(self.devices)
+        ]
+        self._inputs = {
+            size: [br.ones((size,), device=each) for each in self.devices] for size in sizes
+        }
+
+    def seconds(self, size: int, count: int) -> float:
+        """Return the time of one all-reduce of ``count``."""
+        start = time.perf_counter()
+        for _ in range(count):
+            outputs = self.issue(size)
+        for each in self.devices:
+            each.sync()
+        seconds = (time.perf_counter() - start) / count
+        assert all(output[-1:].tolist() == [len(self.devices)] for output in outputs)
+        return seconds
+
+    def issue(self, size: int) -> list[br.Tensor]:
+        """Issue an all-reduce on all members."""
+        inputs = self._inputs[size]
+        call = CollectiveCall(CollectiveKind.ALL_REDUCE, (inputs[0].handle.spec,))
+        handles = [
+            each.runners.collective(number, call, [tensor.handle])[0]
+            for each, number, tensor in zip(self.devices, self._numbers, inputs, strict=True)
+        ]
+        return [br.Tensor(handle) for handle in handles]
+
+    def client_bytes(self) -> int:
+        """Return the bytes between this program and all servers so far."""
+        traffic = [each.traffic for each in self.devices]
+        return sum(each.bytes_sent + each.bytes_received for each in traffic)
+
+
+def measure(members: int, mibs: list[float], rounds: int, issued: int) -> None:
+    """Print one line for each size."""
+    sizes = [int(mib * 2**18) for mib in mibs]
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(members)]
+        bare = BareGroup(members, sizes)
+        stack.callback(bare.close)
+        group = ServerGroup([each.address for each in running], sizes, stack)
+        for mib, size in zip(mibs, sizes, strict=True):
+            count = max(1, round(issued / mib))
+            for ring in (bare, group):
+                ring.seconds(size, 2)
+            times: dict[Any, list[float]] = {bare: [], group: []}
+            for _ in range(rounds):
+                for ring in (bare, group):
+                    times[ring].append(ring.seconds(size, count))
+            sent = [each.metric(PEER_SENT) for each in running]
+            before = group.client_bytes()
+            group.seconds(size, count)
+            client = (group.client_bytes() - before) / count
+            sent = [
+                (each.metric(PEER_SENT) - earlier) / count
+                for each, earlier in zip(running, sent, strict=True)
+            ]
+            ours, theirs = (statistics.median(times[ring]) for ring in (group, bare))
+            print(
+                json.dumps(
+                    {
+                        "members": members,
+                        "mib": mib,
+                        "ms": round(ours * 1e3, 2),
+                        "bare_ms": round(theirs * 1e3, 2),
+                        "ratio": round(ours / theirs, 2),
+                        "range": [round(each / theirs, 2) for each in sorted(times[group])][
+                            :: rounds - 1
+                        ],
+                        "link_share": round(max(sent) / (4 * size), 4),
+                        "least_share": round(2 * (members - 1) / members, 4),
+                        "client_bytes": round(client),
+                    }
+                ),
+                flush=True,
+            )
+
+
+def main() -> None:
+    """Measure all combinations."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--mib", type=float, nargs="+", default=[64, 1])
+    parser.add_argument("--members", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--issued", type=float, default=64, help="MiB issued before a sync")
+    options = parser.parse_args()
+    for members in options.members:
+        measure(members, options.mib, options.rounds, options.issued)
+
+
+if __name__ == "__main__":
+    main()
