@@ -18,13 +18,22 @@ from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
 from burn_remote.sessions.native import connection, native_session, response_router, signature_table
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol import session_states
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects.native import CHUNK_BYTES
 from burn_remote_protocol.dtypes import F32, DTypeUsage
-from burn_remote_protocol.errors import ClosedDevice, ConnectionLost, OperationFailed
+from burn_remote_protocol.errors import (
+    ClosedDevice,
+    ConnectionLost,
+    OperationFailed,
+    Unsupported,
+    UsageError,
+)
 from burn_remote_protocol.links import checked
 from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
+    Collective,
+    Drop,
     Execute,
     Failed,
     Fetch,
@@ -136,6 +145,61 @@ def test_large_tensors_are_freed_before_further_operations(
     kinds = [task for task in end.tasks if not isinstance(task, Sync)]
     assert [kinds[0], kinds[-1]] == [(signed, (x,)), (signed, (y,))]
     assert end.dropped == {x}
+
+
+GROUP = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1"), 5.0)
+
+
+def grouped(session: NativeSession) -> int:
+    session.welcome.limits["groups"] = 2  # type: ignore[index]
+    return session.join_group(GROUP)
+
+
+def test_large_outputs_of_collectives_are_freed_before_further_collectives(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    group = grouped(session)
+    call = CollectiveCall(CollectiveKind.ALL_REDUCE, (TensorSpec((DROP_BYTES,), F32),))
+    x = session.collective(group, call, [1])
+    session.drop(x)
+    y = session.collective(group, call, [1])
+    synced(session)
+    assert end.dropped == {x}
+    assert [task for task in end.tasks if isinstance(task, Collective | Drop)] == [
+        Collective(group, 0, call, (1,), (x,)),
+        Drop((x,)),
+        Collective(group, 1, call, (1,), (y,)),
+    ]
+
+
+def test_a_session_is_a_member_of_a_bounded_number_of_groups(session: NativeSession) -> None:
+    first, second = grouped(session), grouped(session)
+    assert (first, second) == (0, 1)
+    with pytest.raises(UsageError, match="a member of 2 groups"):
+        session.join_group(GROUP)
+    session.leave_group(first)
+    assert session.join_group(GROUP) == first
+    with pytest.raises(UsageError, match="no member of group 5"):
+        session.leave_group(5)
+
+
+def test_the_sequence_of_a_group_that_was_joined_again_begins_at_0(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    barrier = CollectiveCall(CollectiveKind.BARRIER)
+    for _ in range(2):
+        group = grouped(session)
+        session.collective(group, barrier, [])
+        session.collective(group, barrier, [])
+        session.leave_group(group)
+    synced(session)
+    issued = [task.sequence for task in end.tasks if isinstance(task, Collective)]
+    assert issued == [0, 1, 0, 1]
+
+
+def test_a_server_without_groups_is_asked_for_none(session: NativeSession) -> None:
+    with pytest.raises(Unsupported, match="carries out no collectives"):
+        session.join_group(GROUP)
 
 
 def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(

@@ -394,15 +394,21 @@ class NativeSession:
 
     def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
         """Issue this member's part of a collective; see ``Session.collective``."""
-        count = len(call.output_specs(*self.group_size(group)))
+        specs = call.output_specs(*self.group_size(group))
         first = end = 0
         try:
             with self._lock:
                 self.check_open()
                 sequence = self._sequences[group]
                 first = self._next_tensor
-                self._next_tensor = end = first + count
+                self._next_tensor = end = first + len(specs)
                 self._locations.note(first, 4)
+                size = sum([spec.nbytes for spec in specs])
+                if self._dropped and (
+                    self._undropped_bytes + size >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
+                ):
+                    self._append_drops()
+                self._undropped_bytes += size
                 outputs = tuple(range(first, end))
                 self._sequences[group] = sequence + 1
                 self._append(encode_task(Collective(group, sequence, call, tuple(inputs), outputs)))
