@@ -61,7 +61,7 @@ class BareRing:
         """Store the sum over all members of a float32 array in ``out``."""
         members, rank = self._members, self._rank
         edges = [array.size * part // members for part in range(members + 1)]
-        source, target = memoryview(array).cast("B"), memoryview(out).cast("B")
+        source, target = array.data.cast("B"), out.data.cast("B")
 
         def chunks(part: int) -> list[tuple[int, int]]:
             step = CHUNK_BYTES // 4
@@ -73,7 +73,7 @@ class BareRing:
         for step in range(1, members):
             for start, stop in chunks((rank - step) % members):
                 room = self._room[: stop - start]
-                self._receive(memoryview(room).cast("B"))
+                self._receive(room.data.cast("B"))
                 np.add(array[start:stop], room, out=out[start:stop])
                 self._unsent.put(target[4 * start : 4 * stop])
         for step in range(members - 1):

@@ -122,9 +122,9 @@ class Ring:
 
     def start(self) -> None:
         """Start to connect to the neighbours."""
-        self._worker.start()
         if self._members > 1:
             self._sender.start()
+        self._worker.start()  # the last: it waits for the sender when it ends
 
     def join(self, timeout_seconds: float) -> None:
         """Wait until this member has left the group."""
@@ -225,9 +225,9 @@ class Ring:
     # -- the link to the next member ----------------------------------------------------------
 
     def attach(self, outgoing: Outgoing) -> bool:
-        """Use a link to the next member; return ``False`` if there is one already."""
+        """Use a link to the next member; ``False`` if there is one already, or none is needed."""
         with self._lock:
-            if self._outgoing is not None:
+            if self._outgoing is not None or self._has_ended:
                 return False
             self._outgoing = outgoing
             self._changed.notify_all()
@@ -439,6 +439,7 @@ class Ring:
                     return
                 if item is not None:
                     self._send_item(outgoing, item)
+                    item = None  # it refers to an output, whose memory may be free by now
         except _Broken:
             pass
         except ConnectionLost as error:
@@ -452,7 +453,7 @@ class Ring:
             with self._lock:
                 if self._outgoing is not None:
                     return True
-                if not self._worker.is_alive():
+                if self._has_ended:
                     return False
                 self._changed.wait(pause)
             self._beat()

@@ -25,6 +25,10 @@ from burn_remote_protocol.links.websocket.socket_streams import SocketStream, Wa
 
 __all__ = ["BulkReader"]
 
+# Read at once: the header of a large frame and the head of its message, so that the rest is read
+# straight into its place. Bytes of the rest that are read too early are copied.
+HEADERS_BYTES: Final = 48
+
 
 class BulkReader:
     """The messages of a server's link, each in one fragment. One thread receives.
@@ -37,6 +41,7 @@ class BulkReader:
         self._stream: Final = stream
         self._early = early
         self._address: Final = address
+        self._room: Final = memoryview(bytearray(HEADERS_BYTES))
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until a message or the end may be received; see ``BulkSource``."""
@@ -83,12 +88,10 @@ class BulkReader:
         return first, length
 
     def _read(self, size: int, check: Callable[[], None]) -> bytes:
-        if len(self._early) >= size:
-            taken, self._early = self._early[:size], self._early[size:]
-            return taken
-        buffer = bytearray(size)
-        self._fill(memoryview(buffer), check)
-        return bytes(buffer)
+        while len(self._early) < size:
+            self._early += self._room[: self._receive(self._room, check, whole=False)]
+        taken, self._early = self._early[:size], self._early[size:]
+        return taken
 
     def _fill(self, buffer: memoryview, check: Callable[[], None]) -> None:
         at = min(len(self._early), len(buffer))
@@ -96,8 +99,13 @@ class BulkReader:
             buffer[:at] = self._early[:at]
             self._early = self._early[at:]
         while at < len(buffer):
+            at += self._receive(buffer[at:], check, whole=True)
+
+    def _receive(self, buffer: memoryview, check: Callable[[], None], *, whole: bool) -> int:
+        """Receive bytes; return how many."""
+        while True:
             try:
-                count = self._stream.read_into(buffer[at:])
+                count = self._stream.read_into(buffer, whole=whole)
             except OSError as error:
                 reason = error.strerror or error
                 raise ConnectionLost(
@@ -105,7 +113,6 @@ class BulkReader:
                 ) from error
             if count == 0:
                 raise ConnectionLost(f"{self._address} hung up")
-            if count is None:
-                check()
-            else:
-                at += count
+            if count is not None:
+                return count
+            check()

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import select
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -29,9 +30,10 @@ class SocketSender:
     def __init__(self, descriptor: int, peer: str, check: Callable[[], None]) -> None:
         """Use a copy of the event loop's socket; the loop must not write to it any more."""
         self._socket: Final = socket.socket(fileno=os.dup(descriptor))
-        # The descriptions of both copies are the same, so the socket stays non-blocking for the
-        # event loop: with a timeout, Python polls.
-        self._socket.settimeout(SEND_SLICE_SECONDS)
+        # Both copies share their flags, and the event loop needs a socket that does not block.
+        self._socket.setblocking(False)
+        self._poll: Final = select.poll()
+        self._poll.register(self._socket, select.POLLOUT)
         self._peer: Final = peer
         self._check: Final = check
 
@@ -45,8 +47,9 @@ class SocketSender:
         while unsent:
             try:
                 count = self._socket.sendmsg(unsent)
-            except TimeoutError:
-                self._check()
+            except BlockingIOError:
+                if not self._poll.poll(SEND_SLICE_SECONDS * 1000):
+                    self._check()
                 continue
             except OSError as error:
                 reason = error.strerror or error

@@ -57,10 +57,11 @@ class SocketStream(Protocol):
         """
         ...
 
-    def read_into(self, buffer: memoryview) -> int | None:
+    def read_into(self, buffer: memoryview, *, whole: bool) -> int | None:
         """Wait for bytes and store them; return how many, 0 at the end of the stream.
 
-        Returns ``None`` after ``bound_silence``'s time. Raises ``OSError``.
+        ``whole``: wait for all of ``buffer``, if the system can. Returns ``None`` after
+        ``bound_silence``'s time. Raises ``OSError``.
         """
         ...
 
@@ -158,9 +159,9 @@ class PlainStream:
             return False
         return True
 
-    def read_into(self, buffer: memoryview) -> int | None:
+    def read_into(self, buffer: memoryview, *, whole: bool) -> int | None:
         try:
-            return self._socket.recv_into(buffer, 0, _WHOLE)
+            return self._socket.recv_into(buffer, 0, _WHOLE if whole else 0)
         except BlockingIOError:
             return None
 
@@ -235,7 +236,7 @@ class TlsStream:
             if not _ready_for(self._socket, event, _until(deadline)):
                 return False
 
-    def read_into(self, buffer: memoryview) -> int | None:
+    def read_into(self, buffer: memoryview, *, whole: bool) -> int | None:
         while True:
             try:
                 with self._lock:

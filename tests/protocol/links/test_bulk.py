@@ -1,0 +1,168 @@
+"""Bulk data over a WebSocket: sent by a thread of a server, received into the caller's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
+from burn_remote_protocol.links.checked import (
+    CheckedAsyncLink,
+    CheckedLink,
+    bulk_link,
+    frame_sender,
+)
+from burn_remote_protocol.links.interface import AsyncLink, FrameSender, Request
+from burn_remote_protocol.links.transports import connect, listen
+
+HEAD = 5
+PATIENCE_SECONDS = 5.0
+
+
+def nothing() -> None:
+    """Go on waiting."""
+
+
+class Source:
+    """A server whose only connection is sent to by the test's thread."""
+
+    def __init__(self, *, is_checked: bool) -> None:
+        self._is_checked = is_checked
+        self._ready = threading.Event()
+        self._found: list[Any] = []
+        self._stop: asyncio.Event
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self) -> Source:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_SECONDS)
+        self._ready.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE_SECONDS)
+
+    def sender(self) -> FrameSender:
+        assert self._ready.wait(PATIENCE_SECONDS)
+        (found,) = self._found
+        return found  # type: ignore[no-any-return]
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with listen("ws", "127.0.0.1", 0, self._handle) as listener:
+            self.address = f"ws://127.0.0.1:{listener.port}"
+            self._ready.set()
+            await self._stop.wait()
+
+    async def _handle(self, plain: AsyncLink, _: Request) -> None:
+        link = CheckedAsyncLink(plain) if self._is_checked else plain
+        self._found.append(await frame_sender(link, nothing))
+        self._ready.set()
+        with contextlib.suppress(ConnectionLost):
+            await link.receive()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "checked"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[FrameSender, Any, Any]]:
+    """A sender, and the link and the source that receive from it."""
+    with Source(is_checked=request.param) as source:
+        plain = connect(source.address)
+        link = CheckedLink(plain) if request.param else plain
+        sender = source.sender()
+        yield sender, link, bulk_link(link).bulk_reader(0.05)
+        sender.close()
+        link.close()
+
+
+def into(memory: bytearray) -> Callable[[bytes, int], memoryview]:
+    return lambda head, size: memoryview(memory)[:size]
+
+
+@pytest.mark.parametrize("size", [0, 1, 37, 38, 100, 120, 126, 65_000, 65_536, 524_288, 3_000_001])
+def test_the_rest_of_a_message_is_stored_where_the_receiver_wants(ends: Any, size: int) -> None:
+    sender, _, source = ends
+    payload = bytes(range(256)) * (size // 256 + 1)
+    view = memoryview(payload)[:size]
+
+    def send() -> None:
+        for place in range(3):
+            sender.send_parts(b"head%d" % place, view)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    for place in range(3):
+        memory = bytearray(size)
+        head, rest = source.receive(HEAD, into(memory), nothing)
+        assert head == b"head%d" % place
+        assert len(rest) == size
+        assert bytes(memory) == payload[:size]
+    sending.join(PATIENCE_SECONDS)
+
+
+def test_small_messages_that_arrive_together_are_separate(ends: Any) -> None:
+    sender, _, source = ends
+    for place in range(50):
+        sender.send(b"%d" % place)
+    assert [source.receive(HEAD, into(bytearray()), nothing)[0] for _ in range(50)] == [
+        b"%d" % place for place in range(50)
+    ]
+
+
+def test_a_message_that_does_not_fit_is_refused(ends: Any) -> None:
+    sender, _, source = ends
+    sender.send(b"head." + bytes(100))
+    with pytest.raises((LimitExceeded, GarbledBytes)):
+        source.receive(HEAD, lambda head, size: memoryview(bytearray(99)), nothing)
+
+
+def test_a_silent_end_is_checked_again_and_again(ends: Any) -> None:
+    _, _, source = ends
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ConnectionLost("long enough")
+
+    with pytest.raises(ConnectionLost, match="long enough"):
+        source.receive(HEAD, into(bytearray()), check)
+
+
+def test_the_end_of_the_stream_follows_what_was_sent(ends: Any) -> None:
+    sender, _, source = ends
+    sender.send(b"last")
+    sender.close()
+    assert source.receive(HEAD, into(bytearray()), nothing)[0] == b"last"
+    with pytest.raises(ConnectionLost):
+        source.receive(HEAD, into(bytearray()), nothing)
+
+
+def test_a_wait_ends_when_a_message_comes_or_another_thread_wakes_it(ends: Any) -> None:
+    sender, _, source = ends
+    source.wake()
+    assert not source.wait(PATIENCE_SECONDS)
+    sender.send(b"now")
+    assert source.wait(PATIENCE_SECONDS)
+    assert source.receive(HEAD, into(bytearray()), nothing)[0] == b"now"
+
+
+def test_a_sender_stops_when_the_receiver_is_gone(ends: Any) -> None:
+    sender, link, _ = ends
+    link.close()
+    with pytest.raises(ConnectionLost):
+        for _ in range(1000):
+            sender.send(bytes(100_000))
+
+
+def test_the_receiver_can_still_be_heard(ends: Any) -> None:
+    sender, link, source = ends
+    link.send(b"heard")  # ends the server's handler, and with it the connection
+    with pytest.raises(ConnectionLost):
+        source.receive(HEAD, into(bytearray()), nothing)
+    assert sender is not None

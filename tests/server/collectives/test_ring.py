@@ -1,0 +1,205 @@
+"""Members of a ring in one process: results, failures and their end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec, Reduction
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import CollectiveFailed, ConnectionFailed, OperationFailed
+from burn_remote_protocol.messages import GroupBroken
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.links import Incoming, MemoryPipe
+from burn_remote_server.collectives.ring import Ring
+from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.tensors.slots import InFlight, Lent
+from support.waiting import wait_until
+
+Kind = CollectiveKind
+VECTOR = TensorSpec((1000,), F32)
+SUM = CollectiveCall(Kind.ALL_REDUCE, (VECTOR,))
+BARRIER = CollectiveCall(Kind.BARRIER)
+PATIENCE_SECONDS = 5.0
+
+
+class Members:
+    """The members of a group, linked in memory."""
+
+    def __init__(self, count: int, *, absent: tuple[int, ...] = ()) -> None:
+        self.addresses = tuple(f"ws://host-{rank}:1" for rank in range(count))
+        pipes = [MemoryPipe() for _ in range(count)]
+        self.ended = [threading.Event() for _ in range(count)]
+        self.rings: dict[int, Ring] = {}
+        self._issued = [0] * count
+        for rank in range(count):
+            if rank in absent:
+                continue
+            spec = GroupSpec(bytes(32), rank, self.addresses, 0.5)
+            dial = self._dial(pipes[rank - 1])
+            ring = Ring(spec, NumpyBackend(), dial, Counters(), self.ended[rank].set, 0.5)
+            pipes[rank].on_told(ring.heard_from_next)
+            if count > 1 and (rank + 1) % count not in absent:
+                ring.attach(pipes[rank])
+            self.rings[rank] = ring
+        for ring in self.rings.values():
+            ring.start()
+
+    @staticmethod
+    def _dial(pipe: MemoryPipe) -> Callable[[Callable[[], None]], Incoming]:
+        return lambda check: pipe
+
+    def issue(self, rank: int, call: CollectiveCall, *inputs: Any) -> list[InFlight]:
+        """Issue a collective on one member; return its slots."""
+        specs = call.output_specs(len(self.addresses), rank)
+        slots = [InFlight(spec, PATIENCE_SECONDS) for spec in specs]
+        given = [one if isinstance(one, InFlight) else Lent(one) for one in inputs]
+        job = Job(self._issued[rank], call, given, slots, range(len(slots)))
+        self._issued[rank] += 1
+        self.rings[rank].submit(job)
+        return slots
+
+    def leave(self) -> None:
+        for ring in self.rings.values():
+            ring.leave()
+        assert all(self.ended[rank].wait(PATIENCE_SECONDS) for rank in self.rings)
+
+
+def vector(rank: int) -> Any:
+    return np.arange(1000, dtype=np.float32) + rank
+
+
+def error_of(slot: InFlight) -> CollectiveFailed:
+    with pytest.raises(CollectiveFailed) as failed:
+        slot.array()
+    return failed.value
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_all_members_get_the_same_sum_and_end(count: int) -> None:
+    members = Members(count)
+    slots = [members.issue(rank, SUM, vector(rank)) for rank in range(count)]
+    results = [slot.array() for (slot,) in slots]
+    for result in results:
+        np.testing.assert_array_equal(result, sum(vector(rank) for rank in range(count)))
+    assert len({result.tobytes() for result in results}) == 1
+    members.leave()
+
+
+def test_inputs_that_still_arrive_are_waited_for() -> None:
+    members = Members(2)
+    arriving = InFlight(VECTOR, PATIENCE_SECONDS)
+    (first,), (second,) = members.issue(0, SUM, arriving), members.issue(1, SUM, vector(1))
+    arriving.complete(vector(0))
+    np.testing.assert_array_equal(first.array(), second.array())
+    members.leave()
+
+
+def test_an_input_is_not_changed() -> None:
+    members = Members(3)
+    inputs = [vector(rank) for rank in range(3)]
+    slots = [members.issue(rank, SUM, inputs[rank]) for rank in range(3)]
+    for rank, (slot,) in enumerate(slots):
+        slot.array()
+        np.testing.assert_array_equal(inputs[rank], vector(rank))
+    members.leave()
+
+
+def test_a_failed_input_names_its_member_everywhere() -> None:
+    members = Members(4)
+    failed = InFlight(VECTOR, PATIENCE_SECONDS)
+    failed.fail(OperationFailed("no such thing"))
+    slots = [members.issue(rank, SUM, failed if rank == 2 else vector(rank)) for rank in range(4)]
+    for (slot,) in slots:
+        error = error_of(slot)
+        assert (error.member, error.address) == (2, members.addresses[2])
+        assert "no such thing" in str(error)
+        assert error.operation == "Collective"
+    members.leave()
+
+
+def test_calls_that_differ_fail_everywhere_with_both_descriptions() -> None:
+    members = Members(3)
+    different = CollectiveCall(Kind.ALL_REDUCE, (VECTOR,), Reduction.MIN)
+    slots = [
+        members.issue(rank, different if rank == 1 else SUM, vector(rank)) for rank in range(3)
+    ]
+    for (slot,) in slots:
+        text = str(error_of(slot))
+        assert "all_reduce by sum" in text
+        assert "all_reduce by min" in text
+    members.leave()
+
+
+def test_a_member_that_leaves_does_its_part_of_what_it_issued() -> None:
+    members = Members(3)
+    done = [members.issue(rank, SUM, vector(rank)) for rank in range(3)]
+    members.rings[1].leave()
+    for (slot,) in done:
+        assert slot.array()[0] == 3
+    assert members.ended[1].wait(PATIENCE_SECONDS)
+    for rank in (0, 2):
+        (slot,) = members.issue(rank, SUM, vector(rank))
+        error = error_of(slot)
+        assert error.member == 1
+        assert "left the group" in str(error)
+    members.leave()
+
+
+def test_a_member_that_does_not_join_is_named() -> None:
+    members = Members(3, absent=(1,))
+    (slot,) = members.issue(0, BARRIER)
+    assert error_of(slot).member == 1
+    members.leave()
+
+
+def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
+    def dial(check: Callable[[], None]) -> Incoming:
+        raise ConnectionFailed("nothing listens there")
+
+    ended = threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 1.0)
+    ring = Ring(spec, NumpyBackend(), dial, Counters(), ended.set, 1.0)
+    slot = InFlight(VECTOR, PATIENCE_SECONDS)
+    ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [7]))
+    ring.start()
+    error = error_of(slot)
+    assert (error.member, error.tensor) == (2, 7)
+    assert "nothing listens there" in str(error)
+    ring.leave()
+    assert ended.wait(PATIENCE_SECONDS)
+
+
+def test_the_earliest_failure_counts() -> None:
+    members = Members(2)
+    (slot,) = members.issue(0, SUM, vector(0))
+    members.rings[0].report(GroupBroken(5, 1, "later"))
+    members.rings[0].report(GroupBroken(0, 1, "sooner"))
+    members.rings[0].report(GroupBroken(0, 0, "again"))
+    error = error_of(slot)
+    assert (error.member, "sooner" in str(error)) == (1, True)
+    members.leave()
+
+
+def test_nobody_leaves_a_barrier_before_the_last_has_entered() -> None:
+    members = Members(3)
+    slots = [members.issue(rank, BARRIER)[0] for rank in (0, 1)]
+    done = members.issue(2, SUM, vector(2))  # another call: the barrier can never complete
+    assert all(not slot.arrived() or error_of(slot) for slot in (*slots, *done))
+    members.leave()
+
+
+def test_threads_end_with_the_member() -> None:
+    before = threading.active_count()
+    for _ in range(5):
+        members = Members(3)
+        slots = [members.issue(rank, BARRIER)[0] for rank in range(3)]
+        assert all(slot.array().size == 0 for slot in slots)
+        members.leave()
+    wait_until(lambda: threading.active_count() <= before)
