@@ -357,7 +357,7 @@ def test_a_group_can_be_left_and_formed_again_many_times(servers: list[RunningSe
 def test_each_collective_runs_once_although_clients_resume(servers: list[RunningServer]) -> None:
     with contextlib.ExitStack() as stack:
         proxies = [
-            stack.enter_context(faulty_proxy(each.port, random_cuts(12, 500, 4_000)))
+            stack.enter_context(faulty_proxy(each.port, random_cuts(12, 500, 2_000)))
             for each in servers[:2]
         ]
         group = stack.enter_context(group_of(*[each.address for each in proxies]))
