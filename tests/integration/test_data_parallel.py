@@ -134,6 +134,14 @@ def test_training_on_servers_equals_one_device(
         assert sum(one.requests for one in used) == 0
 
 
+def tensors_of(group: br.distributed.Group, *servers: RunningServer) -> float:
+    """Return how many tensors servers have once they have executed everything."""
+    group.sync()
+    group.sync()  # carries the drops of what the first one waited for
+    names = ("burn_remote_tensors", "burn_remote_transfers_open")
+    return sum(one.metric(name) for one in servers for name in names)
+
+
 @pytest.mark.parametrize("engine", ["ring", "moves"])
 def test_training_leaves_only_parameters_and_state(
     first_server: RunningServer, engine: str
@@ -145,20 +153,14 @@ def test_training_leaves_only_parameters_and_state(
     ):
         group = br.distributed.Group([a, b], engine=engine)
         trainer = br.DataParallel(loss_of, PARAMS, group, optimizer=br.optim.Adam(lr=0.01))
-
-        def held() -> float:
-            group.sync()
-            group.sync()  # carries the drops of what the first one waited for
-            return other.metric("burn_remote_tensors") + other.metric("burn_remote_transfers_open")
-
         trainer.step(X, Y)
-        before = held()
+        before = tensors_of(group, other)
         for _ in range(3):
             trainer.step(X, Y)
         with trainer.no_sync():
             trainer.backward(X, Y)
         trainer.zero_grad()
-        assert held() == before
+        assert tensors_of(group, other) == before
 
 
 @pytest.mark.parametrize("engine", ["ring", "moves"])
@@ -176,11 +178,14 @@ def test_a_loss_that_fails_on_one_member_disturbs_no_later_step(
         group = br.distributed.Group([a, b], engine=engine)
         trainer = br.DataParallel(failing, PARAMS, group, optimizer=br.optim.Adam(lr=0.01))
         for start in range(0, 40, 11):
+            rows = slice(start, start + 11)
+            before = tensors_of(group, first_server, second_server)
             fails[0] = True
             with pytest.raises(ZeroDivisionError):
-                trainer.step(X[start : start + 11], Y[start : start + 11])
+                trainer.step(X[rows], Y[rows])
+            assert tensors_of(group, first_server, second_server) == before
             fails[0] = False
-            trainer.step(X[start : start + 11], Y[start : start + 11])
+            trainer.step(X[rows], Y[rows])
         replicas = [br.read(one) for one in trainer.replicas]
         with br.LocalDevice() as alone:
             (wanted,), _ = trained([alone])
