@@ -326,6 +326,14 @@ def test_results_can_be_used_moved_and_dropped_before_they_are_there(
         assert [x.item() for x in made] == [9 * number for number in range(10)]
 
 
+def test_groups_that_the_program_forgets_are_left(addresses: list[str]) -> None:
+    with br.RemoteDevice(addresses[0]) as a, br.RemoteDevice(addresses[2]) as b:
+        most = a.session.welcome.limits["groups"]
+        values = [br.ones((2,), device=a), br.ones((2,), device=b)]
+        made = [Group([a, b], engine="ring").all_reduce(values)[0] for _ in range(most + 2)]
+        assert all(x.tolist() == [2, 2] for x in made)
+
+
 def test_the_fastest_engine_of_all_members_is_chosen(addresses: list[str]) -> None:
     with contextlib.ExitStack() as stack:
         native = [stack.enter_context(br.RemoteDevice(one)) for one in addresses[:2]]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
+from weakref import WeakKeyDictionary
 
 from burn_remote.distributed import engine
 from burn_remote.distributed.engine import Bucket
@@ -19,6 +21,7 @@ from burn_remote.distributed.reductions import ReduceOperation
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
+from burn_remote.runner.interface import Session
 from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
     CollectiveCall,
@@ -41,6 +44,11 @@ _REDUCTIONS: Final = {
 }
 
 
+# The numbers of groups that the program forgot without closing them, by session. The next group of
+# a session leaves them.
+_forgotten: Final[WeakKeyDictionary[Session, deque[int]]] = WeakKeyDictionary()
+
+
 @final
 class RingEngine:
     """Has the members' servers carry out collectives (``Engine``).
@@ -54,14 +62,19 @@ class RingEngine:
     def __init__(self, devices: Sequence[Device], bound_seconds: float) -> None:
         self._devices = tuple(devices)
         self._moves: Final = MovesEngine(devices)
+        # The numbers of the group in the members' sessions.
+        self._numbers: list[int] = []
+        self._forgotten: list[deque[int]] = []
         for device in devices:
             # Before any other joins: those that join connect to each other at once.
             if not device.session.welcome.limits.get("groups"):
                 raise Unsupported(f"{device} carries out no collectives with others")
+        self._forgotten = [_forgotten.setdefault(device.session, deque()) for device in devices]
+        for device, numbers in zip(devices, self._forgotten, strict=True):
+            while numbers:
+                device.runners.leave_group(numbers.popleft())
         secret = secrets.token_bytes(GROUP_SECRET_BYTES)
         addresses = tuple([device.session.peer_address for device in devices])
-        # The numbers of the group in the members' sessions.
-        self._numbers: list[int] = []
         try:
             for rank, device in enumerate(devices):
                 spec = GroupSpec(secret, rank, addresses, bound_seconds)
@@ -69,6 +82,11 @@ class RingEngine:
         except BaseException:
             self.close()
             raise
+
+    def __del__(self) -> None:
+        # May run in any thread, even one that holds a session's lock: nothing is issued here.
+        for forgotten, number in zip(self._forgotten, self._numbers, strict=False):
+            forgotten.append(number)
 
     def all_reduce(self, operation: ReduceOperation) -> engine.Reduction:
         """Begin a reduction whose results go to all members."""
