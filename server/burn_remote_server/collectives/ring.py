@@ -34,6 +34,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, Combine
 from burn_remote_server.collectives.engine import Job
 from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece
+from burn_remote_server.collectives.packing import Packing
 from burn_remote_server.collectives.schedule import (
     CHUNK_BYTES,
     ROUND_BYTES,
@@ -542,17 +543,19 @@ class _Execution:
     def __init__(
         self, ring: Ring, job: Job, inputs: list[memoryview], outputs: list[_Output]
     ) -> None:
-        call = job.call
+        self._packing: Final = Packing(job.call)
+        call = self._packing.call
+        self._call: Final = call
         self._ring: Final = ring
         self._sequence: Final = job.sequence
-        self._call: Final = call
-        self._inputs: Final = inputs
         self._members: Final = len(ring.spec.addresses)
+        self._inputs: Final = self._packing.pack(inputs)
+        self._results: Final = [output.memory for output in outputs]
         is_barrier = call.kind is CollectiveKind.BARRIER
         self._outputs: Final = (
             [memoryview(bytearray(self._members))]
             if is_barrier
-            else [output.memory for output in outputs]
+            else self._packing.room(self._results)
         )
         self._itemsize: Final = call.specs[0].dtype.itemsize if call.specs else 1
         self._combine: Final = self._combiner(ring, call)
@@ -577,6 +580,7 @@ class _Execution:
                 self._bytes(self._outputs, action.target)[:] = self._bytes(
                     self._inputs, action.source
                 )
+        self._packing.unpack(self._outputs, self._results)
 
     def _bytes(self, tensors: list[memoryview], span: Span) -> memoryview:
         size = self._itemsize
