@@ -1,0 +1,92 @@
+"""Measure how much of the exchange of gradients a backward pass hides, and what engines cost.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/data_parallel.py
+
+A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
+without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import burn_remote as br
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.servers import server
+
+WIDTH = 512
+LAYERS = 8
+ROWS = 512
+# The first rounds connect the servers, and define signatures.
+WARM_UP = 4
+
+# Bytes of a bucket, by the name of a way to exchange gradients.
+WAYS = {"no exchange": 2**20, "one bucket": 2**30, "buckets of 4 MiB": 2**22, "of 1 MiB": 2**20}
+
+console = Console()
+
+
+def loss_of(params: list[br.Tensor], x: br.Tensor) -> br.Tensor:
+    """Return the mean square of the last layer ``[]``."""
+    for weight in params:
+        x = (x @ weight).relu()
+    return x.square().mean()
+
+
+def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: str) -> float:
+    """Return the duration of one backward pass on all members."""
+    trainer.group.sync()
+    start = time.perf_counter()
+    with trainer.no_sync() if way == "no exchange" else contextlib.nullcontext():
+        trainer.backward(batch)
+    trainer.group.sync()
+    seconds = time.perf_counter() - start
+    trainer.zero_grad()
+    return seconds
+
+
+def main(
+    servers: Annotated[int, typer.Option(min=2, help="How many local servers.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 15,
+) -> None:
+    """Print the median duration of each way to exchange gradients, for each engine."""
+    random = np.random.default_rng(0)
+    params = [random.normal(0, 0.05, (WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
+    rows = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    table = Table("engine", *WAYS, "hidden by 4 MiB", "by 1 MiB")
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(servers)]
+        devices = [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
+        for engine in ("ring", "moves"):
+            group = stack.enter_context(br.distributed.Group(devices, engine=engine))
+            trainers = {
+                way: br.DataParallel(loss_of, params, group, bucket_bytes=size)
+                for way, size in WAYS.items()
+            }
+            batch = trainers["one bucket"].split(rows)
+            times: dict[str, list[float]] = {way: [] for way in WAYS}
+            for _ in range(WARM_UP + rounds):
+                for way, trainer in trainers.items():
+                    times[way].append(seconds_of(trainer, batch, way))
+            alone, last, *early = [statistics.median(one[WARM_UP:]) for one in times.values()]
+            hidden = [f"{(last - one) / (last - alone):.0%}" for one in early]
+            shown = [f"{1e3 * one:.1f} ms" for one in (alone, last, *early)]
+            table.add_row(engine, *shown, *hidden)
+    console.print(table)
+    console.print(f"{servers} servers, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
