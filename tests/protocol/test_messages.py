@@ -35,8 +35,9 @@ def test_messages_of_equal_content_are_equal() -> None:
 def test_every_kind_of_task_is_listed() -> None:
     tasks = set(messages.Task.__args__)
     others = {
-        messages.Acknowledged, messages.Chunk, messages.Closing, messages.Failed, FetchRequest,
-        Hello, messages.Lent, messages.PeerChallenge, messages.PeerConfirmation,
+        messages.Acknowledged, messages.BeginCollective, messages.Chunk, messages.Closing,
+        messages.Failed, FetchRequest, messages.GroupBroken, Hello, messages.JoinLink,
+        messages.Lent, messages.LinkJoined, messages.PeerChallenge, messages.PeerConfirmation,
         messages.PeerProof, messages.Refused, Reply, Resume, messages.Waiting, Welcome,
     }  # fmt: skip
     assert tasks | others == set(MESSAGES)

@@ -257,24 +257,24 @@ class Connection:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
                 if Action.RESUME in self._end.broke(self._end.link):
-                    _release_frames(error)
+                    # The text, not the error, whose frames keep the program's tensors alive.
                     threading.Thread(
                         target=self._come_back,
-                        args=(error,),
+                        args=(str(error),),
                         name="burn-remote-reconnect",
                         daemon=True,
                     ).start()
                 return
         self.end(error)
 
-    def _come_back(self, cause: BurnRemoteError) -> None:
+    def _come_back(self, cause: str) -> None:
         try:
             self._resume_within_lease(cause)
         except Exception as error:
             _logger.exception("resuming a session failed unexpectedly")
             self.end(SessionLost(f"{cause}; resuming failed with {type(error).__name__}: {error}"))
 
-    def _resume_within_lease(self, cause: BurnRemoteError) -> None:
+    def _resume_within_lease(self, cause: str) -> None:
         self._link.close()
         deadline = time.monotonic() + self.welcome.lease_seconds
         refused_since: float | None = None
@@ -305,7 +305,7 @@ class Connection:
     def _final(
         self,
         error: BurnRemoteError,
-        cause: BurnRemoteError,
+        cause: str,
         deadline: float,
         refused_since: float | None,
     ) -> BurnRemoteError | None:
@@ -427,14 +427,6 @@ class Connection:
         self._sending = threading.Lock()
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
-
-
-def _release_frames(error: BaseException) -> None:
-    """Forget where an error was raised: its frames keep the program's tensors alive."""
-    cause: BaseException | None = error
-    while cause is not None:
-        cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
 
 
 def _end_of_attempt(began: float, deadline: float) -> float:
