@@ -42,6 +42,7 @@ from burn_remote_protocol.operations.encoding import (
     encode_operation,
     encode_tensor_data,
 )
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import (
     decode_tensor,
@@ -240,7 +241,7 @@ def _fetch_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
 
 
 _DECODE_TASK: Final[dict[str, Callable[[Any, int], tuple[Task | Operation, ...]]]] = {
-    "RegisterOperation": lambda wire, request: (decode_operation(wire),),
+    "RegisterOperation": lambda wire, request: (decode_operation(wire, Vocabulary.BURN_0_21),),
     "RegisterTensor": _upload_from_wire,
     "RegisterTensorRemote": _fetch_from_wire,
     "ExposeTensorRemote": _expose_from_wire,
@@ -255,7 +256,9 @@ def _tensor_to_wire(tensor: int, spec: TensorSpec, status: TensorStatus) -> list
 
 
 _ENCODE_TASK: Final[dict[type[Any], Callable[[Any, TensorStatus], Any]]] = {
-    Execute: lambda t, _: {"RegisterOperation": encode_operation(t.operation)},
+    Execute: lambda t, _: {
+        "RegisterOperation": encode_operation(t.operation, Vocabulary.BURN_0_21)
+    },
     Upload: lambda t, _: {"RegisterTensor": [[t.tensor], encode_tensor_data(t.data)]},
     Fetch: lambda t, _: {"RegisterTensorRemote": [[t.transfer, [t.address]], [t.tensor]]},
     Expose: lambda t, status: {

@@ -17,6 +17,7 @@ import msgpack
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Operation, Signature
 
 __all__ = [
@@ -114,7 +115,7 @@ def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
         (((task, wire),), (position, (stream,))) = body
         if (kind, task) != ("Compute", "RegisterOperation"):
             return None
-        signature, tensors = decode_operation(wire)
+        signature, tensors = decode_operation(wire, Vocabulary.BURN_0_21)
     except (ProtocolViolation, TypeError, ValueError):
         return None
     unused = [*tensors, position, stream]
@@ -151,7 +152,7 @@ class OperationTemplate:
     def __init__(self, signature: Signature) -> None:
         count = len(signature.input_uses) + signature.output_count
         tensors = tuple(range(_UNUSED, _UNUSED + count))
-        operation = encode_operation(Operation(signature, tensors))
+        operation = encode_operation(Operation(signature, tensors), Vocabulary.BURN_0_21)
         rest: bytes = b"\x81\xa7Compute\x92" + msgpack.packb({"RegisterOperation": operation})
         literals = []
         for tensor in tensors:

@@ -11,9 +11,10 @@ import marshal
 from typing import Any, Final
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
 from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, ROWS
 from burn_remote_protocol.operations.wire_values import (
@@ -44,21 +45,29 @@ KEY_BYTES_KEPT: Final = 1024
 KEY_FORMAT: Final = 2
 
 _ROWS: Final = {
-    kind: {row.name: row for row in ROWS if row.family == about.family}
-    for kind, about in KINDS.items()
+    vocabulary: {
+        kind: {
+            row.name: row
+            for row in ROWS
+            if row.family == about.family and row.lifetime.includes(vocabulary)
+        }
+        for kind, about in KINDS.items()
+        if about.lifetime.includes(vocabulary)
+    }
+    for vocabulary in Vocabulary
 }
 
 _SIGNATURES: Final[dict[bytes, Signature]] = {}
 
 
-def decode_operation(wire: Any) -> Operation:
+def decode_operation(wire: Any, vocabulary: Vocabulary = Vocabulary.NATIVE) -> Operation:
     """Read an operation: its signature, and the ids of its tensors.
 
     The rule of its row is not run; see ``check_declared``. Raises ``ProtocolViolation`` for
-    anything that is not an operation of Burn 0.21, with the operation, the field, what was seen and
-    what was expected. Raises ``LimitExceeded`` for values that are too long.
+    anything that is not an operation of the vocabulary, with the operation, the field, what was
+    seen and what was expected. Raises ``LimitExceeded`` for values that are too long.
     """
-    kind, dtype, row, values = _split(wire)
+    kind, dtype, row, values = _split(wire, vocabulary)
     tensors: list[int] = []
     try:
         stripped = [
@@ -79,12 +88,13 @@ def decode_operation(wire: Any) -> Operation:
     return operation
 
 
-def _split(wire: Any) -> tuple[str, Any, Row, Any]:
+def _split(wire: Any, vocabulary: Vocabulary) -> tuple[str, Any, Row, Any]:
     """Return the kind, the dtype beside the variant, the row and the values of its fields."""
     kind, body = variant(wire, "an operation")
-    rows = _ROWS.get(kind)
+    kinds = _ROWS[vocabulary]
+    rows = kinds.get(kind)
     if rows is None:
-        raise unexpected(f"a kind of operation ({', '.join(KINDS)})", kind)
+        raise unexpected(f"a kind of operation ({', '.join(kinds)})", kind)
     dtype = None
     if KINDS[kind].carries_dtype:
         dtype, body = sequence(body, 2, f"the dtype and variant of {kind}")
@@ -94,7 +104,7 @@ def _split(wire: Any) -> tuple[str, Any, Row, Any]:
         return kind, None, row, sequence(values, len(row.fields), f"the fields of {kind}")
     name, values = variant(body, f"an operation of {kind}")
     if name not in rows:
-        raise unexpected(f"an operation of {kind} that Burn 0.21 has", name)
+        raise unexpected(f"an operation of {kind} that {vocabulary} has", name)
     row = rows[name]
     return kind, dtype, row, sequence(values, len(row.fields), f"the fields of {kind}.{name}")
 
@@ -117,9 +127,19 @@ def _decode_field(row: Row, field: Field, value: Any, tensors: list[int]) -> Any
         raise ProtocolViolation(f"{row}, field {field.name}: {error}") from None
 
 
-def encode_operation(operation: Operation) -> dict[str, Any]:
-    """Write an operation as lists and dictionaries for MessagePack, as Rust would write it."""
+def encode_operation(
+    operation: Operation, vocabulary: Vocabulary = Vocabulary.NATIVE
+) -> dict[str, Any]:
+    """Write an operation as lists and dictionaries for MessagePack, as Rust would write it.
+
+    Raises ``Unsupported`` if the vocabulary does not have the operation.
+    """
     signature, row = operation.signature, operation.signature.row
+    if not row.lifetime.includes(vocabulary):
+        raise Unsupported(
+            f"{row} is not an operation of {vocabulary}; a burn-remote-server executes it for "
+            "clients that use the native dialect"
+        )
     tensors = iter(operation.tensors)
     pairs = zip(row.fields, signature.arguments, strict=True)
     values: Any = [item.codec.encode(argument, tensors) for item, argument in pairs]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.operations.fields import Field, Role
+from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -61,7 +62,8 @@ class Row:
     """One variant of the IR, with all that the packages need to know about it.
 
     ``family`` and ``name`` are as on the wire, and the fields in wire order. The rule computes the
-    shape and dtype of the outputs; the estimates give the operation's cost.
+    shape and dtype of the outputs; the estimates give the operation's cost. ``lifetime`` says which
+    releases of Burn have the row; an extension row is in none of them.
     """
 
     family: str
@@ -69,6 +71,7 @@ class Row:
     fields: tuple[Field, ...]
     rule: Rule
     estimates: Estimates
+    lifetime: Lifetime = EVERYWHERE
 
     def __str__(self) -> str:
         return f"{self.family}.{self.name}" if self.name != self.family else self.name

@@ -19,6 +19,7 @@ from burn_remote_protocol.operations.families import (
     sampling,
     session,
 )
+from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.rules.checks import (
     ANY,
@@ -55,12 +56,14 @@ class WireKind(NamedTuple):
     """An outer name on the wire.
 
     ``family`` is the family of its operations, ``carries_dtype`` says whether a dtype precedes the
-    variant, and ``categories`` are those that an operation's first tensor may have.
+    variant, and ``categories`` are those that an operation's first tensor may have. ``lifetime``
+    says which releases of Burn have the kind.
     """
 
     family: str
     carries_dtype: bool
     categories: Categories
+    lifetime: Lifetime = EVERYWHERE
 
 
 KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(

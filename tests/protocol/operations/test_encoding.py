@@ -12,6 +12,7 @@ import pytest
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.operations import encoding
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.releases import Vocabulary
 from support.recorded import Golden, golden
 
 OPERATIONS = golden("OperationIr")
@@ -162,7 +163,7 @@ def test_scalars_of_equal_value_keep_their_variant() -> None:
 )
 def test_invalid_operations_are_refused_with_what_was_expected(wire: Any, text: str) -> None:
     with pytest.raises(ProtocolViolation) as caught:
-        decode_operation(wire)
+        decode_operation(wire, Vocabulary.BURN_0_21)
 
     assert text in str(caught.value)
 

@@ -1,0 +1,46 @@
+"""The vocabularies of operations: one per release of Burn's IR, and the native dialect's."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = ["EVERYWHERE", "Lifetime", "Vocabulary"]
+
+
+class Vocabulary(IntEnum):
+    """A set of operations that a dialect can say, in the order of their releases.
+
+    ``NATIVE`` has every row of the table. Rows that only it has are called *extension rows*.
+    """
+
+    BURN_0_21 = 21
+    BURN_0_22 = 22
+    NATIVE = 1000
+
+    def __str__(self) -> str:
+        return _TITLES[self]
+
+
+_TITLES = {
+    Vocabulary.BURN_0_21: "Burn 0.21",
+    Vocabulary.BURN_0_22: "Burn 0.22",
+    Vocabulary.NATIVE: "the native dialect",
+}
+
+
+class Lifetime(NamedTuple):
+    """The vocabularies that have a row: those from ``since`` on and before ``until``.
+
+    The native dialect has all rows, also those that Burn has removed.
+    """
+
+    since: Vocabulary = Vocabulary.BURN_0_21
+    until: Vocabulary = Vocabulary.NATIVE
+
+    def includes(self, vocabulary: Vocabulary) -> bool:
+        """Return whether ``vocabulary`` has the row."""
+        return vocabulary is Vocabulary.NATIVE or self.since <= vocabulary < self.until
+
+
+EVERYWHERE = Lifetime()

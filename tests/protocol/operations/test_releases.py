@@ -1,0 +1,44 @@
+"""Which vocabularies have a row, and what happens to an operation that a dialect cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.operations.encoding import encode_operation
+from burn_remote_protocol.operations.families import floats
+from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime, Vocabulary
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.tensors import TensorStatus
+from support.specs import f32
+
+OLD, NEW, NATIVE = Vocabulary.BURN_0_21, Vocabulary.BURN_0_22, Vocabulary.NATIVE
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "vocabularies"),
+    [
+        (EVERYWHERE, {OLD, NEW, NATIVE}),
+        (Lifetime(since=NEW), {NEW, NATIVE}),
+        (Lifetime(until=NEW), {OLD, NATIVE}),
+        (Lifetime(since=NATIVE), {NATIVE}),
+    ],
+)
+def test_a_row_is_in_the_releases_of_its_lifetime_and_always_in_the_native_dialect(
+    lifetime: Lifetime, vocabularies: set[Vocabulary]
+) -> None:
+    assert {each for each in Vocabulary if lifetime.includes(each)} == vocabularies
+
+
+def test_an_operation_that_a_dialect_cannot_say_is_refused_by_name() -> None:
+    row = replace(floats.EXP, name="Sinc", lifetime=Lifetime(since=NATIVE))
+    use = TensorUse(f32(2), TensorStatus.READ_ONLY)
+    operation = Operation(sign(row, use, TensorUse(f32(2), TensorStatus.NOT_INIT)), (1, 2))
+
+    assert encode_operation(operation)
+    with pytest.raises(Unsupported, match=r"Float\.Sinc is not an operation of Burn 0\.21"):
+        encode_operation(operation, OLD)
