@@ -43,8 +43,10 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.tensors import plans
 from burn_remote_server.tensors.plans import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -89,8 +91,9 @@ class Program:
         """Return the graph of the program on a backend."""
         session = backend.open_session()
         numbered = {number: Plan(signed, session) for number, signed in enumerate(self.plans)}
+        fusers = backend.fusers() if isinstance(backend, FusionBackend) else ()
         for plan in numbered.values():
-            plan.let_fuse(session)
+            plan.let_fuse(session, fusers)
         task = DefineGraph(4096, self.input_count, tuple(self.steps), outputs)
         return GraphPlan(
             task,
@@ -248,7 +251,7 @@ def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[f
 def forced_fusers() -> Iterator[None]:
     """Let fusers take also what they would leave, because it is not faster."""
     with (
-        patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(plans, "FUSED_BYTES", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
         patch.object(elementwise, "MIXED_PAY", ((0, 0),)),
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),

@@ -28,6 +28,7 @@ from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs import graphs
+from burn_remote_server.tensors import plans
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature
@@ -400,7 +401,7 @@ def forced_fusion(block_elements: int = 64) -> Iterator[None]:
     """Let arrays of every size be fused, in small blocks."""
     with (
         forced_reuse(),
-        patch.object(elementwise, "MIN_ELEMENTS", 0),
+        patch.object(plans, "FUSED_BYTES", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
         patch.object(elementwise, "MIXED_PAY", ((0, 0),)),
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),

@@ -163,7 +163,7 @@ class Interpreter:
         )
         plan.wrap(lambda run: self._limited(run, (plan,)))
         if self.fusion is not None:
-            plan.let_fuse(self.session)
+            plan.let_fuse(self.session, self.fusion.fusers)
         return plan
 
     def _stream_fusion(self) -> StreamFusion | None:

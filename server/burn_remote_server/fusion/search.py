@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from burn_remote_server.fusion.fuser import FuserStatus, OperationFuser, StreamOperation
 from burn_remote_server.fusion.ordered_execution import OrderedExecution
 
-__all__ = ["MAX_BLOCK_OPERATIONS", "Block", "optimized"]
+__all__ = ["MAX_BLOCK_OPERATIONS", "Block", "begins_run", "optimized"]
 
 # Most operations of one optimization. Larger blocks save little more, and an error in one of their
 # operations repeats all before it.
@@ -47,6 +47,11 @@ def optimized(
             blocks.append(Block(start, OrderedExecution(accepted, best.finish())))
         start += max(1, length)
     return blocks
+
+
+def begins_run(operation: StreamOperation, fusers: Sequence[OperationFuser]) -> bool:
+    """Whether a fuser takes an operation as the first of a run."""
+    return _offer([operation], fusers) > 0
 
 
 def _offer(operations: Sequence[StreamOperation | None], fusers: Sequence[OperationFuser]) -> int:

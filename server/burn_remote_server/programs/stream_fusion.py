@@ -1,10 +1,10 @@
 """Fusion of the operations of a stream: those that have arrived and wait for their execution.
 
-A window is a run of tasks that has already arrived: large element-wise operations, reductions of
-large tensors over the last axis, operations on their results, and drops. Any other task ends it, so
-nothing waits for a window. Two windows are equal if their operations have the same plans, apart
-from numbers, are connected in the same way, and drop the same ones of their tensors. If a block of
-a window cannot run as one, because of a tensor, the quota or any error, its tasks run as usual.
+A window is a run of tasks that has already arrived: operations that the fusers take, element-wise
+operations on the results of reductions, and drops. Any other task ends it, so nothing waits for a
+window. Two windows are equal if their operations have the same plans, apart from numbers, are
+connected in the same way, and drop the same ones of their tensors. If a block of a window cannot
+run as one, because of a tensor, the quota or any error, its tasks run as usual.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StreamFusion:
         self._quota: Final = quota
         self._limited: Final = limited
         self._counts: Final = counts
-        self._fusers: Final = backend.fusers()
+        self.fusers: Final = backend.fusers()
         self._store: Final = ExecutionPlanStore[tuple[_Block, ...]](counts)
         # Tasks of the batch before this place belong to a window that was looked up.
         self.known_until = 0
@@ -184,7 +184,7 @@ class StreamFusion:
     def _explored(self, window: _Window, plans: list[Plan]) -> tuple[_Block, ...]:
         return tuple(
             self._block(window, plans, found)
-            for found in optimized(_operations(window, plans), self._fusers)
+            for found in optimized(_operations(window, plans), self.fusers)
         )
 
     def _block(self, window: _Window, all_plans: list[Plan], found: Block) -> _Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ from burn_remote_server.backends.interface import (
     RowReduction,
     array_shape,
 )
+from burn_remote_server.fusion.fuser import OperationFuser, StreamOperation
+from burn_remote_server.fusion.search import begins_run
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["PLAN_BYTES", "Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
@@ -39,6 +41,9 @@ logger = get_logger(__name__)
 # references takes longer than allocating memory; for larger ones, the operating system would map
 # and clear new pages.
 REUSED_BYTES: Final = 256 * 1024
+
+# Fusers take no smaller tensors. Binding a smaller operation for them would only take time.
+FUSED_BYTES: Final = 256 * 1024
 
 # Memory of a plan with its signature: 1 to 4 KiB, measured. ``signature_bytes`` has what a plan of
 # many tensors or dimensions takes besides.
@@ -72,8 +77,9 @@ class Plan:
     ``run`` and ``run_into``, and clears ``is_bare``.
 
     Fusers may take the operation, as ``calls`` or as ``reduction``, if ``joins_windows`` is true;
-    if ``is_fusible`` is, it is also large enough to begin a window. Plans with the same
-    ``fusion_key`` differ only in the constant of their call; ``None`` equals no other key.
+    if ``is_fusible`` is, one of them takes it as the first of a run, so it begins a window. Plans
+    with the same ``fusion_key`` differ only in the constant of their call; ``None`` equals no other
+    key.
     ``is_large`` is true if the operation is fusible or has reusable inputs.
     ``seen`` has the expected shapes and dtypes in one tuple, for ``Interpreter.invoke_simple``. It
     is ``None`` if only ``invoke`` runs the plan.
@@ -169,27 +175,41 @@ class Plan:
         self.is_bare = run is self.run
         self.run, self.run_into = run, wrapper(self.run_into)
 
-    def let_fuse(self, session: BackendSession) -> None:
-        """Offer the operation to fusers.
+    def let_fuse(self, session: BackendSession, fusers: Sequence[OperationFuser]) -> None:
+        """Let the operation be fused if the fusers take it.
 
-        They take element-wise operations with large results, reductions of large tensors over the
-        last axis, and element-wise operations on the results of such reductions.
+        They decide which operations begin a window. Element-wise operations on the results of
+        reductions are small, so they only join one.
         """
         if self.error is not None or not self.gives_one:
             return
-        is_large = self.output_bytes >= REUSED_BYTES
         (out,) = self.signature.outputs
-        if is_large or (len(out.shape) > 1 and out.shape[-1] == 1):
-            self.calls = session.bind_elementwise(self.signature)
-        if not self.calls and self._largest_input_bytes() >= REUSED_BYTES:
-            self.reduction = session.bind_row_reduction(self.signature)
-        self.joins_windows = bool(self.calls) or self.reduction is not None
-        self.is_fusible = self.joins_windows and (is_large or self.reduction is not None)
+        is_column = len(out.shape) > 1 and out.shape[-1] == 1
+        calls: tuple[ElementwiseCall, ...] = ()
+        reduction: RowReduction | None = None
+        if is_column or self.output_bytes >= FUSED_BYTES:
+            calls = session.bind_elementwise(self.signature)
+        if not calls and self._largest_input_bytes() >= FUSED_BYTES:
+            reduction = session.bind_row_reduction(self.signature)
+        self.is_fusible = begins_run(self._alone(calls, reduction), fusers)
+        self.joins_windows = self.is_fusible or (is_column and bool(calls))
+        if not self.joins_windows:
+            return
+        self.calls, self.reduction = calls, reduction
         self.is_large = self.is_large or self.is_fusible
         if len(self.calls) == 1 and len(self.calls[0].constants) == 1:
             # The number of the call may change from one execution to the next.
             row, outputs = self.signature.row, self.signature.outputs
             self.fusion_key = (row, self.expected, outputs, self.last_uses, self.calls[0].into)
+
+    def _alone(
+        self, calls: tuple[ElementwiseCall, ...], reduction: RowReduction | None
+    ) -> StreamOperation:
+        """Return the operation as the only one of a stream."""
+        inputs, outputs = range(self.input_count), (self.input_count,)
+        return StreamOperation(
+            self.signature, self.run, calls, tuple(inputs), (), outputs, frozenset(), reduction
+        )
 
     def _largest_input_bytes(self) -> int:
         return max((memory_bytes(use.spec) for use in self.signature.input_uses), default=0)

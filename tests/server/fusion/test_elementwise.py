@@ -13,7 +13,7 @@ from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.elementwise import MIN_ELEMENTS, MIN_REUSING_ELEMENTS
+from burn_remote_server.fusion.array.elementwise import MIN_REUSING_ELEMENTS
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
 from support.compiled_kernels import compiled_at_once
@@ -75,7 +75,7 @@ def test_without_fusion_no_step_is_fused() -> None:
 
 @pytest.mark.parametrize(
     ("compiles", "least", "count"),
-    [(False, 2 * 2**20, 5), (False, 2**20, 9), (True, 2**20, 2), (True, MIN_ELEMENTS, 5)],
+    [(False, 2 * 2**20, 5), (False, 2**20, 9), (True, 2**20, 2), (True, 256 * 1024, 5)],
 )
 def test_small_results_and_short_runs_are_not_fused(compiles: bool, least: int, count: int) -> None:
     if compiles:
@@ -134,7 +134,7 @@ def test_steps_without_a_result_that_dies_among_them_are_not_fused(session: Engi
 
 
 def test_results_that_die_are_never_made() -> None:
-    size = 8 * MIN_ELEMENTS
+    size = 2 * 2**20
     twice = signature("Numeric.MulScalar", TensorSpec((size,), F32), rhs=2.0)
     session = EngineSession(backend=with_fusion(NumpyBackend()))
     session.upload(1, *[1.0] * size)

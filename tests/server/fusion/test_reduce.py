@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.fusion.array import elementwise
 from burn_remote_server.fusion.array.elementwise import ElementwiseFuser
 from burn_remote_server.fusion.array.reduce import ReduceFuser
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
@@ -21,7 +24,6 @@ from burn_remote_server.programs.stream_fusion import MAX_SMALL_OPERATIONS
 from support.engines import EngineSession
 from support.fused_sessions import ran_one_by_one
 from support.kernels import Array, signature
-from support.memory_reuse import forced_reuse
 from support.random_programs import forced_fusion, same_bits
 
 GRAPH = 4096
@@ -145,8 +147,13 @@ def test_a_softmax_of_a_stream_is_one_optimization() -> None:
     assert session.quota.tensors == 4
 
 
+def without_columns() -> AbstractContextManager[object]:
+    """Let plans begin windows for [100, 7], but not for the results of its rows."""
+    return patch.object(elementwise, "BLOCKS_PAY", ((700, 0),))
+
+
 def test_small_operations_begin_no_window() -> None:
-    with forced_reuse(1000):  # larger than the results of rows, smaller than the rows
+    with without_columns():
         session = opened((100, 7))
     session.run((MAX, 1, 2), (ROW_ROOT, 2, 3))
     for tensor in range(10, 20):
@@ -155,7 +162,7 @@ def test_small_operations_begin_no_window() -> None:
 
 
 def test_a_long_run_of_small_operations_ends_a_window() -> None:
-    with forced_reuse(1000):
+    with without_columns():
         session = opened((100, 7))
     # The operations before the end are one window, and the last two are another.
     many = range(1000, 1000 + 3 * MAX_SMALL_OPERATIONS)

@@ -25,6 +25,8 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 from burn_remote_server.tensors import plans
 from burn_remote_server.tensors.plans import (
     REUSED_BYTES,
@@ -119,6 +121,11 @@ ADD = signature("Numeric.Add", vector(4), vector(4))
 LARGE = TensorSpec((REUSED_BYTES // 4,), F32)
 
 
+def scaled(spec: TensorSpec) -> Signature:
+    """Return the signature of a multiplication by two."""
+    return signature("Numeric.MulScalar", spec, rhs=2.0)
+
+
 def plan_of(made: Signature) -> Plan:
     return Plan(made, NumpyBackend().open_session())
 
@@ -132,31 +139,53 @@ def test_a_plan_has_the_counts_and_bytes_of_its_signature() -> None:
     assert plan.expected == (((4,), np.float32), ((4,), np.float32))
 
 
-LARGE_ROWS = TensorSpec((1000, REUSED_BYTES // 4000 + 1), F32)
-COLUMN = TensorSpec((1000, 1), F32)
+MANY_ROWS = TensorSpec((4096, 256), F32)
+COLUMN = TensorSpec((4096, 1), F32)
+FEWER_ROWS = TensorSpec((1024, 256), F32)
+HALF_A_MEBIBYTE = TensorSpec((512, 256), F32)  # large enough to reuse memory, not to fuse
 
 
 @pytest.mark.parametrize(
     ("made", "joins", "begins"),
     [
-        (signature("Numeric.MulScalar", LARGE_ROWS, rhs=2.0), True, True),
-        (signature("Numeric.SumDim", LARGE_ROWS, axis=1, accumulator_len=1), True, True),
-        (signature("Numeric.MulScalar", COLUMN, rhs=2.0), True, False),  # after a reduction
-        (signature("Numeric.MulScalar", vector(1000), rhs=2.0), False, False),
-        (
-            signature("Numeric.SumDim", TensorSpec((9, 9), F32), axis=1, accumulator_len=1),
-            False,
-            False,
-        ),
+        (scaled(MANY_ROWS), True, True),
+        (signature("Numeric.SumDim", MANY_ROWS, axis=1, accumulator_len=1), True, True),
+        (scaled(COLUMN), True, False),  # after a reduction
+        (scaled(FEWER_ROWS), True, True),
+        (signature("Numeric.SumDim", FEWER_ROWS, axis=1, accumulator_len=1), False, False),
+        (scaled(HALF_A_MEBIBYTE), False, False),
+        (scaled(vector(1000)), False, False),
     ],
     ids=lambda each: each.describe() if isinstance(each, Signature) else "",
 )
-def test_fusers_take_large_operations_and_those_on_the_results_of_reductions(
+def test_operations_begin_windows_only_if_a_fuser_takes_them(
     made: Signature, joins: bool, begins: bool
 ) -> None:
+    pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
     plan = plan_of(made)
-    plan.let_fuse(NumpyBackend().open_session())
+    fusers = NumpyFusionRuntime(opened_compiler()).fusers(NumpyBackend())
+    plan.let_fuse(NumpyBackend().open_session(), fusers)
     assert (plan.joins_windows, plan.is_fusible) == (joins, begins)
+    assert bool(plan.calls or plan.reduction) == joins
+
+
+def test_without_compiled_kernels_smaller_operations_and_reductions_begin_no_window() -> None:
+    fusers = NumpyFusionRuntime().fusers(NumpyBackend())
+    for made, begins in (
+        (scaled(MANY_ROWS), True),
+        (scaled(FEWER_ROWS), False),
+        (signature("Numeric.SumDim", MANY_ROWS, axis=1, accumulator_len=1), False),
+    ):
+        plan = plan_of(made)
+        plan.let_fuse(NumpyBackend().open_session(), fusers)
+        assert plan.is_fusible == begins
+
+
+def test_nothing_joins_a_window_where_there_are_no_fusers() -> None:
+    plan = plan_of(scaled(MANY_ROWS))
+    plan.let_fuse(NumpyBackend().open_session(), ())
+    assert not plan.is_fusible
+    assert not plan.joins_windows
 
 
 def test_a_plan_runs_its_kernel() -> None:

@@ -43,7 +43,6 @@ Limits = tuple[tuple[int, int], ...]
 BLOCKS_PAY: Final[Limits] = ((2048 * KI, 4), (1024 * KI, 8))
 MIXED_PAY: Final[Limits] = ((384 * KI, 4), *BLOCKS_PAY)
 KERNELS_PAY: Final[Limits] = ((1024 * KI, 1), (256 * KI, 4))
-MIN_ELEMENTS: Final = 256 * KI
 
 # Runs write new arrays, where single operations reuse the memory of an input that dies. For each
 # such input, at least this many results must die inside, each of at least so many elements.
@@ -80,9 +79,16 @@ class ElementwiseFuser(OperationFuser):
         if len(operation.calls) != 1 or len(operation.outputs) != 1:
             return False
         (out,) = operation.signature.outputs
-        if math.prod(out.shape) < MIN_ELEMENTS or self._shape not in (None, out.shape):
-            return False
-        return gives(operation, out)
+        if self._shape is None:
+            takes = math.prod(out.shape) >= self._least_elements()
+        else:
+            takes = out.shape == self._shape
+        return takes and gives(operation, out)
+
+    def _least_elements(self) -> int:
+        """Return the size below which no run pays, however long it is."""
+        tables = (BLOCKS_PAY,) if self._compiler is None else (KERNELS_PAY, MIXED_PAY)
+        return min(least for table in tables for least, _ in table)
 
     def finish(self) -> Optimization:
         assert self._shape is not None

@@ -77,6 +77,8 @@ class ReduceFuser(OperationFuser):
         if self._shape is not None:
             return shape == self._shape
         size = math.prod(shape)
+        if all(size < least for least, _ in EXACT_OPERATIONS):
+            return False
         # Two rows or more in each block: NumPy computes a single element by other functions.
         return 2 <= shape[-1] <= size // 2 and is_short_row(shape[-1])
 
