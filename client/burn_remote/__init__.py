@@ -28,6 +28,7 @@ from burn_remote.devices.addresses import (
     id_to_address,
 )
 from burn_remote.devices.local import LocalDevice
+from burn_remote.devices.named_devices import device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.distributed.data_parallel import DataParallel
@@ -65,7 +66,7 @@ from burn_remote.functions.creation import (
     zeros_like,
 )
 from burn_remote.functions.custom_operations import custom
-from burn_remote.functions.default_device import default_device
+from burn_remote.functions.default_device import default_device, set_default_device
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.elementwise import (
     abs,
@@ -387,6 +388,7 @@ __all__ = [
     "custom_vjp",
     "default_device",
     "dequantize",
+    "device",
     "diff",
     "distributed",
     "divide",
@@ -482,6 +484,7 @@ __all__ = [
     "save_safetensors",
     "scatter",
     "scatter_nd",
+    "set_default_device",
     "sign",
     "signbit",
     "sin",

@@ -32,7 +32,7 @@ from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
 
 __all__ = [
     "calculate_gain",
@@ -107,7 +107,7 @@ def uniform(
     b: float = 1.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the uniform distribution from ``a`` to ``b``."""
@@ -121,7 +121,7 @@ def normal(
     std: float = 1.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution."""
@@ -139,7 +139,7 @@ def trunc_normal(
     b: float = 2.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution truncated to the range from ``a`` to ``b``.
@@ -166,7 +166,7 @@ def constant(
     val: float,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number."""
@@ -177,7 +177,7 @@ def zeros(
     shape: Shape,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with zeros."""
@@ -188,7 +188,7 @@ def ones(
     shape: Shape,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with ones."""
@@ -199,7 +199,7 @@ def eye(
     shape: Shape,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return an identity matrix ``[out, in]``, which preserves the inputs of a linear layer."""
@@ -213,7 +213,7 @@ def xavier_uniform(
     gain: float = 1.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw uniformly from -b to b with ``b = gain * sqrt(6 / (fan_in + fan_out))``.
@@ -232,7 +232,7 @@ def xavier_normal(
     gain: float = 1.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with ``std = gain * sqrt(2 / (fan_in + fan_out))``.
@@ -251,7 +251,7 @@ def kaiming_uniform(
     nonlinearity: str = "leaky_relu",
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw uniformly from -b to b with ``b = gain * sqrt(3 / fan)``.
@@ -274,7 +274,7 @@ def kaiming_normal(
     nonlinearity: str = "leaky_relu",
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with ``std = gain / sqrt(fan)``.
@@ -291,7 +291,7 @@ def orthogonal(
     gain: float = 1.0,
     *,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a matrix whose rows (or columns, if fewer) are orthogonal with norm ``gain``.

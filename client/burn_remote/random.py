@@ -29,7 +29,7 @@ from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
 
 __all__ = ["bernoulli", "default", "integers", "normal", "permutation", "uniform"]
 
@@ -49,7 +49,7 @@ def uniform(
     low: float = 0.0,
     high: float = 1.0,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the uniform distribution from ``low`` up to, but excluding, ``high``."""
@@ -64,7 +64,7 @@ def normal(
     mean: float = 0.0,
     std: float = 1.0,
     dtype: AnyDType = F32,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Draw from the normal distribution with the given mean and standard deviation."""
@@ -77,7 +77,7 @@ def normal(
 
 @explained
 def bernoulli(
-    shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: Device | None = None
+    shape: Shape, p: float = 0.5, *, dtype: AnyDType = F32, device: AnyDevice | None = None
 ) -> Tensor:
     """Return 1 with probability ``p`` and 0 otherwise; booleans for a bool dtype."""
     if not 0 <= real_number("p, which follows the shape,", p) <= 1:
@@ -89,14 +89,14 @@ def bernoulli(
 
 
 @explained
-def default(shape: Shape, *, dtype: AnyDType = F32, device: Device | None = None) -> Tensor:
+def default(shape: Shape, *, dtype: AnyDType = F32, device: AnyDevice | None = None) -> Tensor:
     """Draw from the device's default distribution: for floats, uniform from 0 to 1."""
     return _drawn(shape, ("Default",), as_dtype(dtype), device)
 
 
 @explained
 def integers(
-    low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: Device | None = None
+    low: int, high: int, /, shape: Shape, *, dtype: AnyDType = I64, device: AnyDevice | None = None
 ) -> Tensor:
     """Draw integers uniformly from ``low`` up to, but excluding, ``high``.
 
@@ -126,7 +126,7 @@ def integers(
 
 
 @explained
-def permutation(count: int, /, *, device: Device | None = None) -> Tensor:
+def permutation(count: int, /, *, device: AnyDevice | None = None) -> Tensor:
     """Return the integers from 0 to ``count - 1`` in random order, as int64."""
     return argsort(uniform(whole_number("count", count, 0, MAX_ELEMENTS), device=device))
 
@@ -143,7 +143,7 @@ def _bounds(low: float, high: float) -> tuple[str, float, float]:
 
 
 def _drawn(
-    shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: Device | None
+    shape: Shape, distribution: tuple[Any, ...], dtype: DType, device: AnyDevice | None
 ) -> Tensor:
     check_random_numbers()
     operator = INT_RANDOM if dtype.is_integer else RANDOM

@@ -154,12 +154,11 @@ USES: dict[str, Callable[[], object]] = {
         0, 10**400, 3, device=DEVICE
     ),
     "update must be one of .*, not 'divide'": lambda: f(2).scatter(0, i(1), f(1), update="divide"),  # type: ignore[arg-type]
-    r"write RemoteDevice\('ws://a:1'\)": lambda: f(2).to("ws://a:1"),  # type: ignore[arg-type]
-    r"'cpu'; write LocalDevice\(\)": lambda: f(2).to("cpu"),  # type: ignore[arg-type]
-    r"'cuda:0'; write RemoteDevice\('ws://host:3000'\), for a server": lambda: f(2).to("cuda:0"),  # type: ignore[arg-type]
+    "'cpu' names no device of burn_remote; write 'local'": lambda: f(2).to("cpu"),
+    "'cuda:0' names .*; write 'ws://host:3000', for a server": lambda: f(2).to("cuda:0"),
     r"burn_remote\.float16; x\.astype": lambda: f(2).to(br.float16),  # type: ignore[arg-type]
     r"a scheme is made by quant_scheme\(…\), not 'Q8S'": lambda: br.quantize(f(2), "Q8S"),  # type: ignore[arg-type]
-    "must be a RemoteDevice or a LocalDevice, not 3": lambda: br.zeros(2, device=3),  # type: ignore[arg-type]
+    "must be a RemoteDevice, a LocalDevice, or a name .*, not 3": lambda: br.zeros(2, device=3),  # type: ignore[arg-type]
     "an address is text such as ws://127.0.0.1:3000, not 3000": lambda: br.RemoteDevice(3000),  # type: ignore[arg-type]
     r"Conv2d\(.*\): padding: .*saw .*-1": lambda: F.conv2d(
         f(1, 1, 5, 5), f(1, 1, 3, 3), padding=-1

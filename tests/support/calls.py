@@ -291,10 +291,12 @@ WITHOUT_A_DEVICE: Final = frozenset(
         "burn_remote.compile",
         "burn_remote.custom_vjp",
         "burn_remote.default_device",
+        "burn_remote.device",
         "burn_remote.grad",
         "burn_remote.id_to_address",
         "burn_remote.quant_scheme",
         "burn_remote.safetensors_metadata",
+        "burn_remote.set_default_device",
         "burn_remote.value_and_grad",
         "init.calculate_gain",
     }

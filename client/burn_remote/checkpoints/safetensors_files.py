@@ -41,7 +41,7 @@ from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
     from burn_remote_protocol.dtypes import DType
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
@@ -58,7 +58,7 @@ WINDOW_BYTES: Final = 64 * 1024 * 1024
 def load_safetensors(
     path: str | os.PathLike[str],
     *,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     names: Iterable[str] | None = None,
     dtype: AnyDType | None = None,
     nested: bool = False,
@@ -194,7 +194,7 @@ def _read(
 
 
 def _sent(
-    name: str, array: Array, model: Any, device: Device | None, dtype: AnyDType | None
+    name: str, array: Array, model: Any, device: AnyDevice | None, dtype: AnyDType | None
 ) -> Any:
     if model is not None and not is_tensor(model):
         return _number_like(model, array, name)

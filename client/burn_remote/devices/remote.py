@@ -26,7 +26,7 @@ from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
 from burn_remote.sessions.native.following_session import FollowingSession
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import ConnectionFailed, UsageError
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, UsageError
 from burn_remote_protocol.links.addresses import without_token
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
@@ -105,9 +105,9 @@ class RemoteDevice(Device):
                 ),
                 timeout_seconds,
             )
-        except ConnectionFailed as error:
+        except BurnRemoteError as error:
             # The text says what to check; 14 frames of sockets and threads would bury it.
-            if isinstance(error.__cause__, TimeoutError):
+            if isinstance(error, ConnectionFailed) and isinstance(error.__cause__, TimeoutError):
                 error = ConnectionFailed(f"{error}, or raise connect_timeout_seconds")
             raise error.with_traceback(None) from None
         self._shared = use.shared

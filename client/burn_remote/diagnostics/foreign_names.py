@@ -46,6 +46,8 @@ _STATIC: Final = "nothing; a number that decides something makes another graph b
 _MATMUL: Final = "burn_remote.matmul(x, y)"
 _FILES: Final = "burn_remote.save_safetensors(path, tree), burn_remote.load_safetensors(path)"
 
+_CONNECT: Final = "burn_remote.RemoteDevice('ws://host:3000'), burn_remote.device('ws://host:3000')"
+
 _ONE_TASK: Final = "nothing; a step is one task, whatever the number of parameters"
 _JACOBIAN: Final = (
     "burn_remote.vjp(f, x) for one row at a time, burn_remote.jvp(f, (x,), (v,)) for one column"
@@ -121,6 +123,10 @@ FUNCTIONS: Final = {
     "clip_grad_norm_": "burn_remote.optim.clip_grad_norm_(params, max_norm)",
     "clip_grad_value_": "burn_remote.optim.clip_grad_value_(params, clip_value)",
     "concatenate": "burn_remote.concat([x, y])",
+    "Client": _CONNECT,
+    "Session": _CONNECT,
+    "connect": _CONNECT,
+    "open": _CONNECT,
     "cross_entropy": "burn_remote.functional.cross_entropy(x, labels)",
     "cuda": "burn_remote.RemoteDevice(address)",
     "custom_gradient": "burn_remote.custom_vjp(forward, backward)",
@@ -182,7 +188,6 @@ FUNCTIONS: Final = {
     "relu": "burn_remote.functional.relu(x)",
     "save": _FILES,
     "seed": "device.seed(number)",
-    "set_default_device": "device=… in each call, or $BURN_REMOTE_ADDRESS",
     "set_detect_anomaly": _NANS,
     "set_grad_enabled": "burn_remote.no_grad() or burn_remote.enable_grad()",
     "sgd": "burn_remote.optim.SGD(lr=rate)",
@@ -532,11 +537,10 @@ POSITIONAL: Final = {
 
 # Device kinds of PyTorch and JAX -> our equivalent.
 DEVICES: Final = {
-    "cpu": "LocalDevice()",
-    "cuda": "RemoteDevice('ws://host:3000'), for a server with a GPU",
-    "gpu": "RemoteDevice('ws://host:3000'), for a server with a GPU",
-    "local": "LocalDevice()",
-    "mps": "LocalDevice()",
+    "cpu": "'local'",
+    "cuda": "'ws://host:3000', for a server with a GPU",
+    "gpu": "'ws://host:3000', for a server with a GPU",
+    "mps": "'local'",
 }
 
 
@@ -583,8 +587,8 @@ def device_advice(device: object) -> str:
         return "; x.astype(dtype) converts"
     if not isinstance(device, str):
         return ""
-    instead = DEVICES.get(device.partition(":")[0]) or f"RemoteDevice({device!r})"
-    return f"; write {instead}"
+    instead = DEVICES.get(device.partition(":")[0])
+    return "" if instead is None else f"; write {instead}"
 
 
 def missing_from(

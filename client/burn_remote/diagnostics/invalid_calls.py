@@ -20,7 +20,12 @@ from burn_remote.diagnostics.foreign_names import (
     similar_name,
 )
 from burn_remote.runner.interface import TensorHandle
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    ConnectionFailed,
+    DTypeMismatch,
+    ShapeMismatch,
+)
 
 __all__ = ["explained", "no_tensor"]
 
@@ -58,6 +63,9 @@ def explained(function: Function) -> Function:
         except (DTypeMismatch, ShapeMismatch) as error:
             _name_function(error, function)
             raise
+        except ConnectionFailed as error:
+            # The text says what to check. The frames would bury it: those of opening a device.
+            raise error.with_traceback(None) from None
         except (AttributeError, TypeError):
             text = _explanation(_Call(function, arguments, options))
             if text is None:

@@ -18,7 +18,7 @@ from burn_remote.distributed.engine import Bucket, Engine, Reduction
 from burn_remote.distributed.moves import MovesEngine
 from burn_remote.distributed.reductions import ReduceOperation, checked_operation
 from burn_remote.distributed.ring import RingEngine
-from burn_remote.functions.device_class import Device, checked_device
+from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote.runner.operation_graph import recording
@@ -66,7 +66,7 @@ class Group:
     @explained
     def __init__(
         self,
-        devices: Iterable[Device],
+        devices: Iterable[AnyDevice],
         *,
         name: str | None = None,
         engine: str | None = None,

@@ -55,7 +55,7 @@ from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
     from burn_remote.runner.interface import RunnerClient, TensorHandle
 
 __all__ = [
@@ -84,7 +84,7 @@ def tensor(
     data: Any,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Make a tensor of a NumPy array, or of anything that ``numpy.asarray`` accepts.
@@ -101,7 +101,9 @@ def tensor(
 
 
 @explained
-def asarray(data: Any, /, *, dtype: AnyDType | None = None, device: Device | None = None) -> Tensor:
+def asarray(
+    data: Any, /, *, dtype: AnyDType | None = None, device: AnyDevice | None = None
+) -> Tensor:
     """Make a tensor of data as ``tensor`` does, but return a tensor itself if nothing changes."""
     wanted = None if dtype is None else as_dtype(dtype)
     if is_tensor(data):
@@ -115,7 +117,7 @@ def zeros(
     shape: int | Sequence[int],
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with zeros, or with false for bools."""
@@ -127,7 +129,7 @@ def ones(
     shape: int | Sequence[int],
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with ones, or with true for bools."""
@@ -139,7 +141,7 @@ def empty(
     shape: int | Sequence[int],
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor with unspecified elements."""
@@ -152,7 +154,7 @@ def full(
     value: Number,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number.
@@ -169,7 +171,7 @@ def zeros_like(
     /,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return zeros with the shape, dtype and device of ``x``."""
@@ -182,7 +184,7 @@ def ones_like(
     /,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return ones with the shape, dtype and device of ``x``."""
@@ -195,7 +197,7 @@ def empty_like(
     /,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return unspecified elements with the shape, dtype and device of ``x``."""
@@ -209,7 +211,7 @@ def full_like(
     /,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number, with the shape, dtype and device of ``x``."""
@@ -224,7 +226,7 @@ def arange(
     step: Number = 1,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
 ) -> Tensor:
     """Return evenly spaced numbers from ``start`` up to, but excluding, ``stop``.
 
@@ -261,7 +263,7 @@ def linspace(
     num: int,
     *,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
@@ -294,7 +296,7 @@ def linspace(
 
 
 def _whole_linspace(
-    start: int, stop: int, num: int, steps: int, dtype: DType, device: Device | None
+    start: int, stop: int, num: int, steps: int, dtype: DType, device: AnyDevice | None
 ) -> Tensor:
     """Return ``start + (stop - start) * k / steps`` for k from 0, truncated to integers."""
     client = _client(device)
@@ -317,7 +319,7 @@ def eye(
     *,
     k: int = 0,
     dtype: AnyDType | None = None,
-    device: Device | None = None,
+    device: AnyDevice | None = None,
 ) -> Tensor:
     """Return a matrix ``[rows, columns]`` with ones on the ``k``-th diagonal, zeros elsewhere."""
     client = _client(device)
@@ -385,7 +387,7 @@ def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
     return Tensor(client.register_tensor_data(data_from(as_array(data, dtype), dtype)))
 
 
-def _client(device: Device | None) -> RunnerClient:
+def _client(device: AnyDevice | None) -> RunnerClient:
     return (default_device() if device is None else checked_device(device)).runners
 
 
@@ -394,7 +396,7 @@ def _spec(shape: int | Sequence[int], dtype: AnyDType | None) -> TensorSpec:
 
 
 def _like(
-    x: Tensor, dtype: AnyDType | None, device: Device | None
+    x: Tensor, dtype: AnyDType | None, device: AnyDevice | None
 ) -> tuple[RunnerClient, TensorSpec]:
     client = x.handle.client if device is None else checked_device(device).runners
     return client, TensorSpec(x.shape, x.dtype if dtype is None else as_dtype(dtype))

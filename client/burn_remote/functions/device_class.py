@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias, Union
 
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
@@ -13,12 +14,17 @@ from burn_remote.runner.interface import RunnerClient
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DTypeUsage
-from burn_remote_protocol.errors import OperationFailed, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, OperationFailed, UsageError
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["Device", "checked_device"]
+__all__ = ["AnyDevice", "Device", "checked_device", "open_names_with"]
+
+# A device, or the name of one: "ws://gpu-box:3000/1" or "local".
+AnyDevice: TypeAlias = Union["Device", str]
+
+_openers: list[Callable[[str], Device]] = []
 
 
 class Device:
@@ -152,6 +158,13 @@ class Device:
             notes = getattr(failure, "__notes__", ())
             error.add_note("\n".join([f"an operation failed before: {failure}", *notes]))
 
+    def __reduce__(self) -> NoReturn:
+        # ``copy`` calls this too.
+        raise ArgumentMismatch(
+            f"{self!r} is a connection of this process and can be neither pickled nor copied; send "
+            "its address, str(device), and open burn_remote.RemoteDevice(address) over there"
+        )
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and other.runners is self.runners
 
@@ -159,9 +172,23 @@ class Device:
         return hash(id(self.runners))
 
 
-def checked_device(device: Device) -> Device:
-    """Return ``device``. Raises ``UsageError`` if it is not a device, for example an address."""
+def open_names_with(open_device: Callable[[str], Device]) -> None:
+    """Register the function that opens a device by its name: ``burn_remote.device``."""
+    _openers[:] = [open_device]
+
+
+def checked_device(device: AnyDevice) -> Device:
+    """Return ``device``, or the device with this name.
+
+    Raises ``UsageError`` if it is neither a device nor the name of one, and what
+    ``burn_remote.device`` raises.
+    """
     if isinstance(device, Device):
         return device
+    if isinstance(device, str):
+        return _openers[0](device)
     advice = device_advice(device)
-    raise UsageError(f"a device must be a RemoteDevice or a LocalDevice, not {device!r}{advice}")
+    raise UsageError(
+        "a device must be a RemoteDevice, a LocalDevice, or a name such as 'ws://host:3000' or "
+        f"'local', not {device!r}{advice}"
+    )

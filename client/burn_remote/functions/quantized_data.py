@@ -28,7 +28,7 @@ from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import Array
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
 
 __all__ = ["QuantizedArray", "quantized_tensor", "read_quantized"]
 
@@ -55,7 +55,7 @@ class QuantizedArray(NamedTuple):
 
 @explained
 def quantized_tensor(
-    values: Any, scales: Any, scheme: QuantScheme, /, *, device: Device | None = None
+    values: Any, scales: Any, scheme: QuantScheme, /, *, device: AnyDevice | None = None
 ) -> Tensor:
     """Make a quantized tensor of integers and scales that were computed elsewhere.
 

@@ -30,7 +30,7 @@ from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import Device
+    from burn_remote.functions.device_class import AnyDevice
 
 __all__ = ["Tensor"]
 
@@ -143,7 +143,7 @@ class Tensor(TensorValue):
         return (self[position] for position in range(len(self)))
 
     @explained
-    def to(self, device: Device) -> Tensor:
+    def to(self, device: AnyDevice) -> Tensor:
         """Move the tensor to another device; return ``self`` if it is already there.
 
         Between servers, the elements are transferred directly, and this call does not wait. To or
@@ -155,7 +155,7 @@ class Tensor(TensorValue):
             return self
         return Tensor(handle.client.move(handle, runners))
 
-    def to_device(self, device: Device, /, *, stream: None = None) -> Tensor:
+    def to_device(self, device: AnyDevice, /, *, stream: None = None) -> Tensor:
         """Move the tensor to another device (the array API's name for ``to``).
 
         ``stream`` must be ``None``, because a server manages its own streams.

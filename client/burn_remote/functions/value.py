@@ -119,7 +119,10 @@ class TensorValue:
         return self.shape[0]
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a tensor lives on its device and cannot be pickled; pickle x.numpy()")
+        raise ArgumentMismatch(
+            "a tensor lives on its device and cannot be pickled; pickle x.numpy(), and make a "
+            "tensor of the array over there: burn_remote.tensor(array, device=…)"
+        )
 
     def read(self) -> Pending[Array]:
         """Request the elements without waiting: ``await`` the result, or call its ``result()``.

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from websockets.client import ClientProtocol
@@ -156,8 +157,14 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
         return f"{seen}: this machine has as many connections as the server allows; close some"
     if status in (502, 503, 504):
         return f"{seen}: it is starting, draining or overloaded; try again later"
-    place = "the port and the path" if address.path else "the port"
-    return f"{seen} and no WebSocket; check {place}, and that a Burn server listens there"
+    if status == 404 and address.path:
+        server = replace(address, path="", route="")
+        path = str(address).removeprefix(str(server))
+        return (
+            f"{seen}: the server has no such path as {path}; write {server}, or {server}/1 for its "
+            "second device"
+        )
+    return f"{seen} and no WebSocket; check the port, and that a Burn server listens there"
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[Any]:

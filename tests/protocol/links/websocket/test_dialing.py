@@ -78,7 +78,7 @@ def test_a_tls_handshake_with_a_silent_server_times_out() -> None:
     ("status", "path", "advice"),
     [
         (404, "", "no WebSocket; check the port, and"),
-        (404, "/mistyped", "no WebSocket; check the port and the path, and"),
+        (404, "/mistyped", "no such path as /mistyped; write ws://127.0.0.1:{port}, or"),
         (401, "/session", "check the token"),
         (503, "/session", "try again later"),
     ],
@@ -103,7 +103,7 @@ def test_an_http_server_is_recognized(status: int, path: str, advice: str, versi
     text = str(caught.value)
     assert caught.value.http_status == status
     assert f"answered HTTP {status}" in text
-    assert advice in text
+    assert advice.format(port=server.server_port) in text
 
 
 def says(answer: bytes) -> Callable[[socket.socket], None]:
