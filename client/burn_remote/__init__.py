@@ -9,6 +9,7 @@ methods ``requires_grad_`` and ``backward`` of tensors are those of PyTorch.
 """
 
 from importlib.metadata import version
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING
 
 import burn_remote.gradient_rules  # noqa: F401 - fills the table of gradient rules
@@ -68,6 +69,13 @@ from burn_remote.functions.creation import (
 from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.default_device import default_device, set_default_device
 from burn_remote.functions.device_class import Device
+from burn_remote.functions.dtype_information import (
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    result_type,
+)
 from burn_remote.functions.elementwise import (
     abs,
     acos,
@@ -104,6 +112,7 @@ from burn_remote.functions.elementwise import (
     tanh,
     trunc,
 )
+from burn_remote.functions.exchange import from_dlpack
 from burn_remote.functions.gathering import (
     gather,
     gather_nd,
@@ -158,6 +167,8 @@ from burn_remote.functions.manipulation import (
     unfold,
     unstack,
 )
+from burn_remote.functions.namespace_information import API_VERSION
+from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.padding import pad
 from burn_remote.functions.quantization import (
     quant_scheme,
@@ -341,6 +352,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "VersionMismatch",
+    "__array_namespace_info__",
     "abs",
     "acos",
     "acosh",
@@ -371,6 +383,7 @@ __all__ = [
     "bool",
     "broadcast_arrays",
     "broadcast_to",
+    "can_cast",
     "ceil",
     "checkpoint",
     "clip",
@@ -392,6 +405,7 @@ __all__ = [
     "diff",
     "distributed",
     "divide",
+    "e",
     "empty",
     "empty_like",
     "enable_grad",
@@ -402,6 +416,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "finfo",
     "flatten",
     "flex32",
     "flip",
@@ -410,6 +425,7 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "from_dlpack",
     "full",
     "full_like",
     "functional",
@@ -420,11 +436,14 @@ __all__ = [
     "greater",
     "greater_equal",
     "id_to_address",
+    "iinfo",
+    "inf",
     "init",
     "int8",
     "int16",
     "int32",
     "int64",
+    "isdtype",
     "isfinite",
     "isinf",
     "isnan",
@@ -455,7 +474,9 @@ __all__ = [
     "minimum",
     "moveaxis",
     "multiply",
+    "nan",
     "negative",
+    "newaxis",
     "no_grad",
     "not_equal",
     "ones",
@@ -464,6 +485,7 @@ __all__ = [
     "outer",
     "pad",
     "permute_dims",
+    "pi",
     "positive",
     "pow",
     "prod",
@@ -477,6 +499,7 @@ __all__ = [
     "remainder",
     "repeat",
     "reshape",
+    "result_type",
     "roll",
     "round",
     "rsqrt",
@@ -531,6 +554,10 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = version("burn-remote")
+
+# The version of the array API standard that this namespace follows; None inserts an axis.
+__array_api_version__ = API_VERSION
+newaxis = None
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)

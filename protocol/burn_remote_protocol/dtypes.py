@@ -7,6 +7,7 @@ object per type (``F32 is DType.from_wire("F32")``), so types can be compared by
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import Any, Final, final
@@ -35,6 +36,7 @@ __all__ = [
     "DType",
     "DTypeUsage",
     "QuantScheme",
+    "use_array_dtypes",
 ]
 
 
@@ -207,6 +209,28 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (DType.from_wire, (self.wire,))
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        """NumPy's dtype of such elements, for ``numpy.dtype(x.dtype)``.
+
+        Raises ``AttributeError`` unless ``use_array_dtypes`` was called: this package has no
+        arrays.
+        """
+        if not _array_dtypes:
+            raise AttributeError("no array library is in use", name="__numpy_dtype__")
+        return _array_dtypes[0](self)
+
+    # The name of the same protocol before NumPy 2.4.
+    dtype = __numpy_dtype__
+
+
+_array_dtypes: Final[list[Callable[[DType], Any]]] = []
+
+
+def use_array_dtypes(dtype_of: Callable[[DType], Any]) -> None:
+    """Register the function that returns NumPy's dtype: ``burn_remote`` registers its own."""
+    _array_dtypes[:] = [dtype_of]
 
 
 def _array(wire: Any, length: int) -> Any:

@@ -246,3 +246,6 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
             "burn_remote.read_quantized(x) for integers and scales"
         )
     return stored
+
+
+dtypes.use_array_dtypes(numpy_dtype)

@@ -170,7 +170,6 @@ FUNCTIONS: Final = {
     "long": "burn_remote.int64",
     "manual_seed": "device.seed(number)",
     "mod": "burn_remote.remainder(x, y)",
-    "newaxis": "None",
     "nn": "burn_remote.functional, with the names of torch.nn.functional",
     "norm": "burn_remote.vector_norm(x)",
     "numpy": "import numpy, or x.numpy() for a tensor's elements",

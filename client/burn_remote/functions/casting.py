@@ -11,9 +11,18 @@ from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
 from burn_remote_protocol.operations.families import base, bools, floats, ints
 
 if TYPE_CHECKING:
+    from burn_remote.functions.device_class import AnyDevice
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["as_bool", "as_float", "astype", "at_least_float32", "dequantize"]
+__all__ = [
+    "as_bool",
+    "as_float",
+    "astype",
+    "at_least_float32",
+    "converted_to",
+    "dequantize",
+    "distinct",
+]
 
 CAST: Final = Operator(base.CAST)
 EQUAL_ELEM: Final = Operator(base.EQUAL_ELEM)
@@ -36,14 +45,32 @@ CONVERSIONS: Final = {
 
 
 @explained
-def astype(x: Tensor, /, dtype: AnyDType) -> Tensor:
-    """Convert the elements to another dtype; return ``x`` itself if it already has it.
+def astype(
+    x: Tensor, /, dtype: AnyDType, *, copy: bool = True, device: AnyDevice | None = None
+) -> Tensor:
+    """Convert the elements to another dtype, and move them to ``device`` if it is given.
 
     ``dtype`` is a burn-remote dtype or anything that ``numpy.dtype`` accepts. The rules are those
     of Rust's ``as``: integers wrap around; floats are truncated to integers and saturate at the
     bounds, and NaN becomes 0. Nonzero numbers become true. A quantized tensor is dequantized; use
     ``quantize`` for the opposite direction.
+
+    If ``x`` already has the dtype and the device, ``copy=False`` returns ``x`` itself, and
+    ``copy=True`` another object with the same elements, which are not copied.
     """
+    converted = converted_to(x, dtype)
+    if device is not None:
+        converted = converted.to_device(device)
+    return distinct(x) if copy and converted is x else converted
+
+
+def distinct(x: Tensor) -> Tensor:
+    """Return another object with the same elements: assignments to ``x[i]`` do not change it."""
+    return x.__class__(x.handle)
+
+
+def converted_to(x: Tensor, dtype: AnyDType) -> Tensor:
+    """Convert to a dtype as ``astype`` does; return ``x`` itself if it already has it."""
     dtype = as_dtype(dtype)
     present = x.handle.spec.dtype
     if dtype is present:

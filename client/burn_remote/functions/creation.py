@@ -22,6 +22,7 @@ from burn_remote.arguments.arrays import (
     numpy_dtype,
 )
 from burn_remote.arguments.axes import normal_shape
+from burn_remote.arguments.containers import leaves
 from burn_remote.arguments.numbers import (
     Number,
     number_for,
@@ -42,11 +43,11 @@ from burn_remote.dispatch.operators import (
     reshaped,
 )
 from burn_remote.functions.arithmetic import add, multiply, trunc_divide
-from burn_remote.functions.casting import astype
+from burn_remote.functions.casting import astype, converted_to, distinct
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.logic import equal
-from burn_remote.functions.manipulation import concat
+from burn_remote.functions.manipulation import concat, stack
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
@@ -102,14 +103,62 @@ def tensor(
 
 @explained
 def asarray(
-    data: Any, /, *, dtype: AnyDType | None = None, device: AnyDevice | None = None
+    data: Any,
+    /,
+    *,
+    dtype: AnyDType | None = None,
+    device: AnyDevice | None = None,
+    copy: bool | None = None,
 ) -> Tensor:
-    """Make a tensor of data as ``tensor`` does, but return a tensor itself if nothing changes."""
+    """Make a tensor of data as ``tensor`` does, but return a tensor itself if nothing changes.
+
+    ``copy=True`` returns another object in that case, too. ``copy=False`` raises ``ValueError``
+    where the elements would have to be sent, converted or moved. Lists of tensors are stacked on
+    the tensors' device.
+    """
     wanted = None if dtype is None else as_dtype(dtype)
     if is_tensor(data):
-        converted = data if wanted is None else astype(data, wanted)
-        return converted if device is None else converted.to_device(device)
+        converted = data if wanted is None else converted_to(data, wanted)
+        moved = converted if device is None else converted.to_device(device)
+        if moved is not data:
+            _refuse_copy(copy, f"{data.handle.spec} would be converted or moved")
+            return moved
+        return distinct(data) if copy else data
+    _refuse_copy(copy, "the elements must be sent to the device")
+    if _holds_tensors(data):
+        return asarray(_stacked(data, wanted), dtype=wanted, device=device)
     return _sent(data, wanted, _client(device))
+
+
+def _refuse_copy(copy: bool | None, reason: str) -> None:
+    if copy is False:
+        raise ValueError(f"copy=False is impossible: {reason}")
+
+
+def _holds_tensors(data: Any) -> bool:
+    """Return whether nested lists contain tensors: NumPy would read each of them by itself.
+
+    Of each level, only the first list is examined for lists, because their depths are equal.
+    """
+    while isinstance(data, list | tuple) and data:
+        if any(is_tensor(one) for one in data):
+            return True
+        data = data[0]
+    return False
+
+
+def _stacked(data: Any, dtype: DType | None) -> Tensor:
+    """Stack nested lists of tensors and numbers; numbers are sent to the tensors' device."""
+    first = next(one for one in leaves(data) if is_tensor(one))
+    parts = [
+        one
+        if is_tensor(one)
+        else _stacked(one, dtype)
+        if _holds_tensors(one)
+        else tensor(one, dtype=first.dtype if dtype is None else dtype, device=first.device)
+        for one in data
+    ]
+    return stack(parts)
 
 
 @explained

@@ -19,6 +19,7 @@ from burn_remote.functions import (
     linear_algebra,
     logic,
     manipulation,
+    namespace_information,
     quantization,
     repetition,
     searching,
@@ -163,6 +164,8 @@ class Tensor(TensorValue):
         if stream is not None:
             raise UsageError(f"stream must be None, not {stream!r}: servers manage streams")
         return self.to(device)
+
+    __array_namespace__ = namespace_information.array_namespace
 
     astype = casting.astype
     dequantize = casting.dequantize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
 from burn_remote.autodiff.nodes import TrackedHandle
@@ -38,6 +38,9 @@ __all__ = [
     "read_array",
     "wait_array",
 ]
+
+# DLPack's number of the memory of a process, ``kDLCPU``.
+DLPACK_CPU: Final = 1
 
 
 class TensorValue:
@@ -88,6 +91,31 @@ class TensorValue:
         """The device that holds the elements."""
         device: Device = self.handle.client.device
         return device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's device of an export: the memory of this process, whatever ``device``."""
+        return DLPACK_CPU, 0
+
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Wait for the elements and export a copy of them (called by ``from_dlpack``).
+
+        Raises ``BufferError`` for ``copy=False``, any device but the memory of this process, and
+        dtypes that NumPy does not export.
+        """
+        if copy is False:
+            raise BufferError("copy=False is impossible: the elements are copied from the server")
+        if dl_device is not None and dl_device[0] != DLPACK_CPU:
+            raise BufferError(f"elements are exported to this process's memory, not {dl_device}")
+        if stream is not None:
+            raise BufferError(f"memory of this process has no stream, but stream is {stream!r}")
+        return self.numpy().__dlpack__(max_version=max_version)
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
 

@@ -120,11 +120,13 @@ def with_arrays(function: Callable[..., object]) -> list[object]:
 
 # These may return their argument unchanged; custom has a test below.
 UNTOUCHED: Final = {f"burn_remote.{name}" for name in ("clip", "custom", "moveaxis", "positive")}
+# These take dtypes as well, and refuse an array as something that is no dtype.
+OF_DTYPES: Final = {f"burn_remote.{name}" for name in ("can_cast", "finfo", "iinfo", "result_type")}
 OF_TENSORS: Final = [
     name
     for name, function in FUNCTIONS.items()
     if any("Tensor" in parameter.annotation for parameter in parameters_of(function))
-    and name not in UNTOUCHED
+    and name not in UNTOUCHED | OF_DTYPES
 ]
 
 

@@ -205,7 +205,8 @@ def test_every_dtype_converts_to_every_other(
     x = br.ones((2, 3), dtype=source, device=device)
     converted = x.astype(target)
     assert (converted.shape, converted.dtype) == ((2, 3), target)
-    assert (converted is x) == (source is target)
+    assert (converted.handle is x.handle) == (source is target)
+    assert (x.astype(target, copy=False) is x) == (source is target)
 
 
 def test_nothing_converts_to_a_quantized_dtype(device: RecordingDevice) -> None:
