@@ -13,7 +13,17 @@ from math import e, inf, nan, pi
 from typing import TYPE_CHECKING
 
 import burn_remote.gradient_rules  # noqa: F401 - fills the table of gradient rules
-from burn_remote import autograd, distributed, functional, gradients, init, optim, random, tree
+from burn_remote import (
+    autograd,
+    distributed,
+    functional,
+    gradients,
+    init,
+    linalg,
+    optim,
+    random,
+    tree,
+)
 from burn_remote.autodiff.checkpointing import checkpoint
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.autodiff.pausing import enable_grad, no_grad
@@ -76,6 +86,7 @@ from burn_remote.functions.dtype_information import (
     isdtype,
     result_type,
 )
+from burn_remote.functions.einsum import einsum
 from burn_remote.functions.elementwise import (
     abs,
     acos,
@@ -167,6 +178,7 @@ from burn_remote.functions.manipulation import (
     unfold,
     unstack,
 )
+from burn_remote.functions.matrices import kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.padding import pad
@@ -406,6 +418,7 @@ __all__ = [
     "distributed",
     "divide",
     "e",
+    "einsum",
     "empty",
     "empty_like",
     "enable_grad",
@@ -448,8 +461,10 @@ __all__ = [
     "isinf",
     "isnan",
     "jvp",
+    "kron",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "load_safetensors",
     "log",

@@ -258,6 +258,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
         "functional": F,
         "gradients": G,
         "init": br.init,
+        "linalg": br.linalg,
         "random": br.random,
     }
     functions = {
@@ -352,6 +353,7 @@ def saved_file() -> Path:
 # Arguments of the functions that accept none of those.
 EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.cross": lambda: (f(2, 3), f(2, 3)),
+    "burn_remote.einsum": lambda: ("ijj,jk->ki", f(2, 3, 3), f(3, 4)),
     "burn_remote.full": lambda: ((2,), 3),
     "burn_remote.gather": lambda: (f(2, 3), 1, i(2, 1)),
     "burn_remote.gather_nd": lambda: (f(2, 3), i(4, 2)),
@@ -360,6 +362,8 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.load_safetensors": lambda: (saved_file(),),
     "burn_remote.mask_fill": lambda: (f(4), b(4), 0),
     "burn_remote.meshgrid": lambda: (f(2), f(3)),
+    "linalg.cross": lambda: (f(2, 3), f(2, 3)),
+    "linalg.outer": lambda: (f(2), f(3)),
     "burn_remote.outer": lambda: (f(2), f(3)),
     "burn_remote.permute_dims": lambda: (f(2, 3), (1, 0)),
     "burn_remote.quantized_tensor": lambda: (np.ones((4, 32), np.int8), 1.0, SCHEME),

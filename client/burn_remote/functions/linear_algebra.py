@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
-from burn_remote.functions.arithmetic import multiply
+from burn_remote.functions.arithmetic import multiply, pow
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.elementwise import abs, norm_of_squares, square
 from burn_remote.functions.manipulation import permute_dims
-from burn_remote.functions.statistics import max_abs, sum
+from burn_remote.functions.statistics import count_nonzero, max_abs, sum
+from burn_remote.functions.statistics import min as smallest
 from burn_remote_protocol.dtypes import F32, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, ints
@@ -129,15 +130,21 @@ def vector_norm(
 ) -> Tensor:
     """Return the norm of floating-point vectors.
 
-    ``ord`` is 2 (Euclidean), 1 (sum of absolute values) or infinity (maximum absolute value). The
-    gradient of a vector of zeros is 0.
+    ``ord`` is 2 (Euclidean), 1 (sum of absolute values), infinity (maximum absolute value),
+    -infinity (minimum absolute value), 0 (number of elements that are not 0), or another number p:
+    ``sum(abs(x) ** p) ** (1 / p)``. The Euclidean gradient of a vector of zeros is 0.
     """
     if ord == math.inf:
         return max_abs(x, axis=axis, keepdims=keepdims)
     if ord == 1:
         return sum(abs(x), axis=axis, keepdims=keepdims)
-    if ord != 2:
-        raise ShapeMismatch(f"ord must be 1, 2 or infinity, not {ord}")
+    if ord == -math.inf:
+        return smallest(abs(x), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return astype(count_nonzero(x, axis=axis, keepdims=keepdims), x.dtype)
     wide = at_least_float32(x)
-    squares = sum(square(wide), axis=axis, keepdims=keepdims)
-    return astype(norm_of_squares(squares), x.dtype)
+    if ord == 2:
+        squares = sum(square(wide), axis=axis, keepdims=keepdims)
+        return astype(norm_of_squares(squares), x.dtype)
+    total = sum(pow(abs(wide), float(ord)), axis=axis, keepdims=keepdims)
+    return astype(pow(total, 1.0 / ord), x.dtype)

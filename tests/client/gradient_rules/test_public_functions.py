@@ -48,7 +48,7 @@ WITHOUT_OPERATIONS: Final = frozenset(
 NAMES: Final = [
     name
     for name in public_functions()
-    if name.split(".")[0] in ("burn_remote", "functional", "Tensor")
+    if name.split(".")[0] in ("burn_remote", "functional", "linalg", "Tensor")
     and name not in calls.WITHOUT_A_DEVICE | WITHOUT_OPERATIONS | {*ELSEWHERE}
 ]
 

@@ -1,0 +1,81 @@
+"""Functions of matrices that consist of other operations: diagonals, traces, powers, products.
+
+A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. All
+raise ``ShapeMismatch`` for a tensor of fewer than two axes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.arguments.arrays import AnyDType
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, reshaped, with_rank
+from burn_remote.functions.arithmetic import multiply
+from burn_remote.functions.statistics import sum
+from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.tensors import Slice
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["check_matrix", "check_square", "diagonal", "kron", "trace"]
+
+SLICE: Final = Operator(base.SLICE)
+
+
+@explained
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+    """Return the diagonals of matrices: ``[…, rows, columns]`` to ``[…, length]``.
+
+    ``offset`` counts diagonals to the right of the main diagonal, a negative one to the left.
+    """
+    check_matrix(x)
+    *batch, rows, columns = x.shape
+    start = offset if offset >= 0 else -offset * columns
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    if not length:
+        start = 0
+    # In C order, consecutive elements of a diagonal are a row and one element apart.
+    flat = reshaped(x, (*batch, rows * columns))
+    end = start + (length - 1) * (columns + 1) + 1 if length else start
+    everything = [Slice(0, size, 1) for size in batch]
+    return SLICE.apply((flat,), ((*everything, Slice(start, end, columns + 1)),))
+
+
+@explained
+def trace(x: Tensor, /, *, offset: int = 0, dtype: AnyDType | None = None) -> Tensor:
+    """Return the sum of a diagonal of matrices: ``[…, rows, columns]`` to ``[…]``.
+
+    ``offset`` is that of ``diagonal``, and dtypes are those of ``sum``.
+    """
+    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+@explained
+def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Return the Kronecker product: each element of ``x1`` times the whole ``x2``.
+
+    Shapes ``[n…]`` and ``[m…]`` give ``[n * m…]``; axes of size 1 are prepended to the shorter one.
+    """
+    rank = max(x1.ndim, x2.ndim)
+    x1, x2 = with_rank(x1, rank), with_rank(x2, rank)
+    first = tuple([size for one in x1.shape for size in (one, 1)])
+    second = tuple([size for one in x2.shape for size in (1, one)])
+    product = multiply(reshaped(x1, first), reshaped(x2, second))
+    shape = tuple([one * other for one, other in zip(x1.shape, x2.shape, strict=True)])
+    return reshaped(product, shape)
+
+
+def check_matrix(x: Tensor) -> None:
+    """Raise ``ShapeMismatch`` for a tensor of fewer than two axes."""
+    if x.ndim < 2:
+        raise ShapeMismatch(f"{x.handle.spec} is not a matrix; at least 2 axes are required")
+
+
+def check_square(x: Tensor) -> None:
+    """Raise ``ShapeMismatch`` unless the last two axes have equal sizes."""
+    check_matrix(x)
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeMismatch(f"{x.handle.spec} is not square; the last 2 axes must be equal")
