@@ -25,6 +25,7 @@ from burn_remote_protocol.tensors import TensorSpec
 __all__ = [
     "DIGEST_BYTES",
     "GROUP_SECRET_BYTES",
+    "ISSUE_SECONDS",
     "LINK_ID_BYTES",
     "MAX_MEMBERS",
     "TOKEN_SPEC",
@@ -42,6 +43,11 @@ DIGEST_BYTES: Final = 16
 
 # The most members of a group. A list of the wire has at most 4096 elements.
 MAX_MEMBERS: Final = 1024
+
+# How long members wait for one that has not issued its collective, unless the client says
+# otherwise. Larger than any step of a training program; a hung one still ends on its own.
+ISSUE_SECONDS: Final = 600.0
+MAX_SECONDS: Final = 86_400
 
 _LINK: Final = b"burn-remote group 1 link\0"
 _PROOF: Final = b"burn-remote group 1 proof\0"
@@ -98,13 +104,15 @@ class GroupSpec:
     """A group as one of its members joins it.
 
     ``addresses`` are the peer addresses of the members' devices, by rank. A member is given up
-    when nothing was heard of its server for ``bound_seconds``.
+    when nothing was heard of its server for ``bound_seconds``, and when it is alive but did not
+    issue its collective for ``issue_seconds`` while the next member waited for it.
     """
 
     secret: bytes = field(repr=False)
     rank: int
     addresses: tuple[str, ...]
     bound_seconds: float
+    issue_seconds: float = ISSUE_SECONDS
 
     def __post_init__(self) -> None:
         """Check the fields. Raises ``UsageError``."""
@@ -119,8 +127,12 @@ class GroupSpec:
                 f"rank {self.rank} in a group of {len(self.addresses)} members, whose ranks begin "
                 "at 0"
             )
-        if not 0 < self.bound_seconds <= 86_400:
-            raise UsageError(f"the bound of a group is {self.bound_seconds} seconds, not above 0")
+        for name in ("bound_seconds", "issue_seconds"):
+            found = getattr(self, name)
+            if not 0 < found <= MAX_SECONDS:
+                raise UsageError(
+                    f"{name} of a group is {found}; it must be above 0 and at most {MAX_SECONDS:,}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

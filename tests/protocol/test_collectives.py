@@ -117,6 +117,8 @@ def test_the_id_of_a_link_covers_the_secret_the_members_and_the_source() -> None
         {"addresses": ()},
         {"bound_seconds": 0.0},
         {"bound_seconds": 1e6},
+        {"issue_seconds": 0.0},
+        {"issue_seconds": float("nan")},
     ],
 )
 def test_an_invalid_group_is_refused(fields: dict[str, object]) -> None:

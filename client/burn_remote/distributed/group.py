@@ -22,6 +22,7 @@ from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote.runner.operation_graph import recording
+from burn_remote_protocol.collectives import ISSUE_SECONDS
 from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
@@ -60,7 +61,8 @@ class Group:
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
     devices open. ``engine`` is ``"ring"`` or ``"moves"``; by default, the servers carry out
     collectives in a ring if they all can. They give a member up when nothing was heard of its
-    server for ``timeout_seconds``.
+    server for ``timeout_seconds``, and when it did not issue its part of a collective for
+    ``issue_timeout_seconds`` while another one waited for it.
     """
 
     @explained
@@ -71,13 +73,17 @@ class Group:
         name: str | None = None,
         engine: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        issue_timeout_seconds: float = ISSUE_SECONDS,
     ) -> None:
         self.devices: Final = _checked_members(devices)
         self.name: Final = f"group-{next(_numbers)}" if name is None else name
         self._is_closed = False
         bound_seconds = real_number("timeout_seconds", timeout_seconds)
-        self._open_engine: Final = partial(_opened, self.devices, engine, bound_seconds)
-        self._engine: Engine = self._open_engine()
+        issue_seconds = real_number("issue_timeout_seconds", issue_timeout_seconds)
+        self._open_engine: Final = partial(
+            _opened, wanted=engine, bound_seconds=bound_seconds, issue_seconds=issue_seconds
+        )
+        self._engine: Engine = self._open_engine(self.devices)
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report missing attributes
 
@@ -125,7 +131,7 @@ class Group:
         """
         self._check_usable("rejoin")
         self._engine.close()
-        self._engine = self._open_engine()
+        self._engine = self._open_engine(self.devices)
 
     # -- collectives --------------------------------------------------------------------------
 
@@ -409,13 +415,15 @@ class _Given:
         ]
 
 
-def _opened(devices: Sequence[Device], wanted: str | None, bound_seconds: float) -> Engine:
+def _opened(
+    devices: Sequence[Device], *, wanted: str | None, bound_seconds: float, issue_seconds: float
+) -> Engine:
     """Return the wanted engine; the fastest one that the devices have if none is wanted."""
     if wanted not in (None, RingEngine.name, MovesEngine.name):
         raise ArgumentMismatch(f"engine must be 'ring' or 'moves', not {wanted!r:.100}")
     if wanted != MovesEngine.name and (wanted or len(devices) > 1):
         try:
-            return RingEngine(devices, bound_seconds)
+            return RingEngine(devices, bound_seconds, issue_seconds)
         except Unsupported as error:
             if wanted:
                 raise UsageError(f"the engine 'ring' needs native servers: {error}") from None

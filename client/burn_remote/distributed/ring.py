@@ -59,7 +59,9 @@ class RingEngine:
 
     name: Final = "ring"
 
-    def __init__(self, devices: Sequence[Device], bound_seconds: float) -> None:
+    def __init__(
+        self, devices: Sequence[Device], bound_seconds: float, issue_seconds: float
+    ) -> None:
         self._devices = tuple(devices)
         self._moves: Final = MovesEngine(devices)
         # The numbers of the group in the members' sessions.
@@ -77,7 +79,7 @@ class RingEngine:
         addresses = tuple([device.session.peer_address for device in devices])
         try:
             for rank, device in enumerate(devices):
-                spec = GroupSpec(secret, rank, addresses, bound_seconds)
+                spec = GroupSpec(secret, rank, addresses, bound_seconds, issue_seconds)
                 self._numbers.append(device.runners.join_group(spec))
         except BaseException:
             self.close()

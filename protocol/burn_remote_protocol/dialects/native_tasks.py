@@ -146,13 +146,16 @@ def _graph_from_wire(
     )
 
 
-def _group_from_wire(group: Any, secret: Any, rank: Any, addresses: Any, bound: Any) -> JoinGroup:
+def _group_from_wire(
+    group: Any, secret: Any, rank: Any, addresses: Any, bound: Any, issue: Any
+) -> JoinGroup:
     try:
         spec = GroupSpec(
             exactly(GROUP_SECRET_BYTES, "the secret of a group", secret),
             count(rank),
             tuple(text(address) for address in addresses),
             seconds(bound),
+            seconds(issue),
         )
     except UsageError as error:
         raise ProtocolViolation(str(error)) from None
@@ -203,7 +206,8 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
         _FETCH_TASK, t.transfer, t.address, t.tensor, spec_to_wire(t.spec)
     ],
     JoinGroup: lambda t: [
-        _JOIN_GROUP, t.group, t.spec.secret, t.spec.rank, t.spec.addresses, t.spec.bound_seconds
+        _JOIN_GROUP, t.group, t.spec.secret, t.spec.rank, t.spec.addresses, t.spec.bound_seconds,
+        t.spec.issue_seconds
     ],
     Collective: lambda t: [
         _COLLECTIVE, t.group, t.sequence, int(t.call.kind), int(t.call.reduction), t.call.root,

@@ -1,15 +1,19 @@
-"""The interface of engines, which carry out one member's part of a group's collectives."""
+"""The interfaces of a member of a group, and of engines, which exchange its elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from burn_remote_protocol.collectives import CollectiveCall
 from burn_remote_server.tensors.slots import InFlight, Lent
 
-__all__ = ["CollectiveEngine", "Job"]
+__all__ = ["CollectiveEngine", "GroupIsBroken", "Job", "Membership"]
+
+
+class GroupIsBroken(Exception):
+    """What a thread does for a group cannot be completed; the failure has been reported."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +32,27 @@ class Job:
 
 
 class CollectiveEngine(Protocol):
-    """One member of a group. Any thread may call the methods; none of them waits."""
+    """How a member exchanges elements with the others. Only its member's worker calls it."""
 
     @property
     def name(self) -> str:
         """The engine's name, such as ``ring``."""
         ...
+
+    def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Carry out a collective of which all members know; return the shared arrays of outputs.
+
+        ``inputs`` are arrays. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds: its member leaves the group."""
+        ...
+
+
+class Membership(Protocol):
+    """A session's side of a member of a group. Any thread may call it; no method waits."""
 
     def submit(self, job: Job) -> None:
         """Carry out a collective after those submitted before; it always settles the outputs."""

@@ -12,10 +12,11 @@ from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.engine import CollectiveEngine, Job
+from burn_remote_server.collectives.engine import Job, Membership
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
+from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.peer_links import Dialler
-from burn_remote_server.collectives.ring import Ring
+from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.slots import InFlight, Lent
 
@@ -37,64 +38,66 @@ class Groups:
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = threading.Lock()
         # Members by the id of the link that starts at them.
-        self._ranks: Final[dict[bytes, Ring]] = {}
+        self._ranks: Final[dict[bytes, Member]] = {}
         # Members that wait for the next one, by the id of the link to it.
-        self._sources: Final[dict[bytes, Ring]] = {}
-        self._awaited: Final[dict[bytes, list[asyncio.Future[Ring]]]] = {}
+        self._sources: Final[dict[bytes, Member]] = {}
+        self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
 
     def session(self, backend: Backend) -> SessionGroups:
         """Return the groups of a new session."""
         return SessionGroups(self, backend)
 
-    def join(self, spec: GroupSpec, backend: Backend) -> CollectiveEngine:
-        """Return the engine of a new member, which connects to its neighbours."""
-        members = len(spec.addresses)
+    def join(self, spec: GroupSpec, backend: Backend) -> Membership:
+        """Return a new member, which connects to its neighbours."""
+        size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
         counters = self._counters.open()
 
         def ended() -> None:
             self._counters.close(counters)
-            self._forget(spec, ring)
+            self._forget(spec, member)
 
         join_seconds = self._dialler.join_seconds(spec)
-        ring = Ring(spec, backend, partial(self._dial, spec), counters, ended, join_seconds)
+        member = Member(
+            spec, backend, RingEngine, partial(self._dial, spec), counters, ended, join_seconds
+        )
         with self._lock:
-            is_taken = self._ranks.setdefault(identifier, ring) is not ring
+            is_taken = self._ranks.setdefault(identifier, member) is not member
         if is_taken:
-            ring.reject(0, "another session of this server is that member already")
+            member.reject(0, "another session of this server is that member already")
         elif not self._is_own(spec.addresses[spec.rank]):
-            ring.reject(0, "the session that joined as this member is on another server")
-        elif members > 1:
-            self._offer(identifier, ring, spec.addresses[(spec.rank + 1) % members])
-        ring.start()
-        return ring
+            member.reject(0, "the session that joined as this member is on another server")
+        elif size > 1:
+            self._offer(identifier, member, spec.addresses[(spec.rank + 1) % size])
+        member.start()
+        return member
 
-    def _offer(self, identifier: bytes, ring: Ring, following: str) -> None:
+    def _offer(self, identifier: bytes, member: Member, following: str) -> None:
         """Let the next member link itself to a new one."""
         if self._is_own(following):
             pipe = self._pipe(identifier)
-            pipe.on_told(ring.heard_from_next)
-            ring.attach(pipe)
+            pipe.on_told(member.heard_from_next)
+            member.attach(pipe)
             return
         with self._lock:
-            self._sources[identifier] = ring
+            self._sources[identifier] = member
             awaited = self._awaited.pop(identifier, [])
         for future in awaited:
-            self._loop.call_soon_threadsafe(_resolve, future, ring)
+            self._loop.call_soon_threadsafe(_resolve, future, member)
 
     def _dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
-        """Return the link from the member before; called in a ring's thread."""
+        """Return the link from the member before; called in a member's thread."""
         previous = (spec.rank - 1) % len(spec.addresses)
         if self._is_own(spec.addresses[previous]):
             return self._pipe(link_id(spec.secret, spec.addresses, previous))
         return self._dialler.dial(spec, check)
 
-    def _forget(self, spec: GroupSpec, ring: Ring) -> None:
+    def _forget(self, spec: GroupSpec, member: Member) -> None:
         own = link_id(spec.secret, spec.addresses, spec.rank)
         before = link_id(spec.secret, spec.addresses, (spec.rank - 1) % len(spec.addresses))
         with self._lock:
-            if self._ranks.get(own) is ring:
+            if self._ranks.get(own) is member:
                 del self._ranks[own]
                 self._sources.pop(own, None)
                 self._pipes.pop(own, None)
@@ -104,20 +107,20 @@ class Groups:
         with self._lock:
             return self._pipes.setdefault(identifier, MemoryPipe())
 
-    async def source(self, identifier: bytes, timeout_seconds: float) -> tuple[Ring, bytes]:
+    async def source(self, identifier: bytes, timeout_seconds: float) -> tuple[Member, bytes]:
         """Return the member from which a link starts, and the proof of its group's secret.
 
         Waits for a client to make it a member. Raises ``TimeoutError``.
         """
         with self._lock:
-            ring = self._sources.get(identifier)
-            if ring is None:
-                future: asyncio.Future[Ring] = self._loop.create_future()
+            member = self._sources.get(identifier)
+            if member is None:
+                future: asyncio.Future[Member] = self._loop.create_future()
                 self._awaited.setdefault(identifier, []).append(future)
-        if ring is None:
+        if member is None:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    ring = await future
+                    member = await future
             finally:
                 with self._lock:
                     waiting = self._awaited.get(identifier, [])
@@ -125,12 +128,12 @@ class Groups:
                         waiting.remove(future)
                     if not waiting:
                         self._awaited.pop(identifier, None)
-        return ring, link_proof(ring.spec.secret, identifier)
+        return member, link_proof(member.spec.secret, identifier)
 
 
-def _resolve(future: asyncio.Future[Ring], ring: Ring) -> None:
+def _resolve(future: asyncio.Future[Member], member: Member) -> None:
     if not future.done():
-        future.set_result(ring)
+        future.set_result(member)
 
 
 class SessionGroups:
@@ -139,7 +142,7 @@ class SessionGroups:
     def __init__(self, groups: Groups, backend: Backend) -> None:
         self._groups: Final = groups
         self._backend: Final = backend
-        self._members: Final[dict[int, CollectiveEngine]] = {}
+        self._members: Final[dict[int, Membership]] = {}
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._sequences: Final[dict[int, int]] = {}
 

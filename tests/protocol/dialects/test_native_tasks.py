@@ -83,7 +83,8 @@ BYTES: list[tuple[Any, str]] = [
     ),
     (
         JoinGroup(2, GroupSpec(TRANSFER, 1, ("ws://a", "ws://b"), 5.0)),
-        f"96 f2 02 {TRANSFER_HEX} 01 92 a677733a2f2f61 a677733a2f2f62 cb4014000000000000",
+        f"97 f2 02 {TRANSFER_HEX} 01 92 a677733a2f2f61 a677733a2f2f62 cb4014000000000000"
+        " cb4082c00000000000",
     ),
     (
         Collective(2, 7, MEAN_TO_1, (3,), (4,)),

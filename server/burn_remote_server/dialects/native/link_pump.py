@@ -7,14 +7,15 @@ import asyncio
 from burn_remote_protocol.dialects.native import decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ConnectionLost,
     HandshakeRefused,
     ProtocolViolation,
 )
 from burn_remote_protocol.links.checked import AnyAsyncLink, frame_sender
 from burn_remote_protocol.messages import Acknowledged, GroupBroken, JoinLink, LinkJoined
 from burn_remote_protocol.peer_proofs import FetchSigner
+from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.peer_links import PeerOutgoing, accepts_join
-from burn_remote_server.collectives.ring import Ring
 from burn_remote_server.dialects.native.handshake import name_of
 from burn_remote_server.hosting.host import Host
 
@@ -32,16 +33,17 @@ async def serve_link(
         raise ProtocolViolation("the message to join a link has an invalid signature")
     try:
         seconds = host.settings.fetch_timeout_seconds
-        ring, proof = await host.groups.source(message.link, seconds)
+        member, proof = await host.groups.source(message.link, seconds)
     except TimeoutError:
         raise HandshakeRefused("no session of this server joined such a group in time") from None
     await link.send(encode_frame(LinkJoined(proof)))
-    sender = await frame_sender(link, ring.while_sending)
-    if not ring.attach(PeerOutgoing(sender)):
-        sender.close()
+    sender = await frame_sender(link, member.while_sending)
+    outgoing = PeerOutgoing(sender)
+    if not member.attach(outgoing):
+        await asyncio.to_thread(_take_leave, outgoing, member)
         return
-    listening = asyncio.ensure_future(_listen_until_lost(link, ring))
-    leaving = asyncio.ensure_future(_leave(host, ring))
+    listening = asyncio.ensure_future(_listen_until_lost(link, member))
+    leaving = asyncio.ensure_future(_leave(host, member))
     try:
         await asyncio.wait({listening, leaving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -50,27 +52,38 @@ async def serve_link(
         await asyncio.gather(listening, leaving, return_exceptions=True)
 
 
-async def _leave(host: Host, ring: Ring) -> None:
+def _take_leave(outgoing: PeerOutgoing, member: Member) -> None:
+    """Tell the next member why this one has left the group, and end the link."""
+    try:
+        if (last_word := member.last_word) is not None:
+            outgoing.send(last_word)
+    except ConnectionLost:
+        pass
+    finally:
+        outgoing.close()
+
+
+async def _leave(host: Host, member: Member) -> None:
     """Wait until the server stops and the member has left the group."""
     await host.sessions_ended.wait()
-    await asyncio.to_thread(ring.join, ring.spec.bound_seconds)
+    await asyncio.to_thread(member.join, member.spec.bound_seconds)
 
 
-async def _listen_until_lost(link: AnyAsyncLink, ring: Ring) -> None:
+async def _listen_until_lost(link: AnyAsyncLink, member: Member) -> None:
     try:
-        await _listen(link, ring)
+        await _listen(link, member)
     except TimeoutError:
-        ring.next_lost(f"nothing was heard of it for {ring.spec.bound_seconds:g} seconds")
+        member.next_lost(f"nothing was heard of it for {member.spec.bound_seconds:g} seconds")
     except BurnRemoteError as error:
-        ring.next_lost(str(error))
+        member.next_lost(str(error))
 
 
-async def _listen(link: AnyAsyncLink, ring: Ring) -> None:
+async def _listen(link: AnyAsyncLink, member: Member) -> None:
     """Pass on what the next member tells. Raises ``TimeoutError`` if it is silent."""
     while True:
-        async with asyncio.timeout(ring.spec.bound_seconds):
+        async with asyncio.timeout(member.spec.bound_seconds):
             message = decode_frame(await link.receive())
         if isinstance(message, GroupBroken):
-            ring.heard_from_next(message)
+            member.heard_from_next(message)
         elif not isinstance(message, Acknowledged):
             raise ProtocolViolation(f"the next member must not send {name_of(message)}")

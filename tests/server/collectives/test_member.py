@@ -1,4 +1,4 @@
-"""Members of a ring in one process: results, failures and their end."""
+"""Members of a group in one process: results, failures and their end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.engine import Job
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
-from burn_remote_server.collectives.ring import Ring
+from burn_remote_server.collectives.member import Member
+from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
 from support.waiting import wait_until
@@ -32,18 +33,22 @@ PATIENCE_SECONDS = 5.0
 class Members:
     """The members of a group, linked in memory."""
 
-    def __init__(self, count: int, *, absent: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, count: int, *, absent: tuple[int, ...] = (), issue_seconds: float = 600.0
+    ) -> None:
         self.addresses = tuple(f"ws://host-{rank}:1" for rank in range(count))
         pipes = [MemoryPipe() for _ in range(count)]
         self.ended = [threading.Event() for _ in range(count)]
-        self.rings: dict[int, Ring] = {}
+        self.rings: dict[int, Member] = {}
         self._issued = [0] * count
         for rank in range(count):
             if rank in absent:
                 continue
-            spec = GroupSpec(bytes(32), rank, self.addresses, 0.5)
+            spec = GroupSpec(bytes(32), rank, self.addresses, 0.5, issue_seconds)
             dial = self._dial(pipes[rank - 1])
-            ring = Ring(spec, NumpyBackend(), dial, Counters(), self.ended[rank].set, 0.5)
+            ring = Member(
+                spec, NumpyBackend(), RingEngine, dial, Counters(), self.ended[rank].set, 0.5
+            )
             pipes[rank].on_told(ring.heard_from_next)
             if count > 1 and (rank + 1) % count not in absent:
                 ring.attach(pipes[rank])
@@ -165,7 +170,7 @@ def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
 
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 1.0)
-    ring = Ring(spec, NumpyBackend(), dial, Counters(), ended.set, 1.0)
+    ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), ended.set, 1.0)
     slot = InFlight(VECTOR, PATIENCE_SECONDS)
     ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [7]))
     ring.start()
@@ -174,6 +179,31 @@ def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
     assert "nothing listens there" in str(error)
     ring.leave()
     assert ended.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("late", range(4))
+def test_a_member_that_is_alive_but_issues_nothing_is_named_everywhere(late: int) -> None:
+    members = Members(4, issue_seconds=0.6)
+    done = [members.issue(rank, SUM, vector(rank)) for rank in range(4)]
+    assert all(slot.array()[0] == 6 for (slot,) in done)
+    slots = [members.issue(rank, SUM, vector(rank)) for rank in range(4) if rank != late]
+    for (slot,) in slots:
+        error = error_of(slot)
+        assert (error.member, error.address) == (late, members.addresses[late])
+        assert "it is alive, but did not issue collective 1, all_reduce by sum" in str(error)
+    (own,) = members.issue(late, SUM, vector(late))
+    assert error_of(own).member == late
+    members.leave()
+
+
+def test_a_member_whose_input_never_arrives_is_named() -> None:
+    members = Members(3, issue_seconds=0.6)
+    never = InFlight(VECTOR, PATIENCE_SECONDS)
+    slots = [members.issue(rank, SUM, never if rank == 1 else vector(rank)) for rank in range(3)]
+    for (slot,) in slots:
+        assert error_of(slot).member == 1
+    never.fail(OperationFailed("its source is gone"))
+    members.leave()
 
 
 def test_the_earliest_failure_counts() -> None:

@@ -1,0 +1,480 @@
+"""A member of a group: its collectives in order, its links to its neighbours, and failures.
+
+The members form a ring of links. Each member has two threads. The *worker* takes one collective
+after the other: it agrees with its neighbours that they carry out the same one, and has the
+engine exchange the elements. The *sender* sends to the next member. No session waits: the outputs
+are slots in flight.
+
+**Failures.** A member that notices a failure, or leaves, tells both neighbours (``GroupBroken``),
+and each passes it on: to the next one what came from the one before, and the other way round. The
+message has the number of the first collective that cannot be carried out. A member that leaves has
+done its part of all earlier ones, so the others can still complete them. The first failure counts.
+
+**Liveness.** Both ends of a link send a sign of life when they have sent nothing for a quarter of
+the group's bound. A member from which nothing came for a whole bound has failed.
+
+**Progress.** A member may be alive and never issue its collective. The next one, which has issued
+it, waits ``issue_seconds`` for it to begin, and then reports the member that is late. The others
+wait for pieces meanwhile, and report their neighbour only after twice that time: so the report
+that names the right member comes first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.collectives import GroupSpec
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    CollectiveFailed,
+    ConnectionLost,
+    ProtocolViolation,
+)
+from burn_remote_protocol.messages import BeginCollective, GroupBroken
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.collectives.engine import CollectiveEngine, GroupIsBroken, Job
+from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece, Place
+from burn_remote_server.collectives.sending import SLICE_SECONDS, Sender
+from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.tensors.slots import InFlight, Lent
+
+__all__ = ["BEATS_PER_BOUND", "Member"]
+
+logger = get_logger(__name__)
+
+BEATS_PER_BOUND: Final = 4
+# The most characters of a reason that is sent to others.
+MAX_REASON: Final = 900
+
+_STOP: Final = object()
+
+
+class Member:
+    """One member of a group; a ``Membership``.
+
+    ``dial(check)`` returns the link from the member before, and raises ``BurnRemoteError``. The
+    link to the next one is passed to ``attach`` once it exists. ``open_engine(member)`` returns
+    the engine, in the worker's thread, once both links exist.
+    """
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        backend: Backend,
+        open_engine: Callable[[Member], CollectiveEngine],
+        dial: Callable[[Callable[[], None]], Incoming],
+        counters: Counters,
+        ended: Callable[[], None],
+        join_seconds: float,
+    ) -> None:
+        """Prepare a member; ``start`` begins to connect it.
+
+        Its neighbours must join within ``join_seconds``.
+        """
+        self._join_seconds: Final = join_seconds
+        self._join_deadline: Final = time.monotonic() + join_seconds
+        self.spec: Final = spec
+        self.backend: Final = backend
+        self._open_engine: Final = open_engine
+        self._dial: Final = dial
+        self._counters: Final = counters
+        self._ended: Final = ended
+        self.size: Final = len(spec.addresses)
+        self._next: Final = (spec.rank + 1) % self.size
+        self._previous: Final = (spec.rank - 1) % self.size
+        self._lock: Final = threading.Lock()
+        self._changed: Final = threading.Condition(self._lock)
+        self._jobs: Final[deque[Job | object]] = deque()
+        self._unsettled: Final[dict[int, Job]] = {}  # by sequence
+        self._done = 0  # collectives that this member has carried out
+        self._broken: GroupBroken | None = None
+        self._broken_at = 0.0
+        self._gone: Final[set[int]] = set()  # neighbours that left or were given up
+        self._has_ended = False
+        self._is_excluded = False
+        self._incoming: Incoming | None = None
+        self._begun: BeginCollective | None = None  # of a collective not submitted here yet
+        self._heard = time.monotonic()
+        # When the member before is given up although it is alive, and why.
+        self._late_at = float("inf")
+        self._late_reason = ""
+        self._sender: Final = Sender(
+            self, spec.bound_seconds / BEATS_PER_BOUND, f"member-{spec.rank}-send"
+        )
+        self._worker: Final = threading.Thread(
+            target=self._work, name=f"member-{spec.rank}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start to connect to the neighbours, unless the member was rejected before."""
+        self._is_excluded = self._broken is not None
+        if self.size > 1:
+            self._sender.start()
+        self._worker.start()  # the last: it waits for the sender when it ends
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait until this member has left the group."""
+        self._worker.join(timeout_seconds)
+
+    # -- the session's side -------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Carry out a collective after those submitted before."""
+        with self._lock:
+            broken = self._broken
+            if broken is None or job.sequence < broken.first:
+                self._unsettled[job.sequence] = job
+                self._jobs.append(job)
+                broken = None
+            self._changed.notify_all()
+        if broken is not None:
+            self._fail_job(job, broken)
+        self._wake()
+
+    def reject(self, sequence: int, reason: str) -> None:
+        """Report to all members that this one cannot carry out a collective."""
+        self.report(GroupBroken(sequence, self.spec.rank, reason[:MAX_REASON]))
+
+    def leave(self) -> None:
+        """Leave the group once the collectives submitted before are done."""
+        with self._lock:
+            self._jobs.append(_STOP)
+            self._changed.notify_all()
+        self._wake()
+
+    def abandon(self, reason: str) -> None:
+        """Leave the group now; fail what is not done."""
+        self.report(GroupBroken(0, self.spec.rank, reason))
+        self.leave()
+
+    def _wake(self) -> None:
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.wake()
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def report(self, broken: GroupBroken, *, told_by: int | None = None) -> None:
+        """Note that a member failed or left, and tell the neighbours. Thread-safe.
+
+        ``told_by`` is the neighbour that told it.
+        """
+        with self._lock:
+            if told_by is not None and broken.member == told_by:
+                self._gone.add(told_by)
+            if self._broken is not None and self._broken.first <= broken.first:
+                return
+            self._broken_at = time.monotonic()
+            self._broken = broken
+            failed = [job for number, job in self._unsettled.items() if number >= broken.first]
+            for job in failed:
+                del self._unsettled[job.sequence]
+            self._changed.notify_all()
+        for job in failed:
+            self._fail_job(job, broken)
+        if told_by != self._next or told_by == self._previous:
+            self._sender.tell(broken)
+        self._sender.wake()
+        incoming = self._incoming
+        if incoming is not None:
+            if told_by != self._previous:
+                incoming.tell(broken)
+            incoming.wake()
+
+    def lost(self, member: int, reason: str, first: int = 0) -> None:
+        """Report that a neighbour failed, unless it has left or been given up.
+
+        ``first`` is the number of the first collective that it cannot carry out.
+        """
+        with self._lock:
+            if member in self._gone or self._has_ended:
+                return
+            self._gone.add(member)
+        self.report(GroupBroken(first, member, reason[:MAX_REASON]))
+
+    def _fail_job(self, job: Job, broken: GroupBroken) -> None:
+        member, address = broken.member, self.spec.addresses[broken.member]
+        for tensor, slot in zip(job.tensors, job.outputs, strict=True):
+            slot.fail(
+                CollectiveFailed(
+                    f"member {member} at {address}: {broken.reason}",
+                    member=member,
+                    address=address,
+                    operation="Collective",
+                    shapes=job.call.describe(),
+                    tensor=tensor,
+                )
+            )
+
+    def check(self) -> None:
+        """Raise ``GroupIsBroken`` if what this member does now cannot be completed."""
+        broken = self._broken
+        if broken is not None and broken.first <= self._done:
+            raise GroupIsBroken
+
+    # -- the link to the next member ----------------------------------------------------------
+
+    def attach(self, outgoing: Outgoing) -> bool:
+        """Use a link to the next member; ``False`` if there is one already, or none is needed."""
+        return self._sender.attach(outgoing)
+
+    @property
+    def last_word(self) -> GroupBroken | None:
+        """Why this member has left the group; ``None`` while it has not."""
+        return (self._broken or self._farewell()) if self._has_ended else None
+
+    def heard_from_next(self, message: GroupBroken | None) -> None:
+        """Take a message or a sign of life of the next member."""
+        if message is not None:
+            self.report(message, told_by=self._next)
+
+    def next_lost(self, reason: str) -> None:
+        """Note that the link to the next member broke."""
+        self.lost(self._next, reason)
+
+    def send(self, item: BeginCollective | Piece, scratch_bytes: int = 0) -> None:
+        """Queue a message or a piece; wait while too much scratch memory is queued."""
+        self._sender.send(item, scratch_bytes)
+
+    def may_send(self, sequence: int) -> bool:
+        """Whether the next member still needs the elements of a collective."""
+        broken = self._broken
+        return broken is None or sequence < broken.first
+
+    def sent(self, size: int) -> None:
+        """Count bytes of elements that were sent."""
+        self._counters.peer_sent_bytes += size
+
+    def while_sending(self) -> None:
+        """Raise ``GroupIsBroken`` if the next member is gone, or reads not even of a failure."""
+        self.beat()
+        is_broken = self._broken is not None  # set after the moment
+        is_late = is_broken and time.monotonic() - self._broken_at > self.spec.bound_seconds
+        if self._next in self._gone or is_late:
+            raise GroupIsBroken
+
+    def beat(self) -> None:
+        """Send a sign of life to the member before."""
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.tell(None)
+
+    # -- the worker ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self.backend.prepare_thread()
+        engine: CollectiveEngine | None = None
+        try:
+            self.check()
+            if self.size > 1:
+                self._connect()
+            engine = self._open_engine(self)
+            while (job := self._next_job()) is not None:
+                self._carry_out(engine, job)
+                with self._lock:
+                    self._done = job.sequence + 1
+                    self._unsettled.pop(job.sequence, None)
+            self.report(GroupBroken(self._done, self.spec.rank, "it left the group"))
+        except GroupIsBroken:
+            pass
+        except ConnectionLost as error:
+            self.lost(self._previous, str(error))
+        except BurnRemoteError as error:
+            self.report(GroupBroken(0, self.spec.rank, str(error)[:MAX_REASON]))
+        except MemoryError:
+            self.report(GroupBroken(0, self.spec.rank, "its server has no memory for the elements"))
+        except Exception as error:
+            logger.exception("collective failed unexpectedly", rank=self.spec.rank)
+            self.report(
+                GroupBroken(0, self.spec.rank, f"its server failed: {error!r}"[:MAX_REASON])
+            )
+        finally:
+            if engine is not None:
+                engine.close()
+            self._finish()
+
+    def _connect(self) -> None:
+        try:
+            incoming = self._dial(self.check)
+        except BurnRemoteError as error:
+            self.lost(self._previous, str(error))
+            raise GroupIsBroken from None
+        with self._lock:
+            self._incoming = incoming
+            broken = self._broken
+        if broken is not None:
+            incoming.tell(broken)
+        if not self._sender.await_link(time.monotonic() + self._join_seconds, self.check):
+            self.lost(
+                self._next,
+                f"it did not join the group within {self._join_seconds:g} seconds, or with other "
+                "members or another secret",
+            )
+            raise GroupIsBroken
+
+    def _next_job(self) -> Job | None:
+        """Wait for the next collective; ``None`` if this member leaves."""
+        self._heard = time.monotonic()
+        while True:
+            with self._lock:
+                self.check()
+                if self._jobs:
+                    job = self._jobs.popleft()
+                    return job if isinstance(job, Job) else None
+                if self._incoming is None or self._begun is not None:
+                    self._changed.wait(SLICE_SECONDS)
+                    continue
+            if self._previous in self._gone:
+                with self._lock:
+                    if not self._jobs:
+                        self._changed.wait(SLICE_SECONDS)
+                continue
+            if self._incoming.wait(SLICE_SECONDS):
+                self._take_idle_message()
+            else:
+                self._check_silence()
+
+    def _take_idle_message(self) -> None:
+        try:
+            message = self._receive(_refuse_piece)
+        except ConnectionLost as error:
+            self.lost(self._previous, str(error))
+            return
+        if isinstance(message, BeginCollective):
+            self._begun = message
+
+    def _receive(self, place: Place) -> Message:
+        """Receive one message; failures of members are reported. Raises ``GroupIsBroken``."""
+        assert self._incoming is not None
+        message = self._incoming.receive(place, self._check_neighbour)
+        self._heard = time.monotonic()
+        if message is None:
+            self._check_late()
+        if isinstance(message, GroupBroken):
+            self.report(message, told_by=self._previous)
+            self.check()
+            return None
+        return message
+
+    def _check_neighbour(self) -> None:
+        self._check_silence()
+        self._check_late()
+
+    def _check_silence(self) -> None:
+        self.check()
+        seconds = self.spec.bound_seconds
+        if self._incoming is None or not self._incoming.has_beats:
+            return
+        if self._previous not in self._gone and time.monotonic() - self._heard > seconds:
+            self.lost(self._previous, f"nothing was heard of it for {seconds:g} seconds")
+            self.check()
+
+    def _expect(self, what: str, seconds: float) -> None:
+        """Give the member before up unless it does something within some time."""
+        self._late_at = time.monotonic() + seconds
+        self._late_reason = f"it is alive, but {what} within {seconds:g} seconds"
+
+    def _check_late(self) -> None:
+        if time.monotonic() > self._late_at:
+            self._late_at = float("inf")
+            self.lost(self._previous, self._late_reason, self._done)
+            self.check()
+
+    # -- one collective -----------------------------------------------------------------------
+
+    def _carry_out(self, engine: CollectiveEngine, job: Job) -> None:
+        try:
+            inputs = [_array(one) for one in job.inputs]
+        except BurnRemoteError as error:
+            self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
+            raise GroupIsBroken from None
+        if self.size > 1:
+            self._agree(job)
+        arrays = engine.carry_out(job, inputs)
+        self._late_at = float("inf")
+        for slot, array in zip(job.outputs, arrays, strict=True):
+            slot.complete(array)
+
+    def _agree(self, job: Job) -> None:
+        """Exchange the description of the collective with the neighbours."""
+        digest = job.call.digest(job.sequence)
+        own = job.call.describe()
+        self.send(BeginCollective(job.sequence, digest, own[:MAX_REASON]))
+        self._heard = time.monotonic()
+        self._expect(
+            f"did not issue collective {job.sequence}, {own}, of which member {self.spec.rank} "
+            "has done its part,",
+            self.spec.issue_seconds,
+        )
+        while self._begun is None:
+            message = self._receive(_refuse_piece)
+            if isinstance(message, BeginCollective):
+                self._begun = message
+        begun, self._begun = self._begun, None
+        if (begun.sequence, begun.digest) != (job.sequence, digest):
+            self.report(
+                GroupBroken(
+                    job.sequence,
+                    self._previous,
+                    f"it issued {begun.description} as collective {begun.sequence}, but member "
+                    f"{self.spec.rank} issued {own} as collective {job.sequence}"[:MAX_REASON],
+                )
+            )
+            raise GroupIsBroken
+
+    def receive_piece(self, place: Place) -> memoryview:
+        """Return the elements of the next piece.
+
+        Raises ``GroupIsBroken``, ``ConnectionLost`` and ``ProtocolViolation``.
+        """
+        self._expect("sent no elements of a collective", 2 * self.spec.issue_seconds)
+        while True:
+            message = self._receive(place)
+            if isinstance(message, Piece):
+                self._counters.peer_received_bytes += len(message.elements)
+                return message.elements
+            if message is not None:
+                raise ProtocolViolation("a collective began within another one")
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Send what is queued, take leave of both neighbours, and end the links."""
+        if self.size > 1 and not self._is_excluded and self._is_own_failure():
+            # The next member may still be about to link itself, and has to hear of it.
+            self._sender.await_link(self._join_deadline, lambda: None)
+        farewell = self._farewell()
+        with self._lock:
+            self._has_ended = True
+            unsettled = [*self._unsettled.values()]
+            self._unsettled.clear()
+            self._changed.notify_all()
+        for job in unsettled:
+            self._fail_job(job, self._broken or farewell)
+        if self.size > 1:
+            self._sender.finish(farewell, self.spec.bound_seconds)
+            if self._incoming is not None:
+                self._incoming.tell(farewell)
+                self._incoming.close()
+        self._ended()
+
+    def _is_own_failure(self) -> bool:
+        return self._broken is not None and self._broken.member == self.spec.rank
+
+    def _farewell(self) -> GroupBroken:
+        # Without it, the end of a link would look like the failure of this member.
+        return GroupBroken(self._done, self.spec.rank, "it left the group")
+
+
+def _refuse_piece(sequence: int, offset: int, size: int) -> memoryview:
+    raise ProtocolViolation(f"a piece of collective {sequence}, which has not begun")
+
+
+def _array(value: InFlight | Lent) -> Any:
+    """Return an input's array; wait for one that is still arriving. Raises ``OperationFailed``."""
+    return value.array() if isinstance(value, InFlight) else value.array

@@ -1,0 +1,176 @@
+"""The thread of a member that sends to the next one, and the queue before it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.messages import BeginCollective, GroupBroken
+from burn_remote_server.collectives.engine import GroupIsBroken
+from burn_remote_server.collectives.links import Outgoing, Piece
+from burn_remote_server.collectives.schedule import CHUNK_BYTES, ROUND_BYTES
+
+__all__ = ["MAX_SCRATCH_BYTES", "Sender", "SenderOwner"]
+
+# Scratch memory that waits to be sent: two rounds. With less than one round and a chunk, members
+# could wait for each other.
+MAX_SCRATCH_BYTES: Final = 2 * ROUND_BYTES + CHUNK_BYTES
+# The longest wait before a thread looks whether the group is broken.
+SLICE_SECONDS: Final = 0.25
+
+_STOP: Final = object()
+
+
+class SenderOwner(Protocol):
+    """What a sender asks of its member."""
+
+    def check(self) -> None:
+        """Raise ``GroupIsBroken`` if what the member does now cannot be completed."""
+        ...
+
+    def may_send(self, sequence: int) -> bool:
+        """Whether the next member still needs the elements of a collective."""
+        ...
+
+    def sent(self, size: int) -> None:
+        """Count bytes of elements that were sent."""
+        ...
+
+    def beat(self) -> None:
+        """Send a sign of life to the member before."""
+        ...
+
+    def next_lost(self, reason: str) -> None:
+        """Note that the link to the next member broke."""
+        ...
+
+
+class Sender:
+    """Sends messages and pieces in order, and signs of life when there are none.
+
+    ``pause_seconds`` is the longest time without a sign of life. The link is passed to ``attach``
+    once it exists.
+    """
+
+    def __init__(self, owner: SenderOwner, pause_seconds: float, name: str) -> None:
+        self._owner: Final = owner
+        self._pause: Final = pause_seconds
+        self._unsent: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
+        self._changed: Final = threading.Condition()
+        self._outgoing: Outgoing | None = None
+        self._has_ended = False
+        self._scratch_bytes = 0
+        self._thread: Final = threading.Thread(target=self._send_all, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def attach(self, outgoing: Outgoing) -> bool:
+        """Use a link to the next member; ``False`` if there is one already, or none is needed."""
+        with self._changed:
+            if self._outgoing is not None or self._has_ended:
+                return False
+            self._outgoing = outgoing
+            self._changed.notify_all()
+        return True
+
+    def await_link(self, deadline: float, check: Callable[[], None]) -> bool:
+        """Wait for the link to the next member; ``False`` at the deadline. ``check`` may raise."""
+        with self._changed:
+            while self._outgoing is None:
+                check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, SLICE_SECONDS))
+        return True
+
+    def tell(self, broken: GroupBroken) -> None:
+        """Queue the news of a failure."""
+        self._unsent.put(broken)
+
+    def send(self, item: BeginCollective | Piece, scratch_bytes: int = 0) -> None:
+        """Queue a message or a piece; wait while too much scratch memory is queued."""
+        if scratch_bytes:
+            with self._changed:
+                while self._scratch_bytes > MAX_SCRATCH_BYTES:
+                    self._owner.check()
+                    self._changed.wait(SLICE_SECONDS)
+                self._scratch_bytes += scratch_bytes
+        self._unsent.put((item, scratch_bytes))
+
+    def wake(self) -> None:
+        """Have waiting threads look whether the group is broken."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def finish(self, farewell: GroupBroken, timeout_seconds: float) -> None:
+        """Send what is queued and a farewell, and end the link."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        self._unsent.put(farewell)
+        self._unsent.put(_STOP)
+        self._thread.join(timeout_seconds)
+        if self._outgoing is not None:
+            self._outgoing.close()
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        outgoing = self._await_outgoing()
+        if outgoing is None:
+            return
+        told = time.monotonic()
+        try:
+            while True:
+                try:
+                    item = self._unsent.get(timeout=self._pause)
+                except queue.Empty:
+                    outgoing.send(None)
+                    item = None
+                if time.monotonic() - told >= self._pause:
+                    told = time.monotonic()
+                    self._owner.beat()
+                if item is _STOP:
+                    return
+                if item is not None:
+                    self._send_item(outgoing, item)
+                    item = None  # it refers to an output, whose memory may be free by now
+        except GroupIsBroken:
+            pass
+        except ConnectionLost as error:
+            self._owner.next_lost(str(error))
+        finally:
+            outgoing.close()
+
+    def _await_outgoing(self) -> Outgoing | None:
+        """Wait for the link to the next member, with signs of life to the one before."""
+        while True:
+            with self._changed:
+                if self._outgoing is not None:
+                    return self._outgoing
+                if self._has_ended:
+                    return None
+                self._changed.wait(self._pause)
+            self._owner.beat()
+
+    def _send_item(self, outgoing: Outgoing, item: Any) -> None:
+        if isinstance(item, GroupBroken):
+            outgoing.send(item)
+            return
+        message, scratch_bytes = item
+        if isinstance(message, BeginCollective):
+            outgoing.send(message)
+        elif self._owner.may_send(message.sequence):
+            outgoing.send_piece(message)
+            self._owner.sent(len(message.elements))
+        if scratch_bytes:
+            with self._changed:
+                self._scratch_bytes -= scratch_bytes
+                self._changed.notify_all()
