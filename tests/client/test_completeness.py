@@ -12,11 +12,18 @@ from burn_remote_protocol.operations.table import TABLE
 from support.calls import CALLS, calling_on
 from support.runners import RecordingDevice
 
-FAMILIES: Final = ("Base", "Numeric", "Float", "Int", "Bool", "Module")
+# Rows for which the client has no function of their own name, and why: three act on handles, and no
+# server executes the last one.
+WITHOUT_A_CALL: Final = {
+    ("Init", "Init"),
+    ("Drop", "Drop"),
+    ("Custom", "Custom"),
+    ("Distributed", "AllReduce"),
+}
 
 
 def test_every_row_has_a_call() -> None:
-    assert set(CALLS) == {key for key in TABLE if key[0] in FAMILIES}
+    assert set(CALLS) == set(TABLE) - WITHOUT_A_CALL
 
 
 @pytest.mark.parametrize("family, name", CALLS, ids=".".join)

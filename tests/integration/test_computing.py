@@ -22,6 +22,27 @@ def test_operations_run_where_the_tensors_are(device: br.Device) -> None:
     np.testing.assert_allclose(y.numpy(), np.maximum(x @ w + b, 0), rtol=1e-12)
 
 
+def test_an_extension_row_runs_and_is_differentiated_on_our_server(
+    native_device: br.Device,
+) -> None:
+    x, y = np.array([3.0, 0.0, 1e200]), np.array([4.0, 0.0, 1e200])
+
+    def length(a: br.Tensor) -> br.Tensor:
+        return br.hypot(a, br.tensor(y, device=native_device)).sum()
+
+    leg = br.tensor(x, device=native_device)
+    np.testing.assert_allclose(br.hypot(leg, 4.0).numpy(), np.hypot(x, 4.0))
+    np.testing.assert_allclose(br.grad(length)(leg).numpy(), [0.6, 0, np.sqrt(0.5)])
+
+
+def test_an_extension_row_is_refused_by_name_in_burns_dialect(first_server: RunningServer) -> None:
+    with br.RemoteDevice(first_server.address, dialect="burn-0.21") as device:
+        x = br.ones((2,), device=device)
+        with pytest.raises(br.Unsupported, match=r"Elementwise\.Hypot is not an operation of Burn"):
+            br.hypot(x, x)
+        assert (x + x).numpy().tolist() == [2, 2]
+
+
 def test_no_call_waits_before_a_read(device: br.Device) -> None:
     device.sync()
     before = device.traffic

@@ -170,6 +170,7 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Bool", "Not"): lambda: ~b(2),
     ("Bool", "And"): lambda: b(2) & b(2),
     ("Bool", "Or"): lambda: b(2) | b(2),
+    ("Elementwise", "Hypot"): lambda: br.hypot(f(2), f(2)),
     ("Module", "Embedding"): lambda: F.embedding(i(2, 3), f(5, 4)),
     ("Module", "EmbeddingBackward"): lambda: G.embedding_backward(f(5, 4), f(2, 3, 4), i(2, 3)),
     ("Module", "Linear"): lambda: F.linear(f(2, 3), f(4, 3), f(4)),

@@ -17,6 +17,7 @@ from burn_remote.dispatch.operators import Operator
 from burn_remote_protocol.operations.families import (
     base,
     convolution_rows,
+    elementwise_rows,
     floats,
     layers,
     numeric,
@@ -235,7 +236,7 @@ case(base.CAT, lambda x: br.concat([x, x, x]), normal(2, 3), name="repeated-inpu
 
 # -- Numeric --------------------------------------------------------------------------------------
 
-for _row in (numeric.ADD, numeric.SUB, numeric.MUL, floats.ARC_TAN2):
+for _row in (numeric.ADD, numeric.SUB, numeric.MUL, floats.ARC_TAN2, elementwise_rows.HYPOT):
     case(_row, binary(_row), normal(2, 3), normal(2, 3))
     case(_row, binary(_row), normal(2, 1), normal(1, 3), name="broadcast")
     case(_row, binary(_row), normal(4, 2, 3), normal(3), name="ranks")

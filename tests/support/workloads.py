@@ -700,6 +700,7 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Numeric.Powi": _powi, "Numeric.PowiScalar": _scalar("fi", *POWERS),
     "Float.Powf": _binary("f"), "Float.PowfScalar": _scalar("f", *POWERS),
     "Float.ArcTan2": _binary("f"),
+    "Elementwise.Hypot": _binary("f"),
     "Float.IntoInt": _unary("f", _any_integer), "Int.IntoFloat": _unary("i", _any_float),
     "Bool.IntoFloat": _unary("b", _any_float), "Bool.IntoInt": _unary("b", _any_integer),
     "Bool.Not": _unary("b"), "Bool.And": _binary("b"), "Bool.Or": _binary("b"),

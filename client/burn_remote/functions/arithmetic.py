@@ -20,7 +20,7 @@ from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
-from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.operations.families import elementwise_rows, floats, numeric
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -30,6 +30,7 @@ __all__ = [
     "atan2",
     "divide",
     "floor_divide",
+    "hypot",
     "multiply",
     "negative",
     "pow",
@@ -57,6 +58,7 @@ POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
 POWF: Final = Pair(floats.POWF, floats.POWF_SCALAR)
 RECIP: Final = Operator(floats.RECIP)
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
+HYPOT: Final = Pair(elementwise_rows.HYPOT)
 FLOOR: Final = Operator(floats.FLOOR)
 TRUNC: Final = Operator(floats.TRUNC)
 
@@ -186,6 +188,15 @@ def negative(x: Tensor, /) -> Tensor:
 def atan2(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the angle of the point (x=``x2``, y=``x1``) in radians, from -π to π."""
     return ARC_TAN2.apply(x1, x2)
+
+
+def hypot(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``sqrt(x1 ** 2 + x2 ** 2)``, without overflow of the squares.
+
+    Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
+    servers.
+    """
+    return HYPOT.apply(x1, x2)
 
 
 def reflected_subtract(x2: Tensor, x1: Number, /) -> Tensor:

@@ -15,6 +15,7 @@ from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import ArgumentMismatch, OperationFailed, UsageError
+from burn_remote_protocol.operations.extensions import EXTENSIONS_FIELD
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -123,7 +124,9 @@ class Device:
     @property
     def info(self) -> dict[str, Any]:
         """The server's description of the device when the session opened."""
-        return dict(self.session.welcome.device)
+        about = dict(self.session.welcome.device)
+        about.pop(EXTENSIONS_FIELD, None)
+        return about
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """End the session, freeing its tensors. A second call does nothing.

@@ -3,6 +3,7 @@
 from burn_remote.gradient_rules import (
     base_rules,
     convolution_rules,
+    elementwise_rules,
     float_rules,
     layer_rules,
     numeric_rules,
@@ -15,6 +16,7 @@ from burn_remote.gradient_rules import (
 __all__ = [
     "base_rules",
     "convolution_rules",
+    "elementwise_rules",
     "float_rules",
     "layer_rules",
     "numeric_rules",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["EVERYWHERE", "Lifetime", "Vocabulary"]
+__all__ = ["EVERYWHERE", "EXTENSION", "Lifetime", "Vocabulary"]
 
 
 class Vocabulary(IntEnum):
@@ -44,3 +44,6 @@ class Lifetime(NamedTuple):
 
 
 EVERYWHERE = Lifetime()
+
+# The lifetime of extension rows and of their kinds on the wire.
+EXTENSION = Lifetime(since=Vocabulary.NATIVE)

@@ -11,6 +11,7 @@ from burn_remote_protocol.operations.families import (
     base,
     bools,
     convolution_rows,
+    elementwise_rows,
     floats,
     ints,
     layers,
@@ -19,7 +20,7 @@ from burn_remote_protocol.operations.families import (
     sampling,
     session,
 )
-from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime
+from burn_remote_protocol.operations.releases import EVERYWHERE, EXTENSION, Lifetime
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.rules.checks import (
     ANY,
@@ -45,6 +46,7 @@ ROWS: Final = (
     *pooling_rows.ROWS,
     *sampling.ROWS,
     *session.ROWS,
+    *elementwise_rows.ROWS,
 )
 
 TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
@@ -81,6 +83,8 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Custom": WireKind("Custom", False, ANY),
         "Drop": WireKind("Drop", False, ANY),
         "Distributed": WireKind("Distributed", False, ANY),
+        # The kinds of extension rows, one for each family.
+        "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
     }
 )
 

@@ -36,6 +36,7 @@ from burn_remote_protocol.messages import (
     Refused,
     Welcome,
 )
+from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -244,7 +245,7 @@ class LocalLink:
 
     def _open_session(self, hello: Hello) -> None:
         limits = {**SESSION_LIMITS, "message_bytes": self._settings.max_message_bytes}
-        device = {"index": 0, "backend": self._backend.name}
+        device = {"index": 0, "backend": self._backend.name, EXTENSIONS_FIELD: ANNOUNCED}
         version = agreed_version(hello, VERSIONS)
         self._is_open = True
         self._send_message(Welcome(version, 1, b"", 0.0, device, limits, self.address))

@@ -92,6 +92,16 @@ def test_operations_are_sent_in_order_with_ids_that_are_never_reused(
     assert isinstance(end.tasks[3], Sync)
 
 
+def test_an_extension_row_that_the_server_does_not_announce_is_refused_and_not_sent(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    x = session.reserve()
+    with pytest.raises(Unsupported, match=r"has no Elementwise\.Hypot.*update the server"):
+        session.execute(signature("Elementwise.Hypot", f32(2), f32(2)), [x, x])
+    synced(session)
+    assert [type(task) for task in end.tasks] == [Sync]
+
+
 def test_several_outputs_have_consecutive_ids(session: NativeSession, end: NativeEnd) -> None:
     signed = signature("Numeric.MaxDimWithIndices", f32(2, 3), dim=0)
     x = session.reserve()

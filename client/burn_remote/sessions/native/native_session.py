@@ -70,6 +70,7 @@ from burn_remote_protocol.messages import (
     Upload,
     Welcome,
 )
+from burn_remote_protocol.operations.extensions import EXTENSIONS_FIELD, check_announced
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -129,6 +130,7 @@ class NativeSession:
         self._traffic: Final = self._connection.traffic  # each operation counts itself there
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
         self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
+        self._extensions: Final = self.welcome.device.get(EXTENSIONS_FIELD, {})
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
         self._connection.receiver.start()
@@ -195,6 +197,7 @@ class NativeSession:
             raise
 
     def _number(self, signature: Signature, *, even_if_long: bool = False) -> Numbered:
+        check_announced(signature, self._extensions, self._connection.address)
         numbered, definition = self._signature_table.take(signature, even_if_long=even_if_long)
         if definition is not None:
             self._append(definition)

@@ -31,6 +31,7 @@ from burn_remote_protocol.messages import (
     Fetch,
     Welcome,
 )
+from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.native.attachments import Attachment, Attachments
@@ -308,6 +309,7 @@ def _about(device: Device) -> dict[str, object]:
         "name": device.backend.device_name,
         "memory_bytes": memory.total,
         "memory_used_bytes": memory.used,
+        EXTENSIONS_FIELD: ANNOUNCED,
     }
 
 

@@ -17,6 +17,7 @@ from burn_remote_server.backends.array.kernels.casting import (
     IntCasting,
 )
 from burn_remote_server.backends.array.kernels.creation import BaseCreation, NumericCreation
+from burn_remote_server.backends.array.kernels.elementwise_kernels import ElementwiseExtensions
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.grid_sampling import FloatGridSampling
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
@@ -91,6 +92,7 @@ def shared_families(xp: Any) -> list[KernelFamily]:
         IntLinearAlgebra(xp),
         BoolCasting(xp),
         BoolLogic(xp),
+        ElementwiseExtensions(xp),
         *module_families(xp),
     ]
 
