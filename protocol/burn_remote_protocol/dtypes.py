@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import Any, Final, final
 
-from burn_remote_protocol.errors import ProtocolViolation, shown
+from burn_remote_protocol.errors import ProtocolViolation, Unsupported, shown
 
 __all__ = [
     "ALL_DTYPES",
@@ -67,54 +67,120 @@ class DTypeUsage(IntFlag):
 class QuantScheme:
     """Describe how the values of a quantized tensor are stored.
 
-    The fields are those of Burn 0.21's ``QuantScheme``, in wire order: ``value`` (``"Q8S"`` …),
-    ``param`` (dtype name of the scales), ``store`` (``"Native"``, or ``("PackedU32" |
-    "PackedNative", dimension)``), ``level`` (``None`` for one scale per tensor, otherwise the
-    block's sizes, at most five) and ``mode``.
+    ``value`` is the type of the values (``"Q8S"`` …), ``param`` the dtype of the scales,
+    ``store`` is ``"Native"``, or ``("PackedU32" | "PackedNative", dimension)``, ``level`` is
+    ``None`` for one scale per tensor, otherwise the sizes of a block (at most five), and ``mode``
+    is ``"Symmetric"`` or ``"Lookup"``.
+
+    Burn 0.22 also has schemes without scales, whose ``param`` is ``None``, and schemes whose blocks
+    have scales and the whole tensor another one, of the dtype ``tensor_param``. Burn 0.21 has only
+    ``"Symmetric"``.
     """
 
     value: str
-    param: str
+    param: str | None
     store: str | tuple[str, int]
     level: tuple[int, ...] | None
     mode: str
+    tensor_param: str | None = None
 
     VALUES = ("Q8F", "E5M2", "E4M3", "Q4F", "E2M1", "Q2F", "Q8S", "Q4S", "Q2S")
     PARAMS = ("F32", "F16", "BF16", "UE8M0", "UE4M3")
+    MODES = ("Symmetric", "Lookup")
 
     @classmethod
     def from_wire(cls, wire: Any) -> QuantScheme:
-        """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs)."""
+        """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs).
+
+        Accepts the forms of both releases of Burn: only the older one has the dtype of the scales
+        as its second element.
+        """
         try:
-            value, param, store, level, mode = _array(wire, 5)
-            if value not in cls.VALUES or param not in cls.PARAMS or mode != "Symmetric":
+            elements = _array(wire, 5)
+            if elements[0] not in cls.VALUES:
                 raise ValueError
-            if store != "Native":
-                name, dimension = _variant(store)
-                if name not in ("PackedU32", "PackedNative") or not _is_count(dimension):
-                    raise ValueError
-                store = (name, dimension)
-            if level == "Tensor":
-                level = None
-            else:
-                name, block = _variant(level)
-                sizes, count = _array(block, 2)
-                if name != "Block" or count not in range(1, 6):
-                    raise ValueError
-                if any(type(n) is not int or not 1 <= n <= 255 for n in (*_array(sizes, 5), count)):
-                    raise ValueError
-                level = tuple(sizes[:count])
+            if elements[1] in cls.PARAMS:
+                return cls._from_wire_0_21(elements)
+            return cls._from_wire_0_22(elements)
         except (TypeError, ValueError) as error:
             raise ProtocolViolation(f"not a quantization scheme: {shown(wire)}") from error
-        return cls(value, param, store, level, mode)
+
+    @classmethod
+    def _from_wire_0_21(cls, wire: Any) -> QuantScheme:
+        value, param, store, level, mode = wire
+        if mode != "Symmetric":
+            raise ValueError
+        block = None
+        if level != "Tensor":
+            name, size = _variant(level)
+            if name != "Block":
+                raise ValueError
+            block = _block_from_wire(size)
+        return cls(value, param, _store_from_wire(store), block, mode)
+
+    @classmethod
+    def _from_wire_0_22(cls, wire: Any) -> QuantScheme:
+        value, store, mode, whole, block = wire
+        if mode not in cls.MODES or (whole is not None and whole not in cls.PARAMS):
+            raise ValueError
+        stored = _store_from_wire(store)
+        if block is None:
+            return cls(value, whole, stored, None, mode)
+        size, param = _array(block, 2)
+        if param not in cls.PARAMS:
+            raise ValueError
+        return cls(value, param, stored, _block_from_wire(size), mode, whole)
+
+    @property
+    def is_in_0_21(self) -> bool:
+        """Whether Burn 0.21 has the scheme."""
+        return self.param is not None and self.tensor_param is None and self.mode == "Symmetric"
 
     def to_wire(self) -> list[Any]:
-        """Write the scheme as Burn 0.21 does: five fields, blocks padded with ones to five."""
-        store = self.store if isinstance(self.store, str) else {self.store[0]: self.store[1]}
+        """Write the scheme as Burn 0.21 does: five fields, blocks padded with ones to five.
+
+        Raises ``Unsupported`` for a scheme that only Burn 0.22 has.
+        """
+        if not self.is_in_0_21:
+            raise Unsupported(f"Burn 0.21 does not have the quantization scheme {self}")
         if self.level is None:
-            return [self.value, self.param, store, "Tensor", self.mode]
-        sizes = [*self.level, 1, 1, 1, 1, 1][:5]
-        return [self.value, self.param, store, {"Block": [sizes, len(self.level)]}, self.mode]
+            return [self.value, self.param, _store_to_wire(self.store), "Tensor", self.mode]
+        block = {"Block": _block_to_wire(self.level)}
+        return [self.value, self.param, _store_to_wire(self.store), block, self.mode]
+
+    def to_wire_0_22(self) -> list[Any]:
+        """Write the scheme as Burn 0.22 does: five other fields."""
+        store = _store_to_wire(self.store)
+        if self.level is None:
+            return [self.value, store, self.mode, self.param, None]
+        block = [_block_to_wire(self.level), self.param]
+        return [self.value, store, self.mode, self.tensor_param, block]
+
+
+def _store_from_wire(wire: Any) -> str | tuple[str, int]:
+    if wire == "Native":
+        return "Native"
+    name, dimension = _variant(wire)
+    if name not in ("PackedU32", "PackedNative") or not _is_count(dimension):
+        raise ValueError
+    return name, dimension
+
+
+def _store_to_wire(store: str | tuple[str, int]) -> Any:
+    return store if isinstance(store, str) else {store[0]: store[1]}
+
+
+def _block_from_wire(wire: Any) -> tuple[int, ...]:
+    sizes, count = _array(wire, 2)
+    if any(type(n) is not int or not 1 <= n <= 255 for n in (*_array(sizes, 5), count)):
+        raise ValueError
+    if count not in range(1, 6):
+        raise ValueError
+    return tuple(sizes[:count])
+
+
+def _block_to_wire(block: tuple[int, ...]) -> list[Any]:
+    return [[*block, 1, 1, 1, 1, 1][:5], len(block)]
 
 
 @final
@@ -123,7 +189,7 @@ class DType:
 
     ``itemsize`` is 0 for quantized types, whose size depends on the scheme. Attributes ``store``
     (Burn's storage of a bool: ``"Native"``, ``"U8"`` or ``"U32"``) and ``scheme`` are ``None``
-    where they do not apply.
+    where they do not apply. ``wire`` is the form of the native dialect.
     """
 
     __slots__ = ("__weakref__", "_hash", "category", "itemsize", "name", "scheme", "store", "wire")
@@ -143,7 +209,7 @@ class DType:
         self.store: Final = store
         self.scheme: Final = scheme
         self.wire: Final[Any] = (
-            {"Bool": store} if store else {"QFloat": scheme.to_wire()} if scheme else name
+            {"Bool": store} if store else {"QFloat": _native_scheme(scheme)} if scheme else name
         )
         self._hash: Final = hash(str(self))
 
@@ -151,7 +217,7 @@ class DType:
     def from_wire(wire: Any) -> DType:
         """Return the dtype that a decoded MessagePack value names.
 
-        Raises ``ProtocolViolation`` for anything that is not a dtype of Burn 0.21.
+        Raises ``ProtocolViolation`` for anything that is not a dtype of Burn.
         """
         try:
             if type(wire) is str:
@@ -231,6 +297,11 @@ _array_dtypes: Final[list[Callable[[DType], Any]]] = []
 def use_array_dtypes(dtype_of: Callable[[DType], Any]) -> None:
     """Register the function that returns NumPy's dtype: ``burn_remote`` registers its own."""
     _array_dtypes[:] = [dtype_of]
+
+
+def _native_scheme(scheme: QuantScheme) -> list[Any]:
+    # Clients and servers from before Burn 0.22 read only the older form.
+    return scheme.to_wire() if scheme.is_in_0_21 else scheme.to_wire_0_22()
 
 
 def _array(wire: Any, length: int) -> Any:

@@ -66,6 +66,11 @@ def check_blocks(shape: Shape, scheme: QuantScheme) -> None:
 
 def check_computable(scheme: QuantScheme) -> None:
     """Raise ``Unsupported`` unless Burn 0.21 defines how the scheme's values are packed."""
+    if not scheme.is_in_0_21:
+        raise Unsupported(
+            f"{scheme} can be uploaded, read and moved, but only symmetric schemes with one level "
+            "of scales can be computed with"
+        )
     if scheme.value in VALUE_RANGES and scheme.store in ("Native", ("PackedU32", 0)):
         return
     raise Unsupported(
@@ -88,8 +93,11 @@ def stored_bytes(shape: Shape, scheme: QuantScheme) -> int:
 def scales_shape(shape: Shape, scheme: QuantScheme) -> Shape:
     """Return the shape of the scales: ``(1,)``, or the number of blocks along each dimension.
 
-    Blocks cover the innermost dimensions; an incomplete block at an edge has a scale too.
+    Blocks cover the innermost dimensions; an incomplete block at an edge has a scale too. A scheme
+    without scales has the shape ``(0,)``.
     """
+    if scheme.param is None:
+        return (0,)
     if scheme.level is None:
         return (1,)
     blocks = block_sizes(shape, scheme)
@@ -100,6 +108,8 @@ def byte_lengths(shape: Shape, scheme: QuantScheme) -> tuple[int, ...]:
     """Return the possible lengths of values and scales together; the unpacked one is first."""
     size = math.prod(shape)
     scales = SCALE_BYTES * math.prod(scales_shape(shape, scheme))
+    if scheme.tensor_param is not None:
+        scales += SCALE_BYTES
     words = -(-size * VALUE_BITS[scheme.value] // WORD_BITS)
     packed = words * WORD_BITS // 8
     return (size + scales,) if scheme.store == "Native" else (size + scales, packed + scales)

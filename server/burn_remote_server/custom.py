@@ -87,8 +87,8 @@ class CustomOperation:
         )
         object.__setattr__(self, "accepted", accepted)
 
-    def __call__(self, xp: Any, *arrays: Any) -> Any:
-        return self.function(xp, *arrays)
+    def __call__(self, xp: Any, *arguments: Any) -> Any:
+        return self.function(xp, *arguments)
 
 
 def custom_operation(
@@ -107,7 +107,8 @@ def custom_operation(
     runs before the function, once per combination of input specs; the session reserves memory
     according to its result. An exception that it raises refuses the call.
 
-    The function takes the array module (NumPy or CuPy) and one array of that module per input. It
+    The function takes the array module (NumPy or CuPy) and one array of that module per input,
+    followed by the numbers of the call, if a client of Burn 0.22 sends any. It
     returns an array, or a sequence with one array per output, with exactly the shapes and dtypes
     that ``shapes`` returned. It runs in several threads at once. It must not change its inputs, nor
     change an array after returning it. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.

@@ -26,7 +26,9 @@ from burn_remote_protocol.dtypes import (
     DType,
     QuantScheme,
 )
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import ProtocolViolation, Unsupported
+from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.wire_values import dtype_to_wire
 from support.recorded import golden, schema
 
 SCHEME = QuantScheme("Q4S", "BF16", ("PackedU32", 1), (2, 128), "Symmetric")
@@ -45,6 +47,24 @@ def test_every_golden_dtype_is_encoded_to_the_bytes_it_was_decoded_from() -> Non
     for line in golden("DType"):
         for wire in (line.tuples, line.lists):
             assert msgpack.packb(DType.from_wire(wire).wire) == line.payload, line.name
+
+
+def test_every_golden_dtype_of_burn_0_22_is_encoded_to_the_bytes_it_was_decoded_from() -> None:
+    lines = golden("DType", "0.22")
+    assert len(lines) == 63
+    for line in lines:
+        for wire in (line.tuples, line.lists):
+            dtype = DType.from_wire(wire)
+            assert msgpack.packb(dtype_to_wire(dtype, Vocabulary.BURN_0_22)) == line.payload
+            assert DType.from_wire(dtype.wire) is dtype
+
+
+def test_a_scheme_that_burn_0_21_does_not_have_cannot_be_said_in_it() -> None:
+    scheme = QuantScheme.from_wire(["Q8F", "Native", "Symmetric", None, None])
+
+    assert scheme.param is None
+    with pytest.raises(Unsupported, match=r"Burn 0\.21 does not have the quantization scheme"):
+        scheme.to_wire()
 
 
 def test_every_golden_scheme_is_encoded_to_the_bytes_it_was_decoded_from() -> None:

@@ -1,4 +1,4 @@
-"""Data recorded from Burn 0.21: golden values, the schema, and sessions."""
+"""Data recorded from Burn 0.21 and 0.22: golden values, schemas, and sessions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgpack
+
+GOLDEN = {"0.21": "golden.jsonl.gz", "0.22": "golden-0.22.jsonl.gz"}
+SCHEMAS = {"0.21": "burn-0.21-schema.json", "0.22": "burn-0.22.1-schema.json"}
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
 
@@ -34,9 +37,9 @@ class Golden(NamedTuple):
 
 
 @cache
-def golden(type_name: str) -> tuple[Golden, ...]:
-    """Return the golden values of one Rust type."""
-    with gzip.open(DATA / "golden.jsonl.gz", "rt", encoding="utf-8") as lines:
+def golden(type_name: str, release: str = "0.21") -> tuple[Golden, ...]:
+    """Return the golden values of one Rust type in a release of Burn."""
+    with gzip.open(DATA / GOLDEN[release], "rt", encoding="utf-8") as lines:
         entries = [json.loads(line) for line in lines]
     return tuple(
         Golden(entry["name"], bytes.fromhex(entry["hex"]), entry["roundtrip"])
@@ -46,9 +49,9 @@ def golden(type_name: str) -> tuple[Golden, ...]:
 
 
 @cache
-def schema() -> dict[str, Any]:
-    """Return the schema of the IR."""
-    loaded: dict[str, Any] = json.loads((DATA / "burn-0.21-schema.json").read_text("utf-8"))
+def schema(release: str = "0.21") -> dict[str, Any]:
+    """Return the schema of the IR of a release of Burn."""
+    loaded: dict[str, Any] = json.loads((DATA / SCHEMAS[release]).read_text("utf-8"))
     return loaded
 
 

@@ -8,17 +8,20 @@ cache of signatures, and only operations with new keys are decoded in full.
 from __future__ import annotations
 
 import marshal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
+from burn_remote_protocol.operations.field_codecs import FieldCodec
 from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.releases import EVERYWHERE, Vocabulary
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, ROWS
 from burn_remote_protocol.operations.wire_values import (
+    ARRAYS,
     decode_tensor_data,
+    dtype_to_wire,
     encode_tensor_data,
     sequence,
     unexpected,
@@ -44,10 +47,42 @@ KEY_BYTES_KEPT: Final = 1024
 # NaN equals itself. A comparison of values would do none of this.
 KEY_FORMAT: Final = 2
 
-_ROWS: Final = {
+
+class _Form(NamedTuple):
+    """The wire form of a row in one vocabulary.
+
+    ``key`` begins the keys of its signatures, ``fields`` has the fields of the row, each with its
+    codec, ``None`` where the vocabulary does not have the field. A message has from ``least`` to
+    ``most`` of them.
+    """
+
+    row: Row
+    key: tuple[int, str, str]
+    fields: tuple[tuple[Field, FieldCodec | None], ...]
+    codecs: tuple[FieldCodec, ...]
+    least: int
+    most: int
+
+
+def _form(kind: str, row: Row, vocabulary: Vocabulary) -> _Form:
+    fields = [
+        (field, field.codec.form(vocabulary) if field.lifetime.includes(vocabulary) else None)
+        for field in row.fields
+    ]
+    codecs = tuple(codec for _, codec in fields if codec is not None)
+    least = len(codecs)
+    if vocabulary is Vocabulary.NATIVE:
+        # Native messages leave out the last fields if they are absent in Burn 0.21, so that older
+        # versions of this project read them.
+        least = sum(field.lifetime is EVERYWHERE for field in row.fields)
+    key = (int(vocabulary), kind, row.name)
+    return _Form(row, key, tuple(fields), codecs, least, len(codecs))
+
+
+_FORMS: Final = {
     vocabulary: {
         kind: {
-            row.name: row
+            row.name: _form(kind, row, vocabulary)
             for row in ROWS
             if row.family == about.family and row.lifetime.includes(vocabulary)
         }
@@ -67,20 +102,22 @@ def decode_operation(wire: Any, vocabulary: Vocabulary = Vocabulary.NATIVE) -> O
     anything that is not an operation of the vocabulary, with the operation, the field, what was
     seen and what was expected. Raises ``LimitExceeded`` for values that are too long.
     """
-    kind, dtype, row, values = _split(wire, vocabulary)
+    kind, dtype, form, values = _split(wire, vocabulary)
     tensors: list[int] = []
     try:
+        # A native message may leave out its last fields, so the lengths may differ.
         stripped = [
-            item.codec.strip(value, tensors) for item, value in zip(row.fields, values, strict=True)
+            codec.strip(value, tensors)
+            for codec, value in zip(form.codecs, values)  # noqa: B905
         ]
-        key = marshal.dumps((kind, row.name, dtype, stripped), KEY_FORMAT)
+        key = marshal.dumps((form.key, dtype, stripped), KEY_FORMAT)
     except (TypeError, ValueError):
         # Malformed, or of a type that MessagePack does not have: full decoding raises the error.
-        return _decode(kind, dtype, row, values)
+        return _decode(kind, dtype, form, values)
     signature = _SIGNATURES.get(key)
     if signature is not None:
         return Operation(signature, tuple(tensors))
-    operation = _decode(kind, dtype, row, values)
+    operation = _decode(kind, dtype, form, values)
     if len(key) <= KEY_BYTES_KEPT:
         if len(_SIGNATURES) >= SIGNATURES_KEPT:
             _SIGNATURES.clear()
@@ -88,38 +125,58 @@ def decode_operation(wire: Any, vocabulary: Vocabulary = Vocabulary.NATIVE) -> O
     return operation
 
 
-def _split(wire: Any, vocabulary: Vocabulary) -> tuple[str, Any, Row, Any]:
-    """Return the kind, the dtype beside the variant, the row and the values of its fields."""
+def _split(wire: Any, vocabulary: Vocabulary) -> tuple[str, Any, _Form, Any]:
+    """Return the kind, the dtype beside the variant, the form and the values of its fields."""
     kind, body = variant(wire, "an operation")
-    kinds = _ROWS[vocabulary]
-    rows = kinds.get(kind)
-    if rows is None:
+    kinds = _FORMS[vocabulary]
+    forms = kinds.get(kind)
+    if forms is None:
         raise unexpected(f"a kind of operation ({', '.join(kinds)})", kind)
     dtype = None
     if KINDS[kind].carries_dtype:
         dtype, body = sequence(body, 2, f"the dtype and variant of {kind}")
-    if kind in rows:
+    if kind in forms:
         # Drop holds its tensor; Init and Custom are structs. None of them has variants.
-        row, values = rows[kind], [body] if kind == "Drop" else body
-        return kind, None, row, sequence(values, len(row.fields), f"the fields of {kind}")
+        return kind, None, forms[kind], _fields(forms[kind], [body] if kind == "Drop" else body)
+    if type(body) is str and body in forms and not forms[body].codecs:
+        return kind, dtype, forms[body], ()  # a variant without fields
     name, values = variant(body, f"an operation of {kind}")
-    if name not in rows:
+    form = forms.get(name)
+    if form is None or not form.codecs:
         raise unexpected(f"an operation of {kind} that {vocabulary} has", name)
-    row = rows[name]
-    return kind, dtype, row, sequence(values, len(row.fields), f"the fields of {kind}.{name}")
+    return kind, dtype, form, _fields(form, values)
 
 
-def _decode(kind: str, dtype: Any, row: Row, values: Any) -> Operation:
+def _fields(form: _Form, values: Any) -> Any:
+    if type(values) in ARRAYS and form.least <= len(values) <= form.most:
+        return values
+    return sequence(values, form.most, f"the fields of {form.key[1]}{_name(form)}")
+
+
+def _name(form: _Form) -> str:
+    return "" if form.key[1] == form.key[2] else f".{form.key[2]}"
+
+
+def _decode(kind: str, dtype: Any, form: _Form, values: Any) -> Operation:
     tensors: list[int] = []
-    pairs = zip(row.fields, values, strict=True)
-    arguments = [_decode_field(row, item, value, tensors) for item, value in pairs]
+    rest = iter(values)
+    arguments = []
+    for field, codec in form.fields:
+        value = _MISSING if codec is None else next(rest, _MISSING)
+        if codec is None or value is _MISSING:
+            arguments.append(field.absent)
+        else:
+            arguments.append(_decode_field(form.row, field, codec, value, tensors))
     carried = DType.from_wire(dtype) if KINDS[kind].carries_dtype else None
-    return Operation(Signature(kind, row, carried, tuple(arguments)), tuple(tensors))
+    return Operation(Signature(kind, form.row, carried, tuple(arguments)), tuple(tensors))
 
 
-def _decode_field(row: Row, field: Field, value: Any, tensors: list[int]) -> Any:
+_MISSING: Final = object()
+
+
+def _decode_field(row: Row, field: Field, codec: FieldCodec, value: Any, tensors: list[int]) -> Any:
     try:
-        return field.codec.decode(value, tensors)
+        return codec.decode(value, tensors)
     except LimitExceeded as error:
         limit = f"{row}, field {field.name}: {error.limit}"
         raise LimitExceeded(limit, seen=error.seen, allowed=error.allowed) from None
@@ -132,7 +189,7 @@ def encode_operation(
 ) -> dict[str, Any]:
     """Write an operation as lists and dictionaries for MessagePack, as Rust would write it.
 
-    Raises ``Unsupported`` if the vocabulary does not have the operation.
+    Raises ``Unsupported`` if the vocabulary does not have the operation, or a value in it.
     """
     signature, row = operation.signature, operation.signature.row
     if not row.lifetime.includes(vocabulary):
@@ -140,10 +197,28 @@ def encode_operation(
             f"{row} is not an operation of {vocabulary}; a burn-remote-server executes it for "
             "clients that use the native dialect"
         )
+    form = _FORMS[vocabulary][signature.kind].get(row.name)
+    if form is None or form.row is not row:
+        form = _form(signature.kind, row, vocabulary)
     tensors = iter(operation.tensors)
-    pairs = zip(row.fields, signature.arguments, strict=True)
-    values: Any = [item.codec.encode(argument, tensors) for item, argument in pairs]
+    count = _written(form, signature)
+    values: Any = []
+    for (field, codec), argument in zip(form.fields, signature.arguments, strict=True):
+        if codec is None or len(values) == count:
+            if argument != field.absent:
+                raise Unsupported(f"{row} of {vocabulary} has no {field.name}")
+        else:
+            values.append(codec.encode(argument, tensors))
     if signature.kind == row.name:
         return {row.name: values[0] if row.name == "Drop" else values}
-    body = {row.name: values}
-    return {signature.kind: body if signature.dtype is None else [signature.dtype.wire, body]}
+    body = {row.name: values} if form.codecs else row.name
+    dtype = signature.dtype
+    return {signature.kind: body if dtype is None else [dtype_to_wire(dtype, vocabulary), body]}
+
+
+def _written(form: _Form, signature: Signature) -> int:
+    """Return how many fields a message has: native ones leave out the last that are absent."""
+    count = form.most
+    while count > form.least and signature.arguments[count - 1] == form.fields[count - 1][0].absent:
+        count -= 1
+    return count

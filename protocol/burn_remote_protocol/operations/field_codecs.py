@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from burn_remote_protocol.errors import LimitExceeded
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
     decode_tensor,
@@ -27,9 +28,9 @@ __all__ = [
     "FieldCodec",
     "ListCodec",
     "OptionalCodec",
+    "QuantizationParametersCodec",
     "StructCodec",
     "TensorCodec",
-    "WrappedCodec",
 ]
 
 
@@ -67,12 +68,20 @@ class FieldCodec(ABC):
         """Add an argument to the parameters of a call, under its name."""
         parameters[name] = self.plain(argument)
 
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        """Return the codec for the wire form of one vocabulary; the arguments are the same.
+
+        A codec by itself has the form of the native dialect.
+        """
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class TensorCodec(FieldCodec):
     """One tensor, in one of the statuses that its role allows."""
 
     statuses: frozenset[TensorStatus]
+    vocabulary: Vocabulary = Vocabulary.NATIVE
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         identifier, use = decode_tensor(wire)
@@ -82,7 +91,10 @@ class TensorCodec(FieldCodec):
         return use
 
     def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
-        return encode_tensor(next(tensors), argument)
+        return encode_tensor(next(tensors), argument, self.vocabulary)
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return TensorCodec(self.statuses, vocabulary)
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
         name, shape, status, dtype = wire
@@ -119,6 +131,9 @@ class OptionalCodec(FieldCodec):
     def plain(self, argument: Any) -> Any:
         return None if argument is None else self.inner.plain(argument)
 
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return OptionalCodec(self.inner.form(vocabulary))
+
 
 @dataclass(frozen=True, slots=True)
 class ListCodec(FieldCodec):
@@ -149,29 +164,60 @@ class ListCodec(FieldCodec):
     def specs(self, argument: Any) -> Any:
         return tuple([self.inner.specs(item) for item in argument])
 
+    def plain(self, argument: Any) -> Any:
+        return tuple([self.inner.plain(item) for item in argument])
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return ListCodec(self.inner.form(vocabulary), self.least, self.most, self.what)
+
 
 @dataclass(frozen=True, slots=True)
-class WrappedCodec(FieldCodec):
-    """A struct of one field: an array of length one on the wire, the field's value otherwise."""
+class QuantizationParametersCodec(FieldCodec):
+    """The scales of a quantized tensor; since Burn 0.22 also an optional scale of all scales.
+
+    The argument is the use of the scales, or a tuple of both uses. The native dialect writes a
+    second element only if there is one.
+    """
 
     inner: FieldCodec
-    what: str
+    vocabulary: Vocabulary = Vocabulary.NATIVE
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
-        (item,) = sequence(wire, 1, self.what)
-        return self.inner.decode(item, tensors)
+        scales, whole = self._elements(wire)
+        use = self.inner.decode(scales, tensors)
+        return use if whole is None else (use, self.inner.decode(whole, tensors))
 
     def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
-        return [self.inner.encode(argument, tensors)]
+        uses = argument if type(argument) is tuple else (argument,)
+        written = [self.inner.encode(use, tensors) for use in uses]
+        if self.vocabulary is Vocabulary.BURN_0_22 and len(written) == 1:
+            return [*written, None]
+        if self.vocabulary is Vocabulary.BURN_0_21 and len(written) == 2:
+            raise Unsupported("Burn 0.21 has no quantized tensors with scales of two levels")
+        return written
 
     def strip(self, wire: Any, tensors: list[int]) -> Any:
-        if type(wire) not in ARRAYS:
-            raise TypeError
-        (item,) = wire
-        return self.inner.strip(item, tensors)
+        try:
+            scales, whole = self._elements(wire)
+        except ProtocolViolation as error:
+            raise TypeError from error
+        stripped = self.inner.strip(scales, tensors)
+        return stripped, None if whole is None else self.inner.strip(whole, tensors)
 
     def specs(self, argument: Any) -> Any:
+        if type(argument) is tuple:
+            return tuple([self.inner.specs(use) for use in argument])
         return self.inner.specs(argument)
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return QuantizationParametersCodec(self.inner.form(vocabulary), vocabulary)
+
+    def _elements(self, wire: Any) -> Any:
+        length = 2 if self.vocabulary is Vocabulary.BURN_0_22 else 1
+        if self.vocabulary is Vocabulary.NATIVE and type(wire) in ARRAYS and len(wire) == 2:
+            length = 2
+        elements = sequence(wire, length, "quantization parameters")
+        return (*elements, None)[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +235,10 @@ class StructCodec(FieldCodec):
     def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
         pairs = zip(self.members, argument, strict=True)
         return [kind.encode(item, tensors) for (_, kind), item in pairs]
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        members = tuple((name, kind.form(vocabulary)) for name, kind in self.members)
+        return StructCodec(self.what, members)
 
     def collect(self, name: str, argument: Any, parameters: dict[str, Any]) -> None:
         for (member, kind), item in zip(self.members, argument, strict=True):

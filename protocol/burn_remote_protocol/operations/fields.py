@@ -6,34 +6,39 @@ A row reads like Burn's schema:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from burn_remote_protocol.operations.field_codecs import (
     FieldCodec,
     ListCodec,
     OptionalCodec,
+    QuantizationParametersCodec,
     StructCodec,
     TensorCodec,
-    WrappedCodec,
 )
 from burn_remote_protocol.operations.parameter_codecs import (
     BoolCodec,
     DistributionCodec,
     NameCodec,
+    PaddingCodec,
     ScalarCodec,
     SchemeCodec,
     SliceCodec,
     StringCodec,
     UnsignedCodec,
 )
+from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime, Vocabulary
 from burn_remote_protocol.tensors import MAX_RANK, TensorStatus
 
 __all__ = [
     "Field",
     "Role",
     "boolean",
+    "devices",
     "distribution",
     "name_of",
     "optional_scalar",
@@ -41,9 +46,11 @@ __all__ = [
     "optional_tensor_out",
     "optional_usize",
     "options",
+    "paddings",
     "quantization_parameters",
     "quantization_scheme",
     "scalar",
+    "scalars",
     "slices",
     "string",
     "tensor_in",
@@ -62,6 +69,15 @@ MAX_TENSORS_IN_LIST: Final = 65_536
 MAX_NAME_CHARACTERS: Final = 256
 
 
+# Enough for the settings of one operation. Each takes an object.
+MAX_SCALARS_IN_LIST: Final = 1024
+
+# More devices than one process has.
+MAX_DEVICES_IN_LIST: Final = 1024
+
+_NO_NAMES: Final[Mapping[str, Vocabulary]] = MappingProxyType({})
+
+
 class Role(Enum):
     """The role of a field in its operation."""
 
@@ -72,11 +88,21 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a row, under its name in Burn's schema."""
+    """One field of a row, under its name in Burn's schema.
+
+    ``lifetime`` says which releases of Burn have the field, ``absent`` is its argument where a
+    message does not have it.
+    """
 
     name: str
     role: Role
     codec: FieldCodec
+    lifetime: Lifetime = EVERYWHERE
+    absent: Any = None
+
+    def added(self, since: Vocabulary, absent: Any = None) -> Field:
+        """Return this field as one that a release added, with its argument in older messages."""
+        return replace(self, lifetime=Lifetime(since=since), absent=absent)
 
 
 _USIZE: Final = UnsignedCodec()
@@ -101,8 +127,8 @@ def tensors_in(name: str) -> Field:
 
 
 def quantization_parameters(name: str) -> Field:
-    """The scales of a quantized tensor, an input."""
-    return Field(name, Role.INPUT, WrappedCodec(_INPUT, "quantization parameters"))
+    """The scales of a quantized tensor, an input; since Burn 0.22 also a scale of the scales."""
+    return Field(name, Role.INPUT, QuantizationParametersCodec(_INPUT))
 
 
 def tensor_out(name: str) -> Field:
@@ -135,6 +161,11 @@ def usize_array(name: str, length: int) -> Field:
     return Field(name, Role.PARAMETER, ListCodec(_USIZE, length, length, "sizes"))
 
 
+def paddings(name: str, length: int) -> Field:
+    """The padding of each spatial dimension: an integer, or ``(before, after)`` if they differ."""
+    return Field(name, Role.PARAMETER, ListCodec(PaddingCodec(), length, length, "paddings"))
+
+
 def usize_list(name: str) -> Field:
     """A list of axes."""
     return Field(name, Role.PARAMETER, ListCodec(_USIZE, 0, MAX_RANK, "axes"))
@@ -155,6 +186,17 @@ def scalar(name: str) -> Field:
     return Field(name, Role.PARAMETER, _SCALAR)
 
 
+def scalars(name: str) -> Field:
+    """A list of numbers."""
+    return Field(name, Role.PARAMETER, ListCodec(_SCALAR, 0, MAX_SCALARS_IN_LIST, "scalars"))
+
+
+def devices(name: str) -> Field:
+    """A list of devices: tuples of a type and an index, as Burn numbers them."""
+    device = StructCodec("a device", (("type_id", _USIZE), ("index_id", _USIZE)))
+    return Field(name, Role.PARAMETER, ListCodec(device, 0, MAX_DEVICES_IN_LIST, "devices"))
+
+
 def optional_scalar(name: str) -> Field:
     """A number or ``None``."""
     return Field(name, Role.PARAMETER, OptionalCodec(_SCALAR))
@@ -165,9 +207,9 @@ def string(name: str) -> Field:
     return Field(name, Role.PARAMETER, StringCodec(MAX_NAME_CHARACTERS))
 
 
-def name_of(name: str, *names: str) -> Field:
-    """One of the given names."""
-    return Field(name, Role.PARAMETER, NameCodec(names))
+def name_of(name: str, *names: str, since: Mapping[str, Vocabulary] = _NO_NAMES) -> Field:
+    """One of the given names; ``since`` says which release added a name, if not the first."""
+    return Field(name, Role.PARAMETER, NameCodec(names, tuple(since.items())))
 
 
 def distribution(name: str) -> Field:

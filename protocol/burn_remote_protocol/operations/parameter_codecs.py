@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from burn_remote_protocol.dtypes import QuantScheme
-from burn_remote_protocol.errors import LimitExceeded
+from burn_remote_protocol.dtypes import DType, QuantScheme
+from burn_remote_protocol.errors import LimitExceeded, Unsupported
 from burn_remote_protocol.operations.field_codecs import FieldCodec
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.wire_values import (
     decode_scalar,
     decode_slice,
+    dtype_to_wire,
     encode_scalar,
     encode_slice,
     is_unsigned,
@@ -24,6 +26,7 @@ __all__ = [
     "BoolCodec",
     "DistributionCodec",
     "NameCodec",
+    "PaddingCodec",
     "ScalarCodec",
     "SchemeCodec",
     "SliceCodec",
@@ -65,10 +68,59 @@ class StringCodec(FieldCodec):
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingCodec(FieldCodec):
+    """The padding of one axis: the same number at both ends, or ``(before, after)``.
+
+    The argument is an integer if both ends are equal. Burn 0.21 writes only that; Burn 0.22 always
+    writes both ends.
+    """
+
+    vocabulary: Vocabulary = Vocabulary.NATIVE
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if is_unsigned(wire) and self.vocabulary is not Vocabulary.BURN_0_22:
+            return wire
+        if self.vocabulary is Vocabulary.BURN_0_21:
+            raise unexpected("an unsigned 64-bit integer", wire)
+        before, after = sequence(wire, 2, "the padding of an axis")
+        if not is_unsigned(before) or not is_unsigned(after):
+            raise unexpected("the padding of an axis, unsigned 64-bit integers", wire)
+        return before if before == after else (before, after)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        if self.vocabulary is Vocabulary.BURN_0_22:
+            return [*argument] if type(argument) is tuple else [argument, argument]
+        if type(argument) is not tuple:
+            return argument
+        if self.vocabulary is Vocabulary.BURN_0_21:
+            raise Unsupported(
+                f"Burn 0.21 pads both ends of an axis alike, not with {argument[0]} and "
+                f"{argument[1]}; pad the tensor before"
+            )
+        return [*argument]
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return PaddingCodec(vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
 class NameCodec(FieldCodec):
-    """One of the given names: a Rust enum whose variants have no data."""
+    """One of the given names: a Rust enum whose variants have no data.
+
+    ``since`` has the names that the first release did not have, with the release that added them.
+    """
 
     names: tuple[str, ...]
+    since: tuple[tuple[str, Vocabulary], ...] = ()
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        later = {name for name, added in self.since if added > vocabulary}
+        return NameCodec(tuple(name for name in self.names if name not in later), self.since)
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        if argument not in self.names:
+            raise Unsupported(f"{argument} is not one of {', '.join(self.names)}")
+        return argument
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         if type(wire) is not str or wire not in self.names:
@@ -99,14 +151,21 @@ class SliceCodec(FieldCodec):
         return encode_slice(argument)
 
 
+@dataclass(frozen=True, slots=True)
 class SchemeCodec(FieldCodec):
     """A ``QuantScheme``."""
+
+    vocabulary: Vocabulary = Vocabulary.NATIVE
 
     def decode(self, wire: Any, tensors: list[int]) -> Any:
         return QuantScheme.from_wire(wire)
 
     def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
-        return argument.to_wire()
+        wire = dtype_to_wire(DType.quantized(argument), self.vocabulary)
+        return wire["QFloat"]
+
+    def form(self, vocabulary: Vocabulary) -> FieldCodec:
+        return SchemeCodec(vocabulary)
 
 
 class DistributionCodec(FieldCodec):

@@ -104,9 +104,11 @@ def sign(row: Row, *arguments: Any) -> Signature:
     """Make the signature of an operation from one argument per field of its row.
 
     A tensor is a ``TensorUse``, a list of tensors a tuple of them; a scalar is a ``Scalar``; a
-    struct of options is a tuple of its members. Kind and dtype follow from the first tensor.
+    struct of options is a tuple of its members. Kind and dtype follow from the first tensor. The
+    last fields may be left out if Burn 0.21 does not have them.
     """
     first = _first_tensor(arguments)
+    arguments += tuple(field.absent for field in row.fields[len(arguments) :])
     kind = kind_of(row, first)
     return Signature(kind, row, first.dtype if KINDS[kind].carries_dtype else None, arguments)
 

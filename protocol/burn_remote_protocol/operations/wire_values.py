@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol import quantized_storage as quantization
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.tensors import (
     Slice,
     TensorData,
@@ -31,6 +32,7 @@ __all__ = [
     "decode_slice",
     "decode_tensor",
     "decode_tensor_data",
+    "dtype_to_wire",
     "encode_scalar",
     "encode_slice",
     "encode_tensor",
@@ -143,10 +145,26 @@ def decode_tensor(wire: Any) -> tuple[int, TensorUse]:
     return identifier, TensorUse(spec, _STATUSES[status])
 
 
-def encode_tensor(identifier: int, use: TensorUse) -> list[Any]:
-    """Write a tensor as ``decode_tensor`` reads it."""
+def encode_tensor(
+    identifier: int, use: TensorUse, vocabulary: Vocabulary = Vocabulary.NATIVE
+) -> list[Any]:
+    """Write a tensor as ``decode_tensor`` reads it. Raises ``Unsupported``."""
     (shape, dtype), status = use
-    return [[identifier], [list(shape)], status.value, dtype.wire]
+    return [[identifier], [list(shape)], status.value, dtype_to_wire(dtype, vocabulary)]
+
+
+def dtype_to_wire(dtype: DType, vocabulary: Vocabulary) -> Any:
+    """Write a dtype as a vocabulary does; those of quantized tensors have two forms.
+
+    Raises ``Unsupported`` for a quantization scheme that the vocabulary cannot say.
+    """
+    if dtype.scheme is None:
+        return dtype.wire
+    if vocabulary is Vocabulary.BURN_0_22:
+        return {"QFloat": dtype.scheme.to_wire_0_22()}
+    if vocabulary is Vocabulary.BURN_0_21:
+        return {"QFloat": dtype.scheme.to_wire()}
+    return dtype.wire
 
 
 def decode_tensor_data(wire: Any) -> TensorData:
@@ -164,9 +182,9 @@ def decode_tensor_data(wire: Any) -> TensorData:
     return TensorData(content, spec.shape, spec.dtype)
 
 
-def encode_tensor_data(data: TensorData) -> list[Any]:
-    """Write the data of a tensor as ``decode_tensor_data`` reads it."""
-    return [data.bytes, list(data.shape), data.dtype.wire]
+def encode_tensor_data(data: TensorData, vocabulary: Vocabulary = Vocabulary.NATIVE) -> list[Any]:
+    """Write the data of a tensor as ``decode_tensor_data`` reads it. Raises ``Unsupported``."""
+    return [data.bytes, list(data.shape), dtype_to_wire(data.dtype, vocabulary)]
 
 
 _SCALARS: Final[dict[str, Callable[[Any], bool]]] = {

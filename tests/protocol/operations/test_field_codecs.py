@@ -14,9 +14,9 @@ from burn_remote_protocol.operations.field_codecs import (
     FieldCodec,
     ListCodec,
     OptionalCodec,
+    QuantizationParametersCodec,
     StructCodec,
     TensorCodec,
-    WrappedCodec,
 )
 from burn_remote_protocol.operations.parameter_codecs import (
     BoolCodec,
@@ -44,7 +44,8 @@ CASES: list[tuple[FieldCodec, Any, Any, list[int]]] = [
     (OptionalCodec(INPUT), wire(), USE, [7]),
     (ListCodec(INPUT, 0, 4, "tensors"), [], (), []),
     (ListCodec(INPUT, 0, 4, "tensors"), [wire(3), wire(1)], (USE, USE), [3, 1]),
-    (WrappedCodec(INPUT, "parameters"), [wire()], USE, [7]),
+    (QuantizationParametersCodec(INPUT), [wire()], USE, [7]),
+    (QuantizationParametersCodec(INPUT), [wire(7), wire(9)], (USE, USE), [7, 9]),
     (OPTIONS, [3, True], (3, True), []),
     (ListCodec(UnsignedCodec(), 2, 2, "numbers"), [1, 2], (1, 2), []),
 ]
@@ -104,8 +105,8 @@ def replaced(sent: Any, ids: list[int]) -> Any:
         (ListCodec(INPUT, 0, 4, "tensors"), {0: wire()}, "an array of tensors"),
         (ListCodec(UnsignedCodec(), 2, 4, "numbers"), [1], "2 numbers"),
         (ListCodec(UnsignedCodec(), 2, 4, "numbers"), [1, -1], "unsigned 64-bit integer"),
-        (WrappedCodec(INPUT, "parameters"), [wire(), wire()], "parameters, an array of 1"),
-        (WrappedCodec(INPUT, "parameters"), wire(), "parameters, an array of 1"),
+        (QuantizationParametersCodec(INPUT), [], "parameters, an array of 1"),
+        (QuantizationParametersCodec(INPUT), wire(), "parameters, an array of 1"),
         (OPTIONS, [3], "options, an array of 2"),
         (OPTIONS, [3, True, 1], "options, an array of 2"),
         (OPTIONS, [3, 1], "true or false"),
@@ -131,7 +132,7 @@ def test_values_other_than_tensors_cannot_be_stripped(sent: Any) -> None:
         INPUT.strip(sent, [])
 
 
-@pytest.mark.parametrize("codec", [ListCodec(INPUT, 0, 4, "x"), WrappedCodec(INPUT, "x")])
+@pytest.mark.parametrize("codec", [ListCodec(INPUT, 0, 4, "x"), QuantizationParametersCodec(INPUT)])
 def test_values_other_than_lists_cannot_be_stripped(codec: FieldCodec) -> None:
     with pytest.raises((TypeError, ValueError)):
         codec.strip("ab", [])
@@ -142,7 +143,7 @@ def test_rules_see_specs_in_place_of_tensors() -> None:
     assert OptionalCodec(INPUT).specs(None) is None
     assert OptionalCodec(INPUT).specs(USE) == SPEC
     assert ListCodec(INPUT, 0, 4, "x").specs((USE, USE)) == (SPEC, SPEC)
-    assert WrappedCodec(INPUT, "x").specs(USE) == SPEC
+    assert QuantizationParametersCodec(INPUT).specs(USE) == SPEC
 
 
 def test_a_parameter_has_no_spec() -> None:

@@ -137,7 +137,7 @@ def test_dequantizing_carries_the_dtype_of_the_result() -> None:
 
 
 def test_a_custom_operation_may_have_no_tensor() -> None:
-    check_declared(Signature("Custom", session.CUSTOM, None, ("name", (), ())))
+    check_declared(Signature("Custom", session.CUSTOM, None, ("name", (), (), ())))
 
 
 def test_dropping_declares_nothing() -> None:

@@ -40,6 +40,7 @@ numbers = st.floats() | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 VALUES: dict[type[field_codecs.FieldCodec], st.SearchStrategy[Any]] = {
     field_codecs.TensorCodec: specs,
     parameter_codecs.UnsignedCodec: counts,
+    parameter_codecs.PaddingCodec: counts | st.tuples(counts, counts),
     parameter_codecs.BoolCodec: st.booleans(),
     parameter_codecs.ScalarCodec: numbers,
     parameter_codecs.SliceCodec: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),
@@ -54,9 +55,11 @@ def argument(kind: field_codecs.FieldCodec) -> st.SearchStrategy[Any]:
     match kind:
         case field_codecs.OptionalCodec(inner):
             return st.none() | argument(inner)
+        case field_codecs.StructCodec(_, members):
+            return st.tuples(*[argument(inner) for _, inner in members])
         case field_codecs.ListCodec(inner, least, most):
             return st.lists(argument(inner), min_size=least, max_size=min(most, 4)).map(tuple)
-        case field_codecs.WrappedCodec(inner):
+        case field_codecs.QuantizationParametersCodec(inner):
             return argument(inner)
         case parameter_codecs.NameCodec(names):
             return st.sampled_from(names)

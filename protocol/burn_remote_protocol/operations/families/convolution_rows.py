@@ -10,6 +10,7 @@ from burn_remote_protocol.operations.fields import (
     optional_tensor_in,
     optional_tensor_out,
     options,
+    paddings,
     tensor_in,
     tensor_out,
     usize,
@@ -50,10 +51,12 @@ def _gradient(conv_options: Field) -> Fields:
 
 
 def _options(spatial: int) -> Field:
+    # Burn 0.22 pads the ends of an axis differently in one and two dimensions, but not in three.
+    padding = usize_array if spatial == 3 else paddings
     return options(
         "options",
         usize_array("stride", spatial),
-        usize_array("padding", spatial),
+        padding("padding", spatial),
         usize_array("dilation", spatial),
         usize("groups"),
     )

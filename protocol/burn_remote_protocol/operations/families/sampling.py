@@ -12,6 +12,7 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
+from burn_remote_protocol.operations.releases import Lifetime, Vocabulary
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.pooling_rules import interpolate, interpolate_backward
 from burn_remote_protocol.operations.rules.signal_rules import irfft, rfft
@@ -49,6 +50,7 @@ RFFT: Final = Row(
     ),
     rfft,
     estimates.FOURIER,
+    Lifetime(until=Vocabulary.BURN_0_22),
 )
 IRFFT: Final = Row(
     "Module",
@@ -62,6 +64,7 @@ IRFFT: Final = Row(
     ),
     irfft,
     estimates.FOURIER,
+    Lifetime(until=Vocabulary.BURN_0_22),
 )
 
 ROWS: Final = (INTERPOLATE, INTERPOLATE_BACKWARD, RFFT, IRFFT)

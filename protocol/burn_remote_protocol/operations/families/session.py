@@ -6,12 +6,16 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import (
+    devices,
+    name_of,
+    scalars,
     string,
     tensor_in,
     tensor_out,
     tensors_in,
     tensors_out,
 )
+from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import ANY, NUMBERS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
@@ -26,14 +30,24 @@ DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, estimates.NOTHI
 CUSTOM: Final = Row(
     "Custom",
     "Custom",
-    (string("id"), tensors_in("inputs"), tensors_out("outputs")),
+    (
+        string("id"),
+        tensors_in("inputs"),
+        tensors_out("outputs"),
+        scalars("scalars").added(Vocabulary.BURN_0_22, absent=()),
+    ),
     as_declared,
     estimates.UNKNOWN,
 )
 ALL_REDUCE: Final = Row(
     "Distributed",
     "AllReduce",
-    (tensor_in("tensor"), tensor_out("out")),
+    (
+        tensor_in("tensor"),
+        tensor_out("out"),
+        name_of("op", "Sum", "Mean").added(Vocabulary.BURN_0_22),
+        devices("device_ids").added(Vocabulary.BURN_0_22, absent=()),
+    ),
     same(NUMBERS),
     estimates.elementwise(1),
 )

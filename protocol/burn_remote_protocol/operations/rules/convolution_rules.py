@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.row import Call, Rule
 from burn_remote_protocol.operations.rules.checks import (
     FLOATS,
@@ -73,6 +74,12 @@ def _check_channels(x: TensorSpec, weight: TensorSpec, groups: int, bias: Tensor
 
 def _convolved(call: Call, x: TensorSpec, weight: TensorSpec) -> Shape:
     stride, padding, dilation = (call.parameters[n] for n in ("stride", "padding", "dilation"))
+    for axis, ends in enumerate(padding):
+        if type(ends) is tuple:
+            raise Unsupported(
+                f"axis {axis} is padded with {ends[0]} before and {ends[1]} after; convolutions "
+                "pad both ends alike, so pad the tensor before"
+            )
     axes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     return (x.shape[0], weight.shape[0], *[window_count(*axis) for axis in axes])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from burn_remote_protocol.dtypes import F32, DType
+from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.row import Call
 from burn_remote_protocol.operations.rules.checks import (
     FLOATS,
@@ -88,6 +89,8 @@ def quantize(call: Call) -> Outputs:
     """Keep the shape; the dtype is the scheme's. There is one scale per tensor or per block."""
     tensor, scales = call.inputs
     check_category("tensor", tensor, FLOATS)
+    if not isinstance(scales, TensorSpec):
+        raise Unsupported("quantization with scales of two levels cannot be computed yet")
     check_category("scales", scales, FLOATS)
     scheme = call.parameters["scheme"]
     check_blocks(tensor.shape, scheme)

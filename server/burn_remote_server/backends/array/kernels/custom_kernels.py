@@ -40,13 +40,14 @@ def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> 
     if operation is None:
         raise Unsupported(_unknown(name, operations))
     (inputs,) = signature.call.inputs
+    numbers = signature.call.parameters["scalars"]
     _check_inputs(operation, inputs)
     _check_outputs(operation, inputs, signature.outputs)
     expected = [(spec.shape, array_dtype(spec.dtype)) for spec in signature.outputs]
 
     def run(arrays: Sequence[Any]) -> tuple[Any, ...]:
         try:
-            made = operation(xp, *[_protected(array) for array in arrays])
+            made = operation(xp, *[_protected(array) for array in arrays], *numbers)
         except Exception:
             raise
         except BaseException as error:  # for example SystemExit: it must not end the server
