@@ -78,7 +78,7 @@ def custom(
             f"custom operation {name!r}: at most {MAX_TENSORS:,} inputs and outputs are allowed, "
             f"not {len(inputs) + len(specs):,}"
         )
-    return CUSTOM.apply_lists(inputs, (name,), specs)
+    return CUSTOM.apply_lists(inputs, (name, ()), specs)
 
 
 def _checked(name: str, spec: TensorSpec) -> TensorSpec:
