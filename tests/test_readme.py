@@ -75,3 +75,8 @@ def test_the_program_in_distributed_md_prints_what_its_comments_say() -> None:
 def test_distributed_md_names_all_of_the_namespace() -> None:
     text = (ROOT / "docs" / "distributed.md").read_text("utf-8")
     assert [name for name in br.distributed.__all__ if name not in text] == []
+
+
+def test_the_program_in_asyncio_md_prints_the_sum_and_the_mean() -> None:
+    printed = printed_by_the_program_in((ROOT / "docs" / "asyncio.md").read_text("utf-8"))
+    assert printed == "1048576.0 1.0\n"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import burn_remote.gradient_rules  # noqa: F401 - fills the table of gradient rules
 from burn_remote import (
+    aio,
     autograd,
     distributed,
     functional,
@@ -371,6 +372,7 @@ __all__ = [
     "acosh",
     "add",
     "address_to_id",
+    "aio",
     "all",
     "any",
     "arange",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from burn_remote.functions.device_class import Device
-from burn_remote.runner.operation_graph import Graph
+from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
@@ -128,6 +128,9 @@ class RecordingSession:
 
     def line_of(self, tensor: int) -> str:
         return ""
+
+    def note_position(self, tensor: int, position: CodePosition) -> None:
+        """Record no position, as for every tensor."""
 
     def take_failures(self) -> None:
         """Return ``None``: nothing fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -160,6 +161,18 @@ class Device:
         except OperationFailed as failure:
             notes = getattr(failure, "__notes__", ())
             error.add_note("\n".join([f"an operation failed before: {failure}", *notes]))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the device like a ``with`` block, in a thread, so that the event loop runs."""
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def __reduce__(self) -> NoReturn:
         # ``copy`` calls this too.

@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.runner.operation_graph import Graph
+    from burn_remote.runner.operation_graph import CodePosition, Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
     from burn_remote_protocol.errors import OperationFailed
 
@@ -274,6 +274,10 @@ class Session(Protocol):
 
     def line_of(self, tensor: int) -> str:
         """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
+        ...
+
+    def note_position(self, tensor: int, position: CodePosition) -> None:
+        """Record the code position that made a tensor, if another thread than this one did."""
         ...
 
     def take_failures(self) -> OperationFailed | None:

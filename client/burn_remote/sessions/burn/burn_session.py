@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote.runner.operation_graph import Graph
+from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn.burn_responses import BurnResponses
@@ -188,6 +188,10 @@ class BurnSession:
     def line_of(self, tensor: int) -> str:
         """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
         return self._locations.find(tensor)
+
+    def note_position(self, tensor: int, position: CodePosition) -> None:
+        """Record the code position that made a tensor; see ``Session.note_position``."""
+        self._locations.note_at(tensor, *position)
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget a failure that no read and no sync has raised."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgpack
 
-from burn_remote.runner.operation_graph import Graph
+from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
@@ -306,6 +306,10 @@ class NativeSession:
     def line_of(self, tensor: int) -> str:
         """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
         return self._locations.find(tensor)
+
+    def note_position(self, tensor: int, position: CodePosition) -> None:
+        """Record the code position that made a tensor; see ``Session.note_position``."""
+        self._locations.note_at(tensor, *position)
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget the failures that no read and no sync has raised, as one error."""

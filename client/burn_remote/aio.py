@@ -1,0 +1,96 @@
+"""Functions that wait without blocking an event loop: ``await aio.tensor(array, device=device)``.
+
+Issuing an operation never waits for the server, and ``await x.read()`` waits without blocking. The
+functions here do the rest: they open and close devices, send and receive large tensors, and wait
+for several. ``async with device:`` closes a device like ``with``.
+
+What blocks runs in a thread of the loop's default executor. If a call is cancelled, the thread
+finishes its work, and what it made is freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote.devices.named_devices import device as named_device
+from burn_remote.devices.remote import RemoteDevice
+from burn_remote.functions.creation import tensor as make_tensor
+from burn_remote.functions.default_device import default_device
+from burn_remote.functions.value import is_tensor, read_array
+from burn_remote.sessions.locations import caller
+from burn_remote_protocol.errors import ArgumentMismatch
+
+if TYPE_CHECKING:
+    from burn_remote.arguments.arrays import AnyDType, Array
+    from burn_remote.functions.device_class import AnyDevice, Device
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["open_device", "read", "sync", "tensor"]
+
+# An array of at most this size is sent by the calling thread: converting and appending it to a
+# batch takes about as long as waking another thread.
+SMALL_BYTES: Final = 16 * 1024
+
+
+async def open_device(name: str | None = None, /, **options: Any) -> Device:
+    """Open a device; ``async with await aio.open_device("ws://gpu-box:3000") as device``.
+
+    Without ``options``, ``name`` is one that ``burn_remote.device`` takes, and ``None`` stands for
+    the default device. ``options`` are those of ``RemoteDevice``, such as ``token``. Raises what
+    these raise.
+    """
+    if options:
+        return await asyncio.to_thread(RemoteDevice, name, **options)
+    if name is None:
+        return await asyncio.to_thread(default_device)
+    return await asyncio.to_thread(named_device, name)
+
+
+async def tensor(
+    data: Any,
+    *,
+    dtype: AnyDType | None = None,
+    device: AnyDevice | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Make a tensor as ``burn_remote.tensor`` does, and let the loop run while elements are sent.
+
+    Do not change an array before this returns. Raises what ``burn_remote.tensor`` raises.
+    """
+
+    def make() -> Tensor:
+        return make_tensor(data, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    is_open = device is not None and not isinstance(device, str)
+    if is_open and getattr(data, "nbytes", SMALL_BYTES + 1) <= SMALL_BYTES:
+        return make()
+    position = caller(1)
+    made = await asyncio.to_thread(make)
+    made.handle.client.session.note_position(made.handle.id, position)
+    return made
+
+
+async def read(tensors: Iterable[Tensor]) -> list[Array]:
+    """Wait for the elements of several tensors, on any devices, in one round trip.
+
+    Returns one NumPy array for each, as ``Tensor.read`` does. All requests are sent before the
+    first wait. Raises the error of the first tensor that failed.
+    """
+    if is_tensor(tensors):
+        raise ArgumentMismatch(
+            "read takes several tensors, and would read this one row by row; write await x.read()"
+        )
+    pending = [read_array(one.handle) for one in tensors]
+    return [await one for one in pending]
+
+
+async def sync(*devices: Device) -> None:
+    """Wait until everything issued so far on these devices has been executed, in one round trip.
+
+    Raises what ``Device.sync`` raises, for the first device that has a failure.
+    """
+    pending = [one.runners.sync() for one in devices]
+    for one in pending:
+        await one
