@@ -133,6 +133,30 @@ def test_every_reduction_of_every_dtype_has_the_same_bits_everywhere(
     np.testing.assert_allclose(outputs[0].astype(np.float64), exact, rtol=tolerance)
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.MEAN], ids=str)
+def test_low_precision_sums_are_within_the_documented_bound(
+    servers: list[RunningServer], reduction: Reduction, dtype: str, unit: float
+) -> None:
+    members = 6
+    random = np.random.default_rng(7)
+    arrays = [random.normal(size=30_000).astype(np.float32) for _ in range(members)]
+    with group_of(*[servers[rank % 3].address for rank in range(members)]) as group:
+        inputs = [
+            [br.astype(br.tensor(array, device=each), getattr(br, dtype))]
+            for each, array in zip(group.devices, arrays, strict=True)
+        ]
+        exact = [one.numpy().astype(np.float64) for (one,) in inputs]
+        outputs = [one.numpy() for (one,) in group.issue(Kind.ALL_REDUCE, inputs, reduction)]
+    assert len({output.tobytes() for output in outputs}) == 1
+    # Each of the members - 1 additions is exact but for float32, and then rounded to the dtype.
+    step = (1 + unit) * (1 + 2.0**-24)
+    bound = (step ** (members - 1) * (1 + 2.0**-24) - 1) * sum(map(np.abs, exact))
+    count = members if reduction is Reduction.MEAN else 1
+    error = np.abs(outputs[0].astype(np.float64) - sum(exact) / count)
+    assert (error <= bound / count).all()
+
+
 def test_a_chain_of_collectives_runs_without_a_request(group: Group) -> None:
     members = len(group.devices)
     (before, *_) = [each.traffic for each in group.devices]
@@ -451,6 +475,20 @@ def test_the_memory_of_a_collective_counts_in_the_quota() -> None:
             with pytest.raises(br.QuotaExceeded):
                 outputs[0].numpy()
             assert failure_of(outputs[1]).member == 0
+
+
+def test_elements_that_wait_to_be_sent_count_in_the_quota() -> None:
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(2)]
+        running.append(stack.enter_context(server("--max-session-bytes", "15MB")))
+        group = stack.enter_context(group_of(*[each.address for each in running]))
+        inputs = [[br.ones((3_000_000,), device=each)] for each in group.devices]  # 12 MB
+        outputs = group.issue(Kind.REDUCE, inputs, root=0)
+        with pytest.raises(br.QuotaExceeded, match="session bytes"):
+            outputs[2][0].numpy()
+        assert failure_of(outputs[0][0]).member == 2
+        with contextlib.suppress(br.CollectiveFailed):  # it only sends, and may have done so
+            outputs[1][0].numpy()
 
 
 def test_a_device_of_burns_dialect_joins_no_group(servers: list[RunningServer]) -> None:

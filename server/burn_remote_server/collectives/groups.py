@@ -11,12 +11,14 @@ from typing import Final
 from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
+from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.collectives.engine import Job, Membership
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.collectives.ring import RingEngine
+from burn_remote_server.collectives.scratch import Scratch
 from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.slots import InFlight, Lent
 
@@ -44,11 +46,14 @@ class Groups:
         self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
 
-    def session(self, backend: Backend) -> SessionGroups:
-        """Return the groups of a new session."""
-        return SessionGroups(self, backend)
+    def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
+        """Return the groups of a new session.
 
-    def join(self, spec: GroupSpec, backend: Backend) -> Membership:
+        ``host_memory`` is its quota for host memory. ``is_staged``: its tensors are elsewhere.
+        """
+        return SessionGroups(self, backend, host_memory, is_staged=is_staged)
+
+    def join(self, spec: GroupSpec, backend: Backend, scratch: Scratch) -> Membership:
         """Return a new member, which connects to its neighbours."""
         size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
@@ -56,6 +61,7 @@ class Groups:
 
         def ended() -> None:
             self._counters.close(counters)
+            scratch.release()
             self._forget(spec, member)
 
         join_seconds = self._dialler.join_seconds(spec)
@@ -139,17 +145,22 @@ def _resolve(future: asyncio.Future[Member], member: Member) -> None:
 class SessionGroups:
     """The groups of one session, by the numbers that its client chose. Not thread-safe."""
 
-    def __init__(self, groups: Groups, backend: Backend) -> None:
+    def __init__(
+        self, groups: Groups, backend: Backend, host_memory: Quota, *, is_staged: bool
+    ) -> None:
         self._groups: Final = groups
         self._backend: Final = backend
+        self._new_scratch: Final = partial(Scratch, host_memory, is_staged=is_staged)
         self._members: Final[dict[int, Membership]] = {}
         self._specs: Final[dict[int, GroupSpec]] = {}
+        self._scratch: Final[dict[int, Scratch]] = {}
         self._sequences: Final[dict[int, int]] = {}
 
     def join(self, task: JoinGroup) -> None:
         """Become a member of a group; leave the one that had its number."""
         self.leave(LeaveGroup(task.group))
-        self._members[task.group] = self._groups.join(task.spec, self._backend)
+        scratch = self._scratch[task.group] = self._new_scratch()
+        self._members[task.group] = self._groups.join(task.spec, self._backend, scratch)
         self._specs[task.group] = task.spec
         self._sequences[task.group] = 0
 
@@ -163,12 +174,17 @@ class SessionGroups:
     def submit(
         self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
     ) -> None:
-        """Carry out a collective, whose outputs are always settled. Raises ``OperationFailed``."""
+        """Carry out a collective, whose outputs are always settled.
+
+        Raises ``OperationFailed``, and ``QuotaExceeded`` if its scratch memory does not fit.
+        """
         expected = self._sequences[task.group]
         if task.sequence != expected:
             reason = f"it issued collective {task.sequence} after {expected - 1}"
             self.reject(task, reason)
             raise OperationFailed(reason)
+        spec = self._specs[task.group]
+        self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
         self._sequences[task.group] = expected + 1
         job = Job(task.sequence, task.call, inputs, outputs, task.outputs)
         self._members[task.group].submit(job)
@@ -183,7 +199,7 @@ class SessionGroups:
         """Leave a group once the collectives submitted before are done."""
         member = self._members.pop(task.group, None)
         if member is not None:
-            del self._specs[task.group], self._sequences[task.group]
+            del self._specs[task.group], self._sequences[task.group], self._scratch[task.group]
             member.leave()
 
     def end(self) -> None:

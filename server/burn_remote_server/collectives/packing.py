@@ -44,6 +44,11 @@ class Packing:
         specs = (*(call.specs[place] for place in self._large), joined)
         return CollectiveCall(call.kind, specs, call.reduction, call.root)
 
+    @property
+    def copied_bytes(self) -> int:
+        """The memory of the joined inputs and outputs."""
+        return 2 * sum(self._sizes[place] for place in self._small)
+
     def pack(self, tensors: Sequence[memoryview]) -> list[memoryview]:
         """Return the memory of the call's inputs; none if this member has none."""
         if not self._small or not tensors:

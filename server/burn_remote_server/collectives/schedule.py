@@ -26,11 +26,25 @@ from typing import Final, NamedTuple
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 
-__all__ = ["CHUNK_BYTES", "ROUND_BYTES", "Action", "Copy", "Receive", "Send", "Span", "schedule"]
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_SCRATCH_BYTES",
+    "ROUND_BYTES",
+    "Action",
+    "Copy",
+    "Receive",
+    "Send",
+    "Span",
+    "schedule",
+    "scratch_bytes",
+]
 
 # Larger: fewer frames. Smaller: more overlap, and the chunk stays in the processor's cache.
 CHUNK_BYTES: Final = 512 * 1024
 ROUND_BYTES: Final = 8 * 2**20
+# Scratch memory that waits to be sent: two rounds. With less than one round and a chunk, members
+# could wait for each other.
+MAX_SCRATCH_BYTES: Final = 2 * ROUND_BYTES + CHUNK_BYTES
 
 
 class Span(NamedTuple):
@@ -97,6 +111,25 @@ def schedule(
         yield from _reduce(sizes, members, (rank - call.root) % members, chunk)
     else:
         yield from _all_to_all(sizes, members, rank, chunk)
+
+
+def scratch_bytes(call: CollectiveCall, members: int) -> int:
+    """Return the most memory that a member needs for a call besides its inputs and outputs.
+
+    That is one chunk that arrives to be combined, and combined elements until they are sent.
+    """
+    if call.kind is CollectiveKind.BARRIER or members == 1:
+        return 0
+    total = sum(spec.nbytes for spec in call.specs)
+    share = total // members
+    arriving = min(CHUNK_BYTES, total) if call.kind.reduces else 0
+    passed_on = {
+        CollectiveKind.REDUCE_SCATTER: share * (members - 2),
+        CollectiveKind.REDUCE: total if members > 2 else 0,
+        CollectiveKind.ALL_TO_ALL: share * ((members - 1) * (members - 2) // 2),
+    }.get(call.kind, 0)
+    # A sender holds one more chunk than may wait for it.
+    return arriving + min(passed_on, MAX_SCRATCH_BYTES + CHUNK_BYTES)
 
 
 def _whole(sizes: Sequence[int]) -> list[Span]:

@@ -12,13 +12,10 @@ from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_server.collectives.engine import GroupIsBroken
 from burn_remote_server.collectives.links import Outgoing, Piece
-from burn_remote_server.collectives.schedule import CHUNK_BYTES, ROUND_BYTES
+from burn_remote_server.collectives.schedule import MAX_SCRATCH_BYTES
 
-__all__ = ["MAX_SCRATCH_BYTES", "Sender", "SenderOwner"]
+__all__ = ["Sender", "SenderOwner"]
 
-# Scratch memory that waits to be sent: two rounds. With less than one round and a chunk, members
-# could wait for each other.
-MAX_SCRATCH_BYTES: Final = 2 * ROUND_BYTES + CHUNK_BYTES
 # The longest wait before a thread looks whether the group is broken.
 SLICE_SECONDS: Final = 0.25
 

@@ -182,7 +182,11 @@ class Device:
                 interpreter.quota.max_bytes,
                 settings.transfer_expiry_seconds,
             ),
-            groups=self.host.groups.session(self.backend)
+            groups=self.host.groups.session(
+                self.backend,
+                interpreter.reply_quota,
+                is_staged=interpreter.reply_quota is not interpreter.quota,
+            )
             if transfer_domain == NATIVE_TRANSFERS
             else None,
         )
