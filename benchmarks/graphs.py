@@ -18,6 +18,7 @@ import gc
 import json
 import os
 import platform
+import resource
 import statistics
 import sys
 import time
@@ -125,6 +126,11 @@ def server_seconds(running: RunningServer) -> float:
     """Return the processor time of a server so far."""
     # Linux's clock of another process (CPUCLOCK_SCHED); psutil counts in hundredths of a second.
     return time.clock_gettime((~running.process.pid << 3) | 2)
+
+
+def page_faults() -> int:
+    """Return how often this process has touched memory that the system had yet to provide."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def elapsed_seconds(run: Callable[[], object]) -> float:
@@ -359,9 +365,10 @@ def training(running: RunningServer, device: br.Device, quiet: QuietWaiter) -> F
     found = Rounds()
     for _ in range(ROUNDS):
         quiet.wait()
-        processor = time.thread_time()
+        processor, faults = time.thread_time(), page_faults()
         local = elapsed_seconds(lambda: trained(local_step, arrays))
         processor = time.thread_time() - processor
+        found.add("faults", (page_faults() - faults) / steps)
         start, client_start = server_seconds(running), time.thread_time()
         eager = elapsed_seconds(lambda: trained(remote_step, tensors).numpy())
         of_eager = server_seconds(running) - start
@@ -382,6 +389,9 @@ def training(running: RunningServer, device: br.Device, quiet: QuietWaiter) -> F
         "MLP step, compiled ÷ local NumPy": found.figure("local", "≤ 0.85"),
         "MLP step, compiled ÷ local NumPy, server only (processor)": found.figure(
             "server", "≤ 0.85"
+        ),
+        "MLP step, page faults of local NumPy (0: its memory is not returned)": found.figure(
+            "faults"
         ),
         "MLP step, compiled ÷ not compiled": found.figure("eager"),
         "MLP step, compiled ÷ not compiled, server only (processor)": found.figure(

@@ -27,7 +27,7 @@ from burn_remote.autodiff.recipes import (
     OperationRecipe,
 )
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.interface import OwningHandle, RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
@@ -63,16 +63,18 @@ class Autodiff(ForwardingRunner):
         handles: tuple[TensorHandle, ...]
         parents: tuple[Source | None, ...]
         # Written out for one and two inputs, which halves the time.
-        if len(inputs) == 1:
+        count = len(inputs)
+        is_inside = True  # whether the untracked inputs belong to the inner runner
+        if count == 1:
             (first,) = inputs
             if type(first) is not TrackedHandle:
                 return self.forward(signature, inputs)
             handles, parents = (first.plain,), (first.source,)
+            ids = [first.id]
             recipe = recipes.get(1) or _recipe(signature, 1)
-            outputs = inner.register_op(signature, handles)
-        elif len(inputs) == 2:
+        elif count == 2:
             first, second = inputs
-            is_inside = True  # whether the untracked one belongs to the inner runner
+            ids = [first.id, second.id]
             if type(first) is TrackedHandle:
                 if type(second) is TrackedHandle:
                     handles, parents = (first.plain, second.plain), (first.source, second.source)
@@ -87,7 +89,6 @@ class Autodiff(ForwardingRunner):
                 is_inside = first.client is inner
             else:
                 return self.forward(signature, inputs)
-            outputs = (inner.register_op if is_inside else self.forward)(signature, handles)
         else:
             parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
             tracked = sum([1 << place for place, one in enumerate(parents) if one is not None])
@@ -95,13 +96,25 @@ class Autodiff(ForwardingRunner):
                 return self.forward(signature, inputs)
             handles = tuple([plain(one) for one in inputs])
             recipe = recipes.get(tracked) or _recipe(signature, tracked)
-            outputs = self.forward(signature, handles)
-        if not is_recording() or not recipe.is_recorded:
-            return outputs
-        if len(outputs) != 1:
-            saved = recipe.select(handles + outputs)
-            return record(recipe, inputs, saved, outputs)
-        (out,) = outputs
+            ids, is_inside = [], False
+        execute = inner.execute
+        if is_inside and execute is not None and recipe.output_count == 1:
+            # As the innermost runner does. Its call, and looking at one more frame for the line of
+            # the program, would take 0.3 µs.
+            identifier = execute(signature, ids)
+            spec = signature.outputs[0]
+            out: TensorHandle = OwningHandle(inner, identifier, spec)
+            if not is_recording() or not recipe.is_recorded:
+                return (out,)
+        else:
+            outputs = (inner.register_op if is_inside else self.forward)(signature, handles)
+            if not is_recording() or not recipe.is_recorded:
+                return outputs
+            if len(outputs) != 1:
+                saved = recipe.select(handles + outputs)
+                return record(recipe, inputs, saved, outputs)
+            (out,) = outputs
+            identifier, spec = out.id, out.spec
         # Written out, because each of the two calls would take a tenth of the operation's time.
         node = Node()
         node.recipe = recipe
@@ -110,17 +123,17 @@ class Autodiff(ForwardingRunner):
         if kept == NOTHING:
             node.saved = ()
         elif kept == OUTPUTS:
-            node.saved = outputs
+            node.saved = (out,)
         elif kept == INPUTS:
             node.saved = handles
         else:
-            node.saved = recipe.select(handles + outputs)
-        node.output = identifier = out.id
+            node.saved = recipe.select((*handles, out))
+        node.output = identifier
         node.order = next(orders)
         handle = TrackedHandle()
         handle.client = self
         handle.id = identifier
-        handle.spec = out.spec
+        handle.spec = spec
         handle.plain = out
         handle.source = node
         return (handle,)

@@ -164,6 +164,7 @@ class RunnerStack:
         "create_empty_handle",
         "drop_handle",
         "dtype_usage",
+        "execute",
         "fetch",
         "join_group",
         "leave_group",
@@ -199,6 +200,8 @@ class RunnerStack:
     dtype_usage: Callable[[DType], Pending[DTypeUsage]]
     memory_cleanup: Callable[[], None]
     drop_handle: Callable[[int], None]
+    # ``Session.execute``, if no runner is around the innermost one; else ``None``.
+    execute: Callable[[Signature, list[int]], int] | None
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session
@@ -312,6 +315,7 @@ class RunnerStack:
         self.seed = runner.seed
         self.dtype_usage = runner.dtype_usage
         self.memory_cleanup = runner.memory_cleanup
+        self.execute = self.session.execute if bare else None
         self.drop_handle = self.session.drop if bare else runner.drop_handle
 
 

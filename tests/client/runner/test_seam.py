@@ -200,6 +200,20 @@ def test_a_tracker_sees_operations_on_its_tensors_and_no_others() -> None:
     ]
 
 
+def test_a_runner_around_the_device_sees_operations_on_tracked_tensors() -> None:
+    device = answering()
+    x, y = (br.zeros((2,), device=device) for _ in range(2))
+    x.requires_grad_()
+    assert device.runners.execute is not None  # nothing is around the innermost runner
+    device.client = recorder = Recorder(device.client)
+    assert device.runners.execute is None
+    results = [x + y, y * x, br.exp(x), br.concat([x, y])]
+    assert all(result.requires_grad for result in results)
+    assert operations(recorder) == ["Add", "Mul", "Exp", "Cat"]
+    del results
+    assert [event[0] for event in recorder.events].count("drop") == 4
+
+
 def test_an_operation_on_tensors_of_two_trackers_goes_to_the_outer_then_the_inner() -> None:
     device = answering()
     device.client = around = Recorder(device.client)
