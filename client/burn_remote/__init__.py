@@ -184,6 +184,7 @@ from burn_remote.functions.matrices import kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.padding import pad
+from burn_remote.functions.printing import set_printoptions
 from burn_remote.functions.quantization import (
     quant_scheme,
     quantize,
@@ -527,6 +528,7 @@ __all__ = [
     "scatter",
     "scatter_nd",
     "set_default_device",
+    "set_printoptions",
     "sign",
     "signbit",
     "sin",

@@ -299,6 +299,7 @@ WITHOUT_A_DEVICE: Final = frozenset(
         "burn_remote.quant_scheme",
         "burn_remote.safetensors_metadata",
         "burn_remote.set_default_device",
+        "burn_remote.set_printoptions",
         "burn_remote.value_and_grad",
         "init.calculate_gain",
     }

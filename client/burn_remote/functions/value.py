@@ -10,6 +10,7 @@ from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equivalent
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.functions.printing import html_text, plain_text
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import (
@@ -133,8 +134,15 @@ class TensorValue:
             return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
-        tracked = ", requires_grad=True" if type(self.handle) is TrackedHandle else ""
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device}{tracked})"
+        """Return shape, dtype and device without waiting; see ``set_printoptions`` for elements."""
+        return plain_text(self, self._tracked())
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows, which is what ``repr`` says."""
+        return html_text(self, self._tracked())
+
+    def _tracked(self) -> str:
+        return ", requires_grad=True" if type(self.handle) is TrackedHandle else ""
 
     def __format__(self, form: str) -> str:
         """Format the only element (waits for it); without a format spec, return ``repr``."""
