@@ -423,6 +423,8 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "Tensor.to": lambda: (f(2), _device.get()),
     "Tensor.to_device": lambda: (f(2), _device.get()),
     "burn_remote.custom": lambda: ("double", f(4)),
+    "burn_remote.__array_namespace_info__": lambda: (),
+    "burn_remote.isdtype": lambda: (br.int8, "integral"),
 }
 
 

@@ -24,7 +24,7 @@ from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import DTypeMismatch
 
-__all__ = ["promoted", "promoted_with_number"]
+__all__ = ["compared_with_number", "promoted", "promoted_with_number"]
 
 _SIGNED: Final = (dtypes.I8, dtypes.I16, dtypes.I32, dtypes.I64)
 # Each contains all numbers of those before it; bfloat16 and flex32 stand beside float16.
@@ -118,3 +118,13 @@ def promoted_with_number(dtype: DType, number: Any) -> DType:
     if category is Category.BOOL and (kind is int or issubclass(kind, np.integer)):
         return dtypes.I64
     return dtype
+
+
+def compared_with_number(dtype: DType, number: Any) -> DType:
+    """Return the dtype in which a tensor is compared with a Python number.
+
+    As ``promoted_with_number``, but integers are compared with floats in float64, in which
+    NumPy compares them too: float32 would make 2²⁴ + 1 equal to 2.0²⁴.
+    """
+    common = promoted_with_number(dtype, number)
+    return dtypes.F64 if common is dtypes.F32 and dtype.is_integer else common

@@ -10,6 +10,7 @@ import numpy as np
 
 from burn_remote.arguments.arrays import Array, data_from
 from burn_remote.arguments.numbers import Number, number_for, number_key
+from burn_remote.arguments.promotion import promoted, promoted_with_number
 from burn_remote.arguments.traced_numbers import scalar_of
 from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
@@ -62,10 +63,20 @@ class Operator:
     ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` before anything is sent.
     """
 
-    __slots__ = ("_alignments", "_signatures", "row")
+    __slots__ = ("_alignments", "_convert", "_promoted_with", "_signatures", "row")
 
-    def __init__(self, row: Row) -> None:
+    def __init__(
+        self,
+        row: Row,
+        *,
+        convert: Callable[[Any, DType], Any] | None = None,
+        promoted_with: Callable[[DType, Any], DType] = promoted_with_number,
+    ) -> None:
         self.row = row
+        # Converts a tensor to a dtype. Operands of a row without it must have one dtype.
+        self._convert = convert
+        # Returns the dtype of a tensor and a number.
+        self._promoted_with = promoted_with
         self._signatures = Signatures(row)
         # Specs of operands of different ranks -> the shapes of equal rank they are reshaped to.
         self._alignments: dict[tuple[TensorSpec, TensorSpec], tuple[Shape, Shape]] = {}
@@ -107,6 +118,7 @@ class Operator:
         """Apply the row to a tensor and a number that is converted to the tensor's dtype."""
         kind = type(number)  # a traced number has the ``__class__`` of its value
         if kind is not float and kind is not int:
+            x, number = self.promoted_number(x, number)
             return self.exact_scalar(x, number_for(x.handle.spec.dtype, number))
         handle = x.handle
         found = self._signatures.recent.get((id(handle.spec), kind, number))
@@ -116,6 +128,9 @@ class Operator:
         return x.__class__(out)
 
     def _scalar_anew(self, x: Tensor, number: Number) -> Tensor:
+        wide, number = self.promoted_number(x, number)
+        if wide is not x:
+            return self.scalar(wide, number)
         spec = x.handle.spec
         signature = self._scalar_signature(spec, number_for(spec.dtype, number))
         kind = type(number)
@@ -124,6 +139,23 @@ class Operator:
             self._signatures.remember((id(spec), kind, number), signature, (spec,))
         (out,) = x.handle.client.register_op(signature, (x.handle,))
         return x.__class__(out)
+
+    def promoted_number(self, x: Tensor, number: Number) -> tuple[Tensor, Number]:
+        """Convert a tensor to the dtype in which it is combined with a number.
+
+        Rows without ``convert`` return both as they are. A bool counts as an integer, except with
+        bools.
+        """
+        if self._convert is None:
+            return x, number
+        spec = x.handle.spec
+        if number.__class__ is bool and not spec.dtype.is_bool:
+            return x, int(number)
+        dtype = self._promoted_with(spec.dtype, number)
+        if dtype is spec.dtype:
+            return x, number
+        number_for(dtype, number)  # raises before a conversion is sent
+        return self._convert(x, dtype), number
 
     def exact_scalar(self, x: Tensor, number: float) -> Tensor:
         """Apply the row to a tensor and a number that is sent unconverted."""
@@ -236,6 +268,12 @@ class Operator:
 
     def _binary_anew(self, x1: Tensor, x2: Tensor) -> Tensor:
         specs = (x1.handle.spec, x2.handle.spec)
+        if self._convert is not None and specs[0].dtype is not specs[1].dtype:
+            dtype = promoted(specs[0].dtype, specs[1].dtype)
+            # Raises with dtype and shapes before a conversion is sent.
+            infer(self.row, tuple([TensorSpec(spec.shape, dtype) for spec in specs]))
+            converted: list[Tensor] = [self._convert(x, dtype) for x in (x1, x2)]
+            return self.binary(*converted)
         rank1, rank2 = len(specs[0].shape), len(specs[1].shape)
         if rank1 == rank2:
             signatures = self._signatures

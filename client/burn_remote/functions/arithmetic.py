@@ -1,21 +1,24 @@
 """Arithmetic on two tensors, or on a tensor and a number.
 
-Shapes broadcast as in NumPy. Dtypes must be equal; a number is converted to the tensor's dtype. The
-result has the broadcast shape and the common dtype unless stated otherwise. All raise
-``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
+Shapes broadcast as in NumPy. Operands of different dtypes are converted to their common dtype, and
+a number to the tensor's dtype (``arguments/promotion.py`` has the rules). The result has the
+broadcast shape and the common dtype unless stated otherwise. All raise ``ShapeMismatch``,
+``DTypeMismatch`` or ``DeviceMismatch``.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
 
 from burn_remote.arguments.numbers import Number, number_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
-from burn_remote.functions.casting import LOW_PRECISION, as_float, astype
+from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
-from burn_remote.functions.operands import Pair, refuse_numbers
+from burn_remote.functions.operands import Pair, alike, refuse_numbers
 from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
@@ -53,10 +56,11 @@ DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
 # The same rows, only for floats: the operator ``/`` finds its signatures without their dtypes.
 FLOAT_DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
 REM: Final = Pair(numeric.REM, numeric.REM_SCALAR)
-POWI: Final = Pair(numeric.POWI)
+POWI: Final = Pair(numeric.POWI, promotes=False)
 POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
 POWF: Final = Pair(floats.POWF, floats.POWF_SCALAR)
 RECIP: Final = Operator(floats.RECIP)
+_EXACT: Final = frozenset({Category.INT, Category.UINT, Category.BOOL})
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
 HYPOT: Final = Pair(elementwise_rows.HYPOT)
 FLOOR: Final = Operator(floats.FLOOR)
@@ -81,14 +85,15 @@ def multiply(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 def divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the floating-point quotient ``x1 / x2``.
 
-    Integer tensors are converted to float32; use ``floor_divide`` or ``trunc_divide`` for integer
-    division.
+    Integers and bools are converted to the dtype of a floating-point operand, else to float32; use
+    ``floor_divide`` or ``trunc_divide`` for integer division.
     """
-    return FLOAT_DIV.apply(_as_float(x1), _as_float(x2))
+    return FLOAT_DIV.apply(_as_float(x1, x2), _as_float(x2, x1))
 
 
 def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return ``x1 / x2`` rounded towards zero, as Rust and C divide integers."""
+    x1, x2 = alike(x1, x2)
     quotient = DIV.apply(x1, x2)
     return quotient if quotient.dtype.is_integer else TRUNC.unary(quotient)
 
@@ -99,6 +104,7 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     ``x1 == x2 * (x1 // x2) + x1 % x2`` up to floating-point rounding. A floating-point number
     divided by 0 is infinite or NaN; an integer divided by 0 fails the operation.
     """
+    x1, x2 = alike(x1, x2)
     quotient = DIV.apply(x1, x2)
     if quotient.dtype in LOW_PRECISION:
         wide1, wide2 = [astype(x, F32) if is_tensor(x) else x for x in (x1, x2)]
@@ -148,19 +154,28 @@ def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 
 def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
-    """Return ``x1 ** x2`` in the dtype of ``x1``.
+    """Return ``x1 ** x2`` in the common dtype.
 
-    The exponent has any integer dtype or the dtype of ``x1``. The number 0.5 may be
-    computed as a square root, as in NumPy's ``**``: ``-inf`` then gives NaN instead of infinity.
-    Raises ``UsageError`` for an integer tensor and a negative number, because the result would not
-    be an integer.
+    Floats to the power of an integer tensor keep their dtype. The number 0.5 may be computed as a
+    square root, as in NumPy's ``**``: ``-inf`` then gives NaN instead of infinity. Raises
+    ``UsageError`` for an integer tensor and a negative number, because the result would not be an
+    integer.
     """
     if not is_tensor(x1):
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
-        return pow(constant(x2, x1), x2)
+        _, base = alike(x1, x2)
+        return pow(constant(base, x1), base)
     if is_tensor(x2):
-        return (POWI if x2.dtype.is_integer else POWF).apply(x1, x2)
+        if x1.dtype.is_floating and x2.dtype.is_integer:
+            return POWI.apply(x1, x2)
+        base, power = alike(x1, x2)
+        return (POWI if power.dtype.is_integer else POWF).apply(base, power)
+    base, _ = alike(x1, x2)
+    return _to_number(base, x2.item() if isinstance(x2, np.generic) else x2)
+
+
+def _to_number(x1: Tensor, x2: Any) -> Tensor:
     if x2.__class__ is not int:  # also of a traced number
         return POWF.apply(x1, number_for(x1.dtype, x2))
     if x2 < 0 and x1.dtype.is_integer:
@@ -206,7 +221,7 @@ def reflected_subtract(x2: Tensor, x1: Number, /) -> Tensor:
 
 def reflected_divide(x2: Tensor, x1: Number, /) -> Tensor:
     """Return ``x1 / x2``; see ``divide``."""
-    x2 = as_float(x2, F32)
+    x2 = _as_float(x2, x1)
     return RECIP.unary(x2) if x1 == 1 else DIV.apply(x1, x2)
 
 
@@ -225,5 +240,9 @@ def reflected_pow(x2: Tensor, x1: Number, /) -> Tensor:
     return pow(x1, x2)
 
 
-def _as_float(x: Tensor | Number) -> Tensor | Number:
-    return astype(x, F32) if is_tensor(x) and x.handle.spec.dtype.is_integer else x
+def _as_float(x: Any, other: Tensor | Number) -> Any:
+    """Convert integers and bools to the dtype of the other operand, or to float32."""
+    if not is_tensor(x) or x.handle.spec.dtype.category not in _EXACT:
+        return x
+    dtype = other.handle.spec.dtype if is_tensor(other) else F32
+    return converted_to(x, F32 if dtype.category in _EXACT else dtype)

@@ -16,6 +16,7 @@ from burn_remote.functions.arithmetic import multiply, pow
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.elementwise import abs, norm_of_squares, square
 from burn_remote.functions.manipulation import permute_dims
+from burn_remote.functions.operands import alike
 from burn_remote.functions.statistics import count_nonzero, max_abs, sum
 from burn_remote.functions.statistics import min as smallest
 from burn_remote_protocol.dtypes import F32, Category, DType
@@ -42,6 +43,7 @@ def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """
     if Category.QUANTIZED in (x1.dtype.category, x2.dtype.category):
         x1, x2 = as_float(x1, _plain(x2)), as_float(x2, _plain(x1))
+    x1, x2 = alike(x1, x2)
     operator = INT_MATMUL if x1.handle.spec.dtype.is_integer else MATMUL
     shape1, shape2 = x1.handle.spec.shape, x2.handle.spec.shape
     if len(shape1) >= 2 and len(shape2) >= 2:
@@ -81,6 +83,7 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
 
     Other axes broadcast.
     """
+    x1, x2 = alike(x1, x2)
     rank = max(x1.ndim, x2.ndim)
     return CROSS.apply((with_rank(x1, rank), with_rank(x2, rank)), (normal_axis(axis, rank),))
 
@@ -88,7 +91,8 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
 @explained
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Return the dot product along an axis; the result lacks this axis. Other axes broadcast."""
-    return sum(multiply(x1, x2), axis=axis, dtype=x1.dtype)
+    product = multiply(x1, x2)
+    return sum(product, axis=axis, dtype=product.dtype)
 
 
 @explained

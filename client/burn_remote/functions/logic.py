@@ -1,6 +1,7 @@
 """Comparisons, logical operations and bitwise operations.
 
-Shapes broadcast. Dtypes must be equal; a number is converted to the tensor's dtype. Comparisons and
+Shapes broadcast. Operands of different dtypes are converted to their common dtype
+(``arguments/promotion.py`` has the rules). Comparisons and
 logical operations return bools of the broadcast shape. A comparison with NaN is false, except
 ``not_equal``, which is true.
 """
@@ -41,14 +42,24 @@ __all__ = [
     "reflected_right_shift",
 ]
 
-EQUAL: Final = Pair(base.EQUAL, base.EQUAL_ELEM, reflected=base.EQUAL_ELEM)
-GREATER: Final = Pair(numeric.GREATER, numeric.GREATER_ELEM, reflected=numeric.LOWER_ELEM)
-GREATER_EQUAL: Final = Pair(
-    numeric.GREATER_EQUAL, numeric.GREATER_EQUAL_ELEM, reflected=numeric.LOWER_EQUAL_ELEM
+EQUAL: Final = Pair(base.EQUAL, base.EQUAL_ELEM, reflected=base.EQUAL_ELEM, compares=True)
+GREATER: Final = Pair(
+    numeric.GREATER, numeric.GREATER_ELEM, reflected=numeric.LOWER_ELEM, compares=True
 )
-LOWER: Final = Pair(numeric.LOWER, numeric.LOWER_ELEM, reflected=numeric.GREATER_ELEM)
+GREATER_EQUAL: Final = Pair(
+    numeric.GREATER_EQUAL,
+    numeric.GREATER_EQUAL_ELEM,
+    reflected=numeric.LOWER_EQUAL_ELEM,
+    compares=True,
+)
+LOWER: Final = Pair(
+    numeric.LOWER, numeric.LOWER_ELEM, reflected=numeric.GREATER_ELEM, compares=True
+)
 LOWER_EQUAL: Final = Pair(
-    numeric.LOWER_EQUAL, numeric.LOWER_EQUAL_ELEM, reflected=numeric.GREATER_EQUAL_ELEM
+    numeric.LOWER_EQUAL,
+    numeric.LOWER_EQUAL_ELEM,
+    reflected=numeric.GREATER_EQUAL_ELEM,
+    compares=True,
 )
 AND: Final = Pair(bools.AND)
 OR: Final = Pair(bools.OR)
@@ -169,7 +180,4 @@ def logical_not(x: Tensor, /) -> Tensor:
 
 
 def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:
-    # Only the first tensor is examined: if the other dtype differs, applying the operation raises
-    # ``DTypeMismatch``.
-    first = x1 if is_tensor(x1) else x2
-    return is_tensor(first) and first.dtype.is_bool
+    return all(x.dtype.is_bool if is_tensor(x) else x.__class__ is bool for x in (x1, x2))

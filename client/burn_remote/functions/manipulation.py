@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
+from burn_remote.functions.operands import all_alike
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -169,6 +170,8 @@ def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
 def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an existing axis; their other axes must have equal sizes.
 
+    Tensors of different dtypes are converted to their common dtype.
+
     ``axis=None`` flattens the tensors first. Raises ``ShapeMismatch``, ``DTypeMismatch`` or
     ``DeviceMismatch``.
     """
@@ -180,6 +183,7 @@ def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     if axis is None:
         listed, axis = [flatten(x) for x in listed], 0
     place = normal_axis(axis, listed[0].ndim)
+    listed = all_alike(listed)
     while len(listed) > JOINED_AT_ONCE:
         starts = range(0, len(listed), JOINED_AT_ONCE)
         parts = [listed[start : start + JOINED_AT_ONCE] for start in starts]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NoReturn, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from burn_remote.arguments.numbers import Number, number_for
+from burn_remote.arguments.promotion import (
+    compared_with_number,
+    promoted,
+    promoted_with_number,
+)
 from burn_remote.dispatch.operators import Binary, Operator, constant, operator_method
-from burn_remote.functions.casting import LOW_PRECISION, astype
+from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import ArgumentMismatch
@@ -16,24 +22,38 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
 
-__all__ = ["Pair", "refuse_numbers"]
+__all__ = ["Pair", "alike", "all_alike", "refuse_numbers"]
 
 
 @final
 class Pair:
     """Rows for tensor and tensor, tensor and number, and number and tensor (``reflected``).
 
-    Without a row for numbers, the number is converted to a tensor of one element.
+    Without a row for numbers, the number is converted to a tensor of one element. Operands of
+    different dtypes are converted to their common dtype; ``promotes=False`` leaves that to the
+    row. ``compares`` says that the row compares (see ``compared_with_number``).
     """
 
     __slots__ = ("_number", "_reflected", "_tensors")
 
     def __init__(
-        self, tensors: Row, number: Row | None = None, *, reflected: Row | None = None
+        self,
+        tensors: Row,
+        number: Row | None = None,
+        *,
+        reflected: Row | None = None,
+        promotes: bool = True,
+        compares: bool = False,
     ) -> None:
-        self._tensors = Operator(tensors)
-        self._number = None if number is None else Operator(number)
-        self._reflected = None if reflected is None else Operator(reflected)
+        promoted_with = compared_with_number if compares else promoted_with_number
+
+        def operator(row: Row) -> Operator:
+            convert = converted_to if promotes else None
+            return Operator(row, convert=convert, promoted_with=promoted_with)
+
+        self._tensors = operator(tensors)
+        self._number = None if number is None else operator(number)
+        self._reflected = None if reflected is None else operator(reflected)
 
     def method(self, function: Binary) -> Binary:
         """Return the method for an operator of ``Tensor`` that computes ``function(x1, x2)``.
@@ -51,14 +71,49 @@ class Pair:
                 return self._tensors.binary(x1, x2)
             if self._number is not None:
                 return self._number.scalar(x1, x2)
+            x1, x2 = self._tensors.promoted_number(x1, x2)
             wide, dtype = _wide(x1, x2)
-            return astype(self._tensors.binary(wide, constant(wide, x2)), dtype)
+            return self._narrowed(self._tensors.binary(wide, constant(wide, x2)), wide, dtype)
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
         if self._reflected is not None:
             return self._reflected.scalar(x2, x1)
+        x2, x1 = self._tensors.promoted_number(x2, x1)
         wide, dtype = _wide(x2, x1)
-        return astype(self._tensors.binary(constant(wide, x1), wide), dtype)
+        return self._narrowed(self._tensors.binary(constant(wide, x1), wide), wide, dtype)
+
+    @staticmethod
+    def _narrowed(result: Tensor, wide: Tensor, dtype: DType) -> Tensor:
+        """Convert a result to ``dtype`` if ``_wide`` widened an operand."""
+        return result if wide.handle.spec.dtype is dtype else converted_to(result, dtype)
+
+
+def alike(x1: Tensor | Number, x2: Tensor | Number) -> tuple[Any, Any]:
+    """Convert two operands to their common dtype; numbers stay as they are.
+
+    Operands that need no conversion are returned themselves. Raises ``DTypeMismatch`` if there is
+    no common dtype.
+    """
+    if is_tensor(x1):
+        if is_tensor(x2):
+            first, second = x1.handle.spec.dtype, x2.handle.spec.dtype
+            if first is second:
+                return x1, x2
+            dtype = promoted(first, second)
+            return converted_to(x1, dtype), converted_to(x2, dtype)
+        return converted_to(x1, promoted_with_number(x1.handle.spec.dtype, x2)), x2
+    if is_tensor(x2):
+        return x1, converted_to(x2, promoted_with_number(x2.handle.spec.dtype, x1))
+    return x1, x2
+
+
+def all_alike(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Convert tensors to their common dtype. Raises ``DTypeMismatch`` if there is none."""
+    dtypes = [x.handle.spec.dtype for x in tensors]
+    if all(dtype is dtypes[0] for dtype in dtypes):
+        return list(tensors)
+    common = promoted(*dtypes)
+    return [converted_to(x, common) for x in tensors]
 
 
 def _wide(x: Tensor, number: Number) -> tuple[Tensor, DType]:

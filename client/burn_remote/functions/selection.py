@@ -1,6 +1,7 @@
 """Element selection: ``where``, masks, bounds, maxima and minima of two tensors.
 
-Shapes broadcast. Dtypes must be equal; a number is converted to the tensor's dtype.
+Shapes broadcast. Operands of different dtypes are converted to their common dtype
+(``arguments/promotion.py`` has the rules).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, with_rank
 from burn_remote.functions.casting import NOT
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
-from burn_remote.functions.operands import Pair, refuse_numbers
+from burn_remote.functions.operands import Pair, alike, refuse_numbers
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
@@ -41,6 +42,7 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
     ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
     int64, two bools give bool, and other numbers give float32.
     """
+    x1, x2 = alike(x1, x2)
     if not is_tensor(x1):
         return mask_fill(x2 if is_tensor(x2) else _alike(condition, x1, x2), condition, x1)
     if not is_tensor(x2):
@@ -71,6 +73,9 @@ def clip(
         x, max = minimum(x, max), None
     if min is None and max is None:
         return x
+    for bound in (min, max):
+        if bound is not None:
+            x, _ = alike(x, bound)
     least, most = _limits(x.dtype)
     return CLAMP.numbers((x,), (least if min is None else min, most if max is None else max))
 
@@ -81,7 +86,7 @@ def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     Equal elements of two tensors have half of the gradient each.
     """
     if is_tensor(x1) and is_tensor(x2):
-        return _greater_one(x1, x2)
+        return _greater_one(*alike(x1, x2))
     if is_tensor(x1):
         return clip(x1, min=x2)
     if not is_tensor(x2):
@@ -95,7 +100,7 @@ def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     Equal elements of two tensors have half of the gradient each.
     """
     if is_tensor(x1) and is_tensor(x2):
-        return _lower_one(x1, x2)
+        return _lower_one(*alike(x1, x2))
     if is_tensor(x1):
         return clip(x1, max=x2)
     if not is_tensor(x2):

@@ -8,7 +8,6 @@ import pytest
 
 import burn_remote as br
 from burn_remote.functions import namespace_information
-from support.runners import RecordingDevice
 
 NUMERIC = [
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
@@ -19,7 +18,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-def test_tensors_name_the_package_as_their_namespace(device: RecordingDevice) -> None:
+def test_tensors_name_the_package_as_their_namespace(device: br.Device) -> None:
     x = br.ones((2,), device=device)
     assert x.__array_namespace__() is br
     assert x.__array_namespace__(api_version="2024.12") is br
@@ -35,7 +34,7 @@ def test_limits_of_floats_are_numpys(name: str) -> None:
     assert ours.dtype is getattr(br, name)
 
 
-def test_limits_of_bfloat16_are_known(device: RecordingDevice) -> None:
+def test_limits_of_bfloat16_are_known(device: br.Device) -> None:
     ours = br.finfo(br.ones((1,), dtype=br.bfloat16, device=device))
     assert (ours.bits, ours.dtype) == (16, br.bfloat16)
     assert ours.eps == 2.0**-7
@@ -110,7 +109,7 @@ def test_dtypes_without_a_common_one_are_refused() -> None:
 
 
 def test_the_inspection_gives_devices_and_dtypes(
-    device: RecordingDevice, monkeypatch: pytest.MonkeyPatch
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = br.__array_namespace_info__()
     monkeypatch.setattr(namespace_information, "default_device", lambda: device)
@@ -140,7 +139,7 @@ def test_quantized_dtypes_do_not_convert_to_numpys() -> None:
         np.dtype(br.DType.quantized(scheme))
 
 
-def test_copies_are_other_objects_with_the_same_elements(device: RecordingDevice) -> None:
+def test_copies_are_other_objects_with_the_same_elements(device: br.Device) -> None:
     x = br.ones((2,), device=device)
     for copied in (x.astype(br.float32), br.asarray(x, copy=True), br.from_dlpack(x)):
         assert copied is not x
@@ -149,7 +148,7 @@ def test_copies_are_other_objects_with_the_same_elements(device: RecordingDevice
         assert same is x
 
 
-def test_impossible_promises_not_to_copy_are_refused(device: RecordingDevice) -> None:
+def test_impossible_promises_not_to_copy_are_refused(device: br.Device) -> None:
     x = br.ones((2,), device=device)
     with pytest.raises(ValueError, match=r"float32\[2\] would be converted or moved"):
         br.asarray(x, dtype=br.int8, copy=False)
@@ -182,7 +181,7 @@ def test_dlpack_exchanges_elements_in_both_directions(name: str) -> None:
         assert np.array_equal(back, elements)
 
 
-def test_dlpack_refuses_other_memory_and_other_objects(device: RecordingDevice) -> None:
+def test_dlpack_refuses_other_memory_and_other_objects(device: br.Device) -> None:
     x = br.ones((2,), device=device)
     with pytest.raises(BufferError, match=r"not \(2, 0\)"):
         x.__dlpack__(dl_device=(2, 0))
