@@ -28,6 +28,7 @@ from burn_remote import (
 from burn_remote.autodiff.checkpointing import checkpoint
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.autodiff.pausing import enable_grad, no_grad
+from burn_remote.checkpoints.files import load, save
 from burn_remote.checkpoints.safetensors_files import (
     load_safetensors,
     safetensors_metadata,
@@ -471,6 +472,7 @@ __all__ = [
     "less_equal",
     "linalg",
     "linspace",
+    "load",
     "load_safetensors",
     "log",
     "log1p",
@@ -524,6 +526,7 @@ __all__ = [
     "round",
     "rsqrt",
     "safetensors_metadata",
+    "save",
     "save_safetensors",
     "scatter",
     "scatter_nd",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -15,15 +16,17 @@ __all__ = ["Progress", "Report", "reported"]
 # A function that is called with a tensor's name, the bytes done, and the bytes of all tensors.
 Report = Callable[[str, int, int], object]
 
-# ``None``: show a bar for many bytes in a terminal. A bool: always or never show one.
+# ``None``: show a bar for long work in a terminal or a notebook. A bool: always or never show one.
 Progress = Report | bool | None
 
-# A bar for less would vanish at once on most devices.
-MIN_BYTES: Final = 128 * 1024 * 1024
+# Shorter work ends before anyone could read the bar.
+DELAY_SECONDS: Final = 1.0
 
 
 @contextlib.contextmanager
-def reported(progress: Progress, title: str, total: int) -> Iterator[Report]:
+def reported(
+    progress: Progress, title: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Report]:
     """Yield the function to call with progress. Raises ``UsageError`` if a bar needs rich."""
     if callable(progress):
         yield progress
@@ -31,13 +34,32 @@ def reported(progress: Progress, title: str, total: int) -> Iterator[Report]:
     has_rich = importlib.util.find_spec("rich") is not None
     if progress and not has_rich:
         raise UsageError("a progress bar needs rich: pip install rich; or pass a function")
-    if progress is None:
-        progress = has_rich and total >= MIN_BYTES and sys.stderr.isatty()
-    if not progress:
+    if progress:
+        with _bar(title, total) as report:
+            yield report
+        return
+    if progress is False or not has_rich or not (sys.stderr.isatty() or _is_notebook()):
         yield _nothing
         return
-    with _bar(title, total) as report:
-        yield report
+    began = clock()
+    with contextlib.ExitStack() as stack:
+        shown: list[Report] = []
+
+        def report_late(name: str, done: int, total: int) -> None:
+            if not shown and done < total and clock() - began >= DELAY_SECONDS:
+                shown.append(stack.enter_context(_bar(title, total)))
+            if shown:
+                shown[0](name, done, total)
+
+        yield report_late
+
+
+def _is_notebook() -> bool:
+    """Whether the program runs in a notebook that shows bars, which rich does by ipywidgets."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    is_kernel = shell is not None and hasattr(shell, "kernel")
+    return is_kernel and importlib.util.find_spec("ipywidgets") is not None
 
 
 @contextlib.contextmanager
@@ -53,7 +75,7 @@ def _bar(title: str, total: int) -> Iterator[Report]:
         rich_progress.TimeRemainingColumn(),
         "{task.fields[name]}",
     )
-    with rich_progress.Progress(*columns, console=Console(stderr=True)) as bar:
+    with rich_progress.Progress(*columns, console=Console(stderr=not _is_notebook())) as bar:
         task = bar.add_task(title, total=total, name="")
         yield lambda name, done, _: bar.update(task, completed=done, name=name)
 

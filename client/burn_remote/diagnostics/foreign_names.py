@@ -44,7 +44,7 @@ _REAL: Final = "nothing; complex dtypes are not supported"
 _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has it"
 _STATIC: Final = "nothing; a number that decides something makes another graph by itself"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
-_FILES: Final = "burn_remote.save_safetensors(path, tree), burn_remote.load_safetensors(path)"
+_FILES: Final = "burn_remote.save(path, tree), burn_remote.load(path)"
 
 _CONNECT: Final = "burn_remote.RemoteDevice('ws://host:3000'), burn_remote.device('ws://host:3000')"
 
@@ -160,7 +160,6 @@ FUNCTIONS: Final = {
     "lax": "burn_remote itself, with the names of the array API",
     "layer_norm": "burn_remote.functional.layer_norm(x, shape)",
     "linear": "burn_remote.functional.linear(x, weight)",
-    "load": _FILES,
     "load_file": _FILES,
     "logsumexp": "m + (x - m).exp().sum(axis=…).log() with m = x.max(axis=…, keepdims=True)",
     "remat": "burn_remote.checkpoint(f)",
@@ -184,7 +183,6 @@ FUNCTIONS: Final = {
     "randn": "burn_remote.random.normal(shape)",
     "randperm": "burn_remote.random.permutation(count)",
     "relu": "burn_remote.functional.relu(x)",
-    "save": _FILES,
     "seed": "device.seed(number)",
     "set_detect_anomaly": _NANS,
     "set_grad_enabled": "burn_remote.no_grad() or burn_remote.enable_grad()",

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.checkpoints import progress, safetensors_files, safetensors_header
-from burn_remote.checkpoints.progress import MIN_BYTES
+from burn_remote.checkpoints import named_tensors, progress, safetensors_files, safetensors_header
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ def test_a_bounded_number_of_bytes_is_requested_before_it_is_written(
         ahead.append(sum(requested) - done)
 
     monkeypatch.setattr(br.Tensor, "read", counted)
-    monkeypatch.setattr(safetensors_files, "WINDOW_BYTES", 8000)
+    monkeypatch.setattr(named_tensors, "WINDOW_BYTES", 8000)
     tensors = {f"{number}": br.ones(1000, device=local) for number in range(10)}
     br.save_safetensors(tmp_path / "a", tensors, progress=note)
     # After each of the first tensors was written, 8,000 further bytes are under way.
@@ -182,23 +181,36 @@ def test_a_file_is_on_the_disk_before_it_takes_the_place_of_another(
 
 
 @pytest.mark.parametrize(
-    ("total", "is_terminal", "has_bar"),
-    [(MIN_BYTES, True, True), (MIN_BYTES - 1, True, False), (MIN_BYTES, False, False)],
+    ("seconds", "is_terminal", "is_notebook", "has_bar"),
+    [
+        (1.0, True, False, True),
+        (1.0, False, True, True),
+        (0.9, True, False, False),
+        (1.0, False, False, False),
+    ],
 )
-def test_a_bar_is_shown_for_many_bytes_in_a_terminal(
-    total: int, is_terminal: bool, has_bar: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_bar_is_shown_after_a_second_in_a_terminal_or_a_notebook(
+    seconds: float,
+    is_terminal: bool,
+    is_notebook: bool,
+    has_bar: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown: list[tuple[str, int]] = []
+    shown: list[Any] = []
 
     def bar(title: str, total: int) -> Any:
         shown.append((title, total))
-        return contextlib.nullcontext(print)
+        return contextlib.nullcontext(lambda *report: shown.append(report))
 
     monkeypatch.setattr(progress, "_bar", bar)
+    monkeypatch.setattr(progress, "_is_notebook", lambda: is_notebook)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    with progress.reported(None, "loading a", total):
-        pass
-    assert shown == [("loading a", total)] * has_bar
+    clock = iter([0.0, 0.5, seconds, 2.0]).__next__
+    with progress.reported(None, "loading a", 9, clock) as report:
+        report("x", 1, 9)
+        report("x", 2, 9)
+        report("x", 9, 9)
+    assert shown == ([("loading a", 9), ("x", 2, 9), ("x", 9, 9)] if has_bar else [])
 
 
 def test_progress_is_reported_up_to_the_end(local: br.Device, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ WITHOUT_OPERATIONS: Final = frozenset(
         *("Tensor.backward", "Tensor.register_hook", "Tensor.requires_grad_"),
         "Tensor.retain_grad",
         *("burn_remote.jvp", "burn_remote.vjp", "burn_remote.load_safetensors"),
+        *("burn_remote.load", "burn_remote.save"),
         *("burn_remote.safetensors_metadata", "burn_remote.save_safetensors"),
     }
 )

@@ -1,0 +1,94 @@
+"""``load`` and ``save``: files of tensors by the suffix of their names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote.checkpoints.numpy_files import load_npy, load_npz, save_npy, save_npz
+from burn_remote.checkpoints.safetensors_files import load_safetensors, save_safetensors
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from burn_remote.checkpoints.progress import Progress
+    from burn_remote.functions.device_class import AnyDevice
+
+__all__ = ["load", "save"]
+
+SAFETENSORS: Final = ".safetensors"
+NPY: Final = ".npy"
+
+_LOADERS: Final[dict[str, Callable[..., Any]]] = {
+    SAFETENSORS: load_safetensors,
+    NPY: load_npy,
+    ".npz": load_npz,
+}
+_SAVERS: Final[dict[str, Callable[..., None]]] = {
+    SAFETENSORS: save_safetensors,
+    NPY: save_npy,
+    ".npz": save_npz,
+}
+
+
+@explained
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: AnyDevice | None = None,
+    progress: Progress = None,
+    **options: Any,
+) -> Any:
+    """Send the tensors of a file to a device: ``.safetensors``, ``.npy`` or ``.npz``.
+
+    Returns the tensor of a ``.npy`` file, and a dictionary by name for the others. The client holds
+    one tensor at a time. ``options`` are those of ``load_safetensors`` (``names``, ``dtype``,
+    ``nested``, ``like``), for such files only. ``progress`` is a function that gets a name, the
+    bytes done and all bytes, or a bool: whether to show a bar. By default, a bar is shown after a
+    second, in a terminal or a notebook, if rich is installed.
+
+    Raises ``InvalidCheckpoint`` for a file that is not valid, ``ArgumentMismatch`` for another
+    suffix, and ``OSError``.
+    """
+    suffix = _suffix(path)
+    if options and suffix != SAFETENSORS:
+        raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
+    return _LOADERS[suffix](path, device=device, progress=progress, **options)
+
+
+@explained
+def save(
+    path: str | os.PathLike[str], value: Any, *, progress: Progress = None, **options: Any
+) -> None:
+    """Wait for tensors, and save them as ``.safetensors``, ``.npy`` (one tensor) or ``.npz``.
+
+    ``value`` is a tensor for ``.npy``; for the others, containers of tensors, arrays and numbers,
+    which are saved by their dotted names as ``save_safetensors`` does. The client holds the largest
+    tensor, and 64 MiB of others. A file that exists is replaced at the end, in one step.
+    ``options`` are those of ``save_safetensors`` (``metadata``), for such files only, and
+    ``progress`` is that of ``load``.
+
+    Raises ``DTypeMismatch`` for dtypes that the format cannot hold (quantized tensors; bfloat16 in
+    NumPy's files), ``ArgumentMismatch`` for another suffix or value, and ``OSError``.
+    """
+    suffix = _suffix(path)
+    if options and suffix != SAFETENSORS:
+        raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
+    if is_tensor(value) and suffix != NPY:
+        raise ArgumentMismatch(
+            f"a {suffix} file has tensors by name; write {{'x': tensor}}, or a name with {NPY}"
+        )
+    _SAVERS[suffix](path, value, progress=progress, **options)
+
+
+def _suffix(path: str | os.PathLike[str]) -> str:
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _LOADERS:
+        raise ArgumentMismatch(
+            f"the suffix of {os.fspath(path)!r} names no format; use {', '.join(_LOADERS)}"
+        )
+    return suffix

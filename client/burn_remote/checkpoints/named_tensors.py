@@ -1,0 +1,211 @@
+"""Tensors of files, by their dotted names: what all formats of files have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from burn_remote.arguments.arrays import AnyDType, Array, as_array, as_dtype, numpy_dtype
+from burn_remote.arguments.containers import MAX_DEPTH, named_leaves
+from burn_remote.checkpoints.safetensors_header import InvalidCheckpoint, StoredTensor
+from burn_remote.functions.casting import astype
+from burn_remote.functions.creation import tensor
+from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
+
+if TYPE_CHECKING:
+    from burn_remote.functions.device_class import AnyDevice
+    from burn_remote_protocol.dtypes import DType
+
+__all__ = [
+    "arrays_of",
+    "by_name",
+    "check_like",
+    "nested_by_dots",
+    "replaced_file",
+    "selected",
+    "sent_to_device",
+    "writable",
+]
+
+# Bytes of tensors that are requested from servers before the first is written: enough to hide the
+# round trips, and a bound on the memory.
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, leaf in named_leaves(tree):
+        if not name:
+            raise ArgumentMismatch("a tensor needs a name; write {'name': tensor}")
+        if name in found:
+            raise ArgumentMismatch(f"two leaves have the name {name!r}; rename a key with a dot")
+        found[name] = leaf
+    return found
+
+
+def writable(name: str, leaf: Any) -> Any:
+    if is_tensor(leaf):
+        try:
+            numpy_dtype(leaf.dtype)
+        except DTypeMismatch as error:
+            raise DTypeMismatch(f"{name}: {error}") from None
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        return as_array(leaf, None)
+    if isinstance(leaf, bool | int | float | np.generic):
+        return np.asarray(leaf)
+    raise ArgumentMismatch(
+        f"{name} is a {type(leaf).__name__}; leaves are tensors, arrays and numbers"
+    )
+
+
+class Stored(Protocol):
+    """A tensor in a file."""
+
+    @property
+    def name(self) -> str:
+        """Its dotted name."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its elements in bytes."""
+        ...
+
+
+S = TypeVar("S", bound=Stored)
+
+
+def arrays_of(stored: Iterable[S], leaves: Mapping[str, Any]) -> Iterator[tuple[S, Array]]:
+    """Iterate over the elements of tensors, and request further ones meanwhile."""
+    waiting: deque[tuple[S, Any]] = deque()
+    held = 0
+    for one in stored:
+        leaf = leaves[one.name]
+        waiting.append((one, leaf.read() if is_tensor(leaf) else leaf))
+        held += one.nbytes
+        while waiting and held > WINDOW_BYTES:
+            first, array = waiting.popleft()
+            yield first, array if isinstance(array, np.ndarray) else array.result()
+            held -= first.nbytes
+    while waiting:
+        first, array = waiting.popleft()
+        yield first, array if isinstance(array, np.ndarray) else array.result()
+
+
+def selected(
+    path: str | os.PathLike[str], stored: list[StoredTensor], wanted: Collection[str]
+) -> list[StoredTensor]:
+    """Return the wanted tensors of a file. Raises ``InvalidCheckpoint`` if it lacks one."""
+    missing = sorted({*wanted} - {one.name for one in stored})
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        has = ", ".join(shown(one.name) for one in stored[:5])
+        raise InvalidCheckpoint(
+            f"{path} has no tensor {', '.join(map(repr, missing[:3]))}{more}; it has "
+            f"{len(stored)}: {has}{', …' if len(stored) > 5 else ''}"
+        )
+    return [one for one in stored if one.name in wanted]
+
+
+def check_like(one: StoredTensor, model: Any) -> None:
+    if is_tensor(model):
+        is_integer = not model.dtype.is_floating
+        if model.shape != one.spec.shape or (is_integer and one.spec.dtype.is_floating):
+            raise InvalidCheckpoint(
+                f"{shown(one.name)} is {one.spec} in the file, but {model.handle.spec} in like="
+            )
+    elif not isinstance(model, bool | int | float):
+        raise ArgumentMismatch(
+            f"{one.name} in like= is a {type(model).__name__}; leaves are tensors and numbers"
+        )
+    elif one.spec.shape:
+        raise InvalidCheckpoint(
+            f"{shown(one.name)} is {one.spec} in the file, but a number in like="
+        )
+
+
+def sent_to_device(
+    name: str, array: Array, model: Any, device: AnyDevice | None, dtype: AnyDType | None
+) -> Any:
+    if model is not None and not is_tensor(model):
+        return _number_like(model, array, name)
+    place = model.device if model is not None and device is None else device
+    made = tensor(array, device=place)
+    if model is not None:
+        _check_range(name, array, model.dtype)
+        return astype(made, model.dtype)
+    if dtype is not None and made.dtype.is_floating:
+        return astype(made, as_dtype(dtype))
+    return made
+
+
+def _number_like(model: bool | int | float, array: Array, name: str) -> bool | int | float:
+    """Return a number of a file as the type of ``model``, if that is the same number."""
+    found = array.item()
+    if not isinstance(model, float) and not (math.isfinite(found) and type(model)(found) == found):
+        raise InvalidCheckpoint(
+            f"{shown(name)} is {found} in the file, but {model!r}, of type "
+            f"{type(model).__name__}, in like="
+        )
+    return type(model)(found)
+
+
+def _check_range(name: str, array: Array, wanted: DType) -> None:
+    """Raise ``InvalidCheckpoint`` for integers that a narrower dtype would change."""
+    if not (wanted.is_integer and array.size) or np.can_cast(array.dtype, numpy_dtype(wanted)):
+        return
+    bounds = np.iinfo(numpy_dtype(wanted))
+    least, most = int(array.min()), int(array.max())
+    if least < bounds.min or most > bounds.max:
+        raise InvalidCheckpoint(
+            f"{shown(name)} has integers from {least} to {most} in the file, but {wanted} in like="
+        )
+
+
+def nested_by_dots(found: Mapping[str, Any]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for name, one in found.items():
+        *parents, last = name.split(".")
+        if len(parents) >= MAX_DEPTH:
+            raise InvalidCheckpoint(
+                f"{shown(name)} cannot be nested: it has more than {MAX_DEPTH} dots"
+            )
+        inner = root
+        for place, part in enumerate(parents):
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise InvalidCheckpoint(
+                    f"{name!r} cannot be nested: {'.'.join(parents[: place + 1])!r} is a tensor"
+                )
+        if last in inner:
+            raise InvalidCheckpoint(f"{name!r} cannot be nested: it has members too")
+        inner[last] = one
+    return root
+
+
+@contextlib.contextmanager
+def replaced_file(target: Path) -> Iterator[Any]:
+    """Yield a new file, which takes the place of ``target`` at the end."""
+    # Not a file of tempfile: it has the rights of an ordinary new file, by the umask, which cannot
+    # be read without changing it for all threads.
+    name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        with name.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        name.replace(target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            name.unlink()
+        raise
