@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -81,6 +81,12 @@ compare: $(READY)  ## Compare the speed with another commit's: make compare COMM
 conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the counts
 	@$(BIN)/python -m pytest tests/conformance --quiet -rP
 
+# NO_MKDOCS_2_WARNING: silences an advertisement, not a warning about the pages.
+docs: $(READY)   ## Build the documentation site in site/, with the notebook executed; any warning fails
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test against them
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
@@ -112,4 +118,4 @@ docker-clean:    ## Remove the containers, networks, volumes and images of docke
 	@$(PYTHON) docker/containers.py clean
 
 clean:           ## Remove everything that make created
-	@rm -rf $(VENV) $(ORACLE) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(ORACLE) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist site

@@ -1,0 +1,94 @@
+"""Every program in the pages for users prints what its comments say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.servers import server
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+# Pages whose programs are complete: all blocks of a page, in order, are one program, and each
+# `print` line ends with a comment that has the printed text.
+PAGES = sorted(
+    [
+        DOCS / "index.md",
+        *(DOCS / "tutorial").glob("*.md"),
+        *(DOCS / "coming-from").glob("*.md"),
+        *(DOCS / "how-to").glob("*.md"),
+        DOCS / "limits.md",
+    ]
+)
+ADDRESSES = ["ws://127.0.0.1:3000", "ws://127.0.0.1:3001"]
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
+    """Yield the addresses of two servers, which all pages use."""
+    with server() as first, server() as second:
+        yield [first.address, second.address]
+
+
+def program_of(page: Path) -> str:
+    """Return the program of a page: its Python blocks, joined."""
+    text = page.read_text("utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
+
+def expected_of(program: str) -> list[str]:
+    """Return what the comments after ``print`` say, in order."""
+    prints = [line for line in program.splitlines() if re.match(r"\s*print\(", line)]
+    found = [re.search(r"\)\s+# (.*)$", line) for line in prints]
+    assert all(found), "a print has no comment with its output"
+    return [each[1] for each in found if each]
+
+
+def test_the_pages_for_users_have_programs() -> None:
+    assert [page.name for page in PAGES if "```python" in page.read_text("utf-8")] != []
+    assert {page.parent.name for page in PAGES} == {"docs", "tutorial", "coming-from", "how-to"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if program_of(page)],
+    ids=lambda page: str(page.relative_to(DOCS)),
+)
+def test_the_programs_of_a_page_print_what_their_comments_say(
+    page: Path, addresses: list[str], tmp_path: Path
+) -> None:
+    program = program_of(page)
+    pasted = program
+    for written, running in zip(ADDRESSES, addresses, strict=True):
+        pasted = pasted.replace(written, running)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", pasted],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines() == expected_of(program)
+
+
+def test_every_option_of_the_server_in_the_documents_exists() -> None:
+    command = Path(sys.executable).with_name("burn-remote-server")
+    shown = subprocess.run(
+        [command, "--help"], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    options = set(re.findall(r"--[a-z][a-z-]+", shown))
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    used = {
+        (page.name, option)
+        for page in pages
+        for line in re.findall(r"^burn-remote-server .*$", page.read_text("utf-8"), re.MULTILINE)
+        for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", line)
+    }
+    assert used, "no document starts a server with an option"
+    assert {(page, option) for page, option in used if option not in options} == set()
