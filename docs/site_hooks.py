@@ -35,7 +35,6 @@ JAX: Final = frozenset(
 # Public names that have a page of their own, apart from the functions.
 DEVICES: Final = ("RemoteDevice", "LocalDevice", "Traffic", "Pending", "Tensor")
 GRADIENTS: Final = ("grad", "value_and_grad", "vjp", "jvp", "checkpoint", "custom_vjp")
-PAUSING: Final = ("no_grad", "enable_grad")  # also in autograd
 TRAINING: Final = ("autograd", "optim", "init", "tree")
 ALONE: Final = ("functional", "distributed")
 # docs/gradients.md describes it.
@@ -136,7 +135,7 @@ def _functions() -> list[str]:
     functions = _public(
         lambda name, value: callable(value) and not isinstance(value, type | br.DType)
     )
-    apart = {f"burn_remote.{name}" for name in (*GRADIENTS, *PAUSING)}
+    apart = {f"burn_remote.{name}" for name in GRADIENTS}
     modules = [
         name
         for name in sorted(br.__all__)

@@ -50,6 +50,7 @@ from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import concat, stack
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
+from burn_remote.runner.interface import DerivedData
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
@@ -335,7 +336,7 @@ def linspace(
     if num <= MAX_UPLOADED_RANGE:
         numbers = np.linspace(ends[0], ends[1], num, endpoint=endpoint)
         whole = np.trunc(numbers) if wanted.is_integer else numbers
-        return _sent(whole, wanted, _client(device))
+        return _derived(whole, wanted, _client(device))
     if not endpoint:
         return _progression(num, ends[0], step, wanted, _client(device))
     # Rounding may put the last number below ``stop``, where truncation would make it ``stop - 1``.
@@ -353,7 +354,7 @@ def _whole_linspace(
     if num <= MAX_UPLOADED_RANGE or max(abs(first), abs(stop * steps)) >= 2**63:
         numbers = [first + gap * place for place in range(num)]
         whole = [abs(number) // steps * (1 if number >= 0 else -1) for number in numbers]
-        return _sent(np.array(whole, np.object_).astype(numpy_dtype(dtype)), dtype, client)
+        return _derived(np.array(whole, np.object_).astype(numpy_dtype(dtype)), dtype, client)
     # The IR rounds quotients of integers towards zero.
     return astype(
         trunc_divide(add(multiply(counted(Tensor, client, num), gap), first), steps), dtype
@@ -410,8 +411,8 @@ def _progression(
     large = whole and max(abs(start), abs(start + step * count)) >= 2**63
     if count <= MAX_UPLOADED_RANGE:
         if large:
-            return _sent([start + step * place for place in range(count)], dtype, client)
-        return _sent(np.arange(count) * step + start, dtype, client)
+            return _derived([start + step * place for place in range(count)], dtype, client)
+        return _derived(np.arange(count) * step + start, dtype, client)
     places = counted(Tensor, client, count)
     if large and dtype is U64:
         places = astype(places, U64)
@@ -434,6 +435,13 @@ def new_tensor(handle: TensorHandle, requires_grad: bool) -> Tensor:
 
 def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
     return Tensor(client.register_tensor_data(data_from(as_array(data, dtype), dtype)))
+
+
+def _derived(data: Any, dtype: DType, client: RunnerClient) -> Tensor:
+    """Send elements that follow from the arguments of a function, which a graph may keep."""
+    return Tensor(
+        client.register_tensor_data(DerivedData(*data_from(as_array(data, dtype), dtype)))
+    )
 
 
 def _client(device: AnyDevice | None) -> RunnerClient:

@@ -460,3 +460,32 @@ def test_a_change_of_a_data_class_that_is_an_argument_is_refused(device: br.Devi
 
     with pytest.raises(br.UsageError, match="changes a Model that is an argument"):
         br.compile(grow)(Model(values(device, 3), None))
+
+
+@pytest.mark.parametrize(
+    ("progression", "expected"),
+    [
+        (lambda x: br.arange(x.shape[0], device=x.device), np.arange(5)),
+        (lambda x: br.arange(3, 13, 2, device=x.device), np.arange(3, 13, 2)),
+        (lambda x: br.linspace(0, 1, 5, device=x.device), np.linspace(0, 1, 5, dtype=np.float32)),
+    ],
+    ids=["arange of a shape", "arange with a step", "linspace"],
+)
+def test_progressions_are_constants_of_a_graph(
+    progression: Any, expected: Any, device: br.Device
+) -> None:
+    calls, function = compiled(lambda x: x + progression(x).astype(x.dtype))
+    x = values(device, 5)
+
+    for factor in (1, 2, 3):
+        found = function(x * factor).numpy()
+        assert found == pytest.approx(x.numpy() * factor + expected, abs=1e-6)
+    assert calls.count == 1
+
+
+def test_a_progression_follows_a_number_among_the_arguments(device: br.Device) -> None:
+    _, function = compiled(lambda x, count: br.arange(count, device=x.device).sum() + x.sum())
+    x = device.tensor([0])
+
+    for count in (3, 5, 3, 700):
+        assert function(x, count).item() == count * (count - 1) // 2

@@ -1,0 +1,47 @@
+"""MiniLM-L6 with its published weights, on a server and in plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from support.minilm import embed
+from support.servers import server
+
+pytestmark = pytest.mark.examples
+
+LENGTHS = (9, 4, 1)
+
+
+def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip() -> None:
+    import embed_sentences
+
+    file = embed_sentences.model_folder() / "model.safetensors"
+    tokens = np.random.default_rng(0).integers(1000, 30_000, (len(LENGTHS), max(LENGTHS)))
+    lengths = np.array(LENGTHS)
+    with server() as running, br.RemoteDevice(running.address) as device:
+        weights = br.load_safetensors(file, device=device)
+        encoder = embed_sentences.Encoder(weights)
+        device.sync()
+        before = device.traffic
+        found = encoder.embed(device.tensor(tokens), device.tensor(lengths)).numpy()
+        requests = device.traffic.requests - before.requests
+        read = dict(zip(weights, br.read([*weights.values()]), strict=True))
+    expected = embed(read, tokens, lengths)
+
+    assert requests == 1
+    assert np.abs(found - expected).max() < 1e-5
+
+
+def test_each_sentence_is_most_similar_to_the_one_on_its_subject(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import embed_sentences
+
+    embed_sentences.main("")
+
+    printed = " ".join(capsys.readouterr().out.split())
+    for sentence, similar in ((0, 2), (1, 4), (2, 0), (3, 5), (4, 1), (5, 3)):
+        one, other = embed_sentences.SENTENCES[sentence], embed_sentences.SENTENCES[similar]
+        assert f"{one} → {other}" in printed
