@@ -3,6 +3,18 @@
 A matrix is the last two axes of a tensor ``[…, rows, columns]``; leading axes are a batch.
 """
 
+from burn_remote.functions.factorizations import (
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    qr,
+    slogdet,
+    solve,
+    svd,
+    svdvals,
+)
 from burn_remote.functions.linear_algebra import (
     cross,
     matmul,
@@ -15,11 +27,21 @@ from burn_remote.functions.manipulation import matrix_transpose
 from burn_remote.functions.matrices import diagonal, trace
 
 __all__ = [
+    "cholesky",
     "cross",
+    "det",
     "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
     "matmul",
     "matrix_transpose",
     "outer",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
     "tensordot",
     "trace",
     "vecdot",

@@ -20,6 +20,7 @@ from burn_remote_protocol.operations.families import (
     elementwise_rows,
     floats,
     layers,
+    matrix_rows,
     numeric,
     pooling_rows,
     sampling,
@@ -620,6 +621,66 @@ case(
     normal(1, 2, 1),
     name="padding-only",
 )
+
+# -- Linear algebra -------------------------------------------------------------------------------
+
+
+def _weighted(*results: br.Tensor) -> br.Tensor:
+    """Join several results, each times fixed weights, so that no gradient is that of a constant."""
+    parts = []
+    for place, x in enumerate(results):
+        weights = np.random.default_rng(place).normal(size=x.shape)
+        parts.append(br.flatten(x * _like(x, weights)))
+    return br.concat(parts)
+
+
+def _definite(x: br.Tensor) -> br.Tensor:
+    return x @ x.mT + _like(x, np.eye(x.shape[-1]))
+
+
+def _symmetric(x: br.Tensor) -> br.Tensor:
+    return x + x.mT
+
+
+case(matrix_rows.INV, br.linalg.inv, normal(2, 3, 3))
+case(matrix_rows.DET, br.linalg.det, normal(2, 3, 3))
+case(matrix_rows.SLOGDET, lambda x: _weighted(*br.linalg.slogdet(x)), normal(2, 3, 3))
+case(matrix_rows.SOLVE, br.linalg.solve, normal(2, 3, 3), normal(2, 3, 2))
+case(matrix_rows.SOLVE, br.linalg.solve, normal(3, 3), normal(2, 3, 2), name="one-matrix")
+case(matrix_rows.SOLVE, br.linalg.solve, normal(2, 3, 3), normal(3), name="vector")
+# Functions of symmetric matrices read one triangle, so the cases make their arguments symmetric.
+for _upper in (False, True):
+    case(
+        matrix_rows.CHOLESKY,
+        lambda x, upper=_upper: br.linalg.cholesky(_definite(x), upper=upper),
+        normal(2, 3, 3),
+        name="upper" if _upper else "lower",
+    )
+case(matrix_rows.EIGH, lambda x: _weighted(*br.linalg.eigh(_symmetric(x))), normal(2, 4, 4))
+case(
+    matrix_rows.EIGH,
+    lambda x: br.linalg.eigh(_symmetric(x)).eigenvectors,
+    normal(3, 3),
+    name="vectors",
+)
+case(matrix_rows.EIGVALSH, lambda x: br.linalg.eigvalsh(_symmetric(x)), normal(2, 4, 4))
+for _shape, _name in (((2, 4, 3), "tall"), ((3, 5), "wide"), ((3, 3), "square")):
+    case(matrix_rows.QR, lambda x: _weighted(*br.linalg.qr(x)), normal(*_shape), name=_name)
+    case(
+        matrix_rows.SVD,
+        lambda x: _weighted(*br.linalg.svd(x, full_matrices=False)),
+        normal(*_shape),
+        name=_name,
+    )
+    case(matrix_rows.SVDVALS, br.linalg.svdvals, normal(*_shape), name=_name)
+case(matrix_rows.QR, lambda x: br.linalg.qr(x).R, normal(4, 3), name="triangular-factor")
+case(
+    matrix_rows.QR,
+    lambda x: _weighted(*br.linalg.qr(x, mode="complete")),
+    normal(3, 5),
+    name="complete",
+)
+case(matrix_rows.SVD, lambda x: br.linalg.svd(x, full_matrices=False).U, normal(3, 5), name="left")
 
 # -- Sampling -------------------------------------------------------------------------------------
 

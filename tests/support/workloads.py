@@ -199,6 +199,31 @@ def _random(kinds: tuple[DType, ...]) -> Make:
     return make
 
 
+def _matrices(*, square: bool = False, definite: bool = False, **parameters: Any) -> Make:
+    def make(source: Source) -> Case:
+        count, rows, columns = source.split(3)
+        if square or definite:
+            rows = columns = max(1, math.isqrt(rows * columns))
+        _bounded(source, count * rows * columns * min(rows, columns))
+        drawn = source.numbers.standard_normal((count, rows, columns))
+        if definite:
+            drawn = drawn @ drawn.swapaxes(1, 2) + np.eye(rows)
+        tensor = source.laid_out(drawn.astype(array_dtype(source.one_of(*FLOATS))))
+        chosen = {name: source.one_of(*values) for name, values in parameters.items()}
+        if not definite and count * max(rows, columns) ** 2 > 100 * source.elements:
+            chosen = dict.fromkeys(chosen, False)  # the larger factor would be huge
+        return Case((tensor,), (), chosen)
+
+    return make
+
+
+def _equations(source: Source) -> Case:
+    (lhs,) = _matrices(definite=True)(source).tensors
+    count, side, _ = lhs.shape
+    rhs = source.floats((source.one_of(1, count), side, source.whole(1, 2 * side)))
+    return Case((lhs, rhs.astype(lhs.dtype)))
+
+
 def _along(kinds: str, name: str = "axis", **more: Any) -> Make:
     def make(source: Source) -> Case:
         tensor = source.any(source.shape(), kinds)
@@ -701,6 +726,15 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Float.Powf": _binary("f"), "Float.PowfScalar": _scalar("f", *POWERS),
     "Float.ArcTan2": _binary("f"),
     "Elementwise.Hypot": _binary("f"),
+    **{
+        f"LinearAlgebra.{name}": _matrices(definite=True)
+        for name in ("Det", "Eigh", "Eigvalsh", "Inv", "Slogdet")
+    },
+    "LinearAlgebra.Cholesky": _matrices(definite=True, upper=(False, True)),
+    "LinearAlgebra.Qr": _matrices(complete=(False, True)),
+    "LinearAlgebra.Solve": _equations,
+    "LinearAlgebra.Svd": _matrices(full_matrices=(False, True)),
+    "LinearAlgebra.Svdvals": _matrices(),
     "Float.IntoInt": _unary("f", _any_integer), "Int.IntoFloat": _unary("i", _any_float),
     "Bool.IntoFloat": _unary("b", _any_float), "Bool.IntoInt": _unary("b", _any_integer),
     "Bool.Not": _unary("b"), "Bool.And": _binary("b"), "Bool.Or": _binary("b"),

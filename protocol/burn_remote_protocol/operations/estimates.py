@@ -47,12 +47,14 @@ __all__ = [
     "POOL_INDICES_BACKWARD",
     "POOL_WITH_INDICES",
     "SCATTER_ND",
+    "SOLVE",
     "TRANSPOSED_CONVOLUTION",
     "UNKNOWN",
     "VIEW",
     "along_rows",
     "elementwise",
     "estimated",
+    "factorization",
     "indexed",
     "per_element",
     "positions",
@@ -341,6 +343,56 @@ LINEAR_WEIGHT_BACKWARD: Final = Estimates(
     ),
     lambda call: _input_elements(call) * _width(call.inputs[0]),
 )
+
+# One matrix of a batch: LAPACK copies it, and its functions have many steps.
+MATRIX_COST: Final = 4_000
+
+
+def _sides(call: Call) -> tuple[int, int, int]:
+    """Return the number of matrices, and the longer and the shorter side of each."""
+    *batch, rows, columns = call.inputs[0].shape
+    return math.prod(batch), max(rows, columns), min(rows, columns)
+
+
+def factorization(cost: float) -> Estimates:
+    """Return estimates for factorizations: ``cost`` per multiplication of their leading term.
+
+    A factorization of a ``[rows, columns]`` matrix has ``rows * columns * min(rows, columns)`` such
+    multiplications, and one that makes a larger square matrix accordingly more. LAPACK works on a
+    copy of one matrix of the batch at a time.
+    """
+
+    def total(call: Call) -> int:
+        count, longer, shorter = _sides(call)
+        square = max((spec.size for spec in call.requested), default=0)
+        products = max(count * longer * shorter, square) * shorter
+        return int(2 * KERNEL_COST + MATRIX_COST * count + 60 * _elements(call) + cost * products)
+
+    def workspace(call: Call) -> int:
+        _, longer, shorter = _sides(call)
+        # Work arrays of the divide-and-conquer algorithms have up to 5 times the shorter side's
+        # square, and inputs and results may be copied once to order their axes.
+        one = longer * shorter + 5 * shorter * shorter + 64 * longer
+        return _width(call.inputs[0]) * (one + _elements(call))
+
+    return Estimates(total, workspace)
+
+
+def _solve_cost(call: Call) -> int:
+    lhs, (out,) = call.inputs[0], call.requested
+    side = lhs.shape[-1]
+    count = math.prod(out.shape[:-2])
+    products = count * side**3 + side * out.size
+    return int(2 * KERNEL_COST + MATRIX_COST * count + 20 * _elements(call) + 2 * products)
+
+
+def _solve_workspace(call: Call) -> int:
+    lhs, rhs = call.inputs
+    one = lhs.shape[-1] * (lhs.shape[-1] + 2 * rhs.shape[-1])
+    return int(_width(lhs) * (one + _elements(call)))
+
+
+SOLVE: Final = Estimates(_solve_cost, _solve_workspace)
 
 KEYS_AT_ONCE: Final = 2048
 

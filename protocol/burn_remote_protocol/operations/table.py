@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.families import (
     floats,
     ints,
     layers,
+    matrix_rows,
     numeric,
     pooling_rows,
     sampling,
@@ -47,6 +48,7 @@ ROWS: Final = (
     *sampling.ROWS,
     *session.ROWS,
     *elementwise_rows.ROWS,
+    *matrix_rows.ROWS,
 )
 
 TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
@@ -85,6 +87,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Distributed": WireKind("Distributed", False, ANY),
         # The kinds of extension rows, one for each family.
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
+        "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS, EXTENSION),
     }
 )
 

@@ -32,6 +32,9 @@ ELSEWHERE: Final = {
     "burn_remote.custom": "needs a server with such an operation; see test_edges",
     "burn_remote.dequantize": "casts a float64 argument to float32; see gradient_cases",
     "Tensor.dequantize": "the same",
+    "linalg.cholesky": "reads one triangle of symmetric matrices; see gradient_cases",
+    "linalg.eigh": "the same",
+    "linalg.eigvalsh": "the same",
     "functional.dropout": "draws other elements in each call; see test_edges",
     "functional.ctc_loss": "its gradient holds for log-probabilities; see gradient_cases",
 }

@@ -66,6 +66,72 @@ compare("Elementwise.Hypot", np.hypot, floats(9, dtype=np.float16), floats(9, dt
         tolerance=1e-3)  # fmt: skip
 
 
+# -- Linear algebra -------------------------------------------------------------------------------
+
+
+def definite(*shape: int, dtype: Any = np.float32) -> Array:
+    factor = RANDOM.normal(size=shape)
+    product = factor @ np.swapaxes(factor, -1, -2) / max(1, shape[-1])
+    return np.asarray(product + np.eye(shape[-1])).astype(dtype)
+
+
+def of_columns(array: Array) -> Array:
+    """Return the same matrices with columns instead of rows in consecutive memory."""
+    return np.swapaxes(np.ascontiguousarray(np.swapaxes(array, -1, -2)), -1, -2)
+
+
+# A transposed, an empty and a large matrix, and batches, also empty ones.
+_SQUARES: Final = [(1, 1), (3, 3), (2, 3, 3), (2, 1, 4, 4), (0, 3, 3), (2, 0, 0), (40, 40)]
+_MATRICES: Final = [*_SQUARES, (4, 3), (3, 4), (2, 5, 2), (0, 3), (3, 0), (2, 0, 3), (2, 3, 0)]
+
+
+for _each, _bound in ((np.float16, 2e-2), (np.float32, 1e-4), (np.float64, 1e-10)):
+    for _shape in _SQUARES:
+        for _matrix in (
+            definite(*_shape, dtype=_each),
+            of_columns(definite(*_shape, dtype=_each)),
+        ):
+            _L = "LinearAlgebra"
+            if _each is not np.float16 or _shape[-1] < 10:  # a large one overflows
+                compare(f"{_L}.Det", np.linalg.det, _matrix, tolerance=_bound)
+            compare(f"{_L}.Slogdet", np.linalg.slogdet, _matrix, tolerance=_bound)
+            compare(f"{_L}.Inv", np.linalg.inv, _matrix, tolerance=_bound)
+            compare(f"{_L}.Eigvalsh", np.linalg.eigvalsh, _matrix, tolerance=_bound)
+            for _upper in (False, True):
+                compare(
+                    f"{_L}.Cholesky", np.linalg.cholesky, _matrix, upper=_upper, tolerance=_bound
+                )
+            _right = floats(*_shape[:-1], 2, dtype=_each)
+            compare(f"{_L}.Solve", np.linalg.solve, _matrix, _right, tolerance=_bound)
+    for _shape in _MATRICES:
+        compare(
+            "LinearAlgebra.Svdvals",
+            np.linalg.svdvals,
+            floats(*_shape, dtype=_each),
+            tolerance=_bound,
+        )
+compare(
+    "LinearAlgebra.Solve", np.linalg.solve, definite(2, 1, 3, 3), floats(1, 4, 3, 2), tolerance=1e-4
+)
+compare("LinearAlgebra.Solve", np.linalg.solve, definite(1, 3, 3), floats(4, 3, 2), tolerance=1e-4)
+
+# Vectors are unique up to their signs: absolute values are compared, of distinct values in double
+# precision. test_matrix_kernels.py tests the properties of the factors in each precision.
+UP_TO_SIGNS: Final = {f"LinearAlgebra.{name}" for name in ("Eigh", "Svd", "Qr")}
+for _shape in _SQUARES:
+    compare("LinearAlgebra.Eigh", np.linalg.eigh, definite(*_shape, dtype=np.float64))
+for _shape in _MATRICES:
+    _matrix = floats(*_shape, dtype=np.float64)
+    for _is_larger in (False, True):
+        compare("LinearAlgebra.Svd", np.linalg.svd, _matrix, full_matrices=_is_larger)
+        compare(
+            "LinearAlgebra.Qr",
+            lambda array, complete: np.linalg.qr(array, "complete" if complete else "reduced"),
+            _matrix,
+            complete=_is_larger,
+        )
+
+
 # -- The comparison -------------------------------------------------------------------------------
 
 CASES: Final = [
@@ -87,9 +153,11 @@ def test_the_kernel_agrees_with_numpy(name: str, case: Comparison) -> None:
     found = compute(name, *case.tensors, out=case.out, **case.parameters)
     expected = case.reference(*map(doubled, case.tensors), **case.parameters)
 
-    found, expected = (one if type(one) is tuple else (one,) for one in (found, expected))
+    found, expected = (one if isinstance(one, tuple) else (one,) for one in (found, expected))
     for seen, right in zip(found, expected, strict=True):
         assert seen.shape == right.shape
+        if name in UP_TO_SIGNS:
+            seen, right = np.abs(seen), np.abs(right)
         np.testing.assert_allclose(doubled(seen), right, rtol=case.tolerance, atol=case.tolerance)
 
 

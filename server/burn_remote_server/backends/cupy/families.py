@@ -22,7 +22,7 @@ from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, Bas
 from burn_remote_server.backends.array.kernels.movement import BaseMovement
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.cupy.library import CUPY
-from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra
+from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
 from burn_remote_server.backends.cupy.modules import cuda_module_families
 from burn_remote_server.backends.cupy.updates import update_in_order
 
@@ -127,6 +127,7 @@ def cuda_families() -> list[KernelFamily]:
         CudaIndexing(CUPY),
         CudaLinearAlgebra(CUPY),
         CudaMasking(CUPY),
+        CudaMatrixKernels(CUPY),
         CudaMovement(CUPY),
         CudaRanking(CUPY),
         *cuda_module_families(),

@@ -1,16 +1,21 @@
-"""Matrix products of low-precision floats on a GPU."""
+"""Matrix products of low-precision floats, and factorizations, on a GPU."""
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import cupy
+import cupyx
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec, Parameters, Run
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
+from burn_remote_server.backends.array.kernels.matrix_kernels import MatrixKernels
 from burn_remote_server.backends.cupy.products import matmul
 
-__all__ = ["CudaLinearAlgebra"]
+__all__ = ["CudaLinearAlgebra", "CudaMatrixKernels"]
 
 
 class CudaLinearAlgebra(FloatLinearAlgebra):
@@ -22,3 +27,18 @@ class CudaLinearAlgebra(FloatLinearAlgebra):
         """Return the kernel of matrix products over the last two axes."""
         function: Run = matmul if first.dtype in LOW_PRECISION else cupy.matmul
         return function
+
+
+class CudaMatrixKernels(MatrixKernels):
+    """Linear algebra by cuSOLVER and cuBLAS."""
+
+    def raising(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which CuPy raises ``LinAlgError``; by default it returns NaN."""
+        state: contextlib.AbstractContextManager[Any] = cupyx.errstate(linalg="raise")
+        return state
+
+    def solve(self, lhs: Any, rhs: Any, *, out: TensorSpec) -> Any:
+        """Return x of A x = B; CuPy itself does not broadcast batches."""
+        batch = out.shape[:-2]
+        lhs = cupy.broadcast_to(lhs, (*batch, *lhs.shape[-2:]))
+        return super().solve(lhs, cupy.broadcast_to(rhs, out.shape), out=out)

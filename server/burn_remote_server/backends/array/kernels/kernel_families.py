@@ -32,6 +32,7 @@ from burn_remote_server.backends.array.kernels.logic import (
     IntBitwise,
     NumericComparison,
 )
+from burn_remote_server.backends.array.kernels.matrix_kernels import MatrixKernels
 from burn_remote_server.backends.array.kernels.module.adaptive_pooling import AdaptivePooling
 from burn_remote_server.backends.array.kernels.module.attention import Attention
 from burn_remote_server.backends.array.kernels.module.average_pooling import AveragePooling
@@ -93,6 +94,7 @@ def shared_families(xp: Any) -> list[KernelFamily]:
         BoolCasting(xp),
         BoolLogic(xp),
         ElementwiseExtensions(xp),
+        MatrixKernels(xp),
         *module_families(xp),
     ]
 

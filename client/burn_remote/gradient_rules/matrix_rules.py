@@ -1,0 +1,223 @@
+"""Gradients of the extension rows for matrices.
+
+Formulas: M. Giles, "An extended collection of matrix derivative results" (2008); I. Murray,
+arXiv:1602.07527 (Cholesky); J. Townsend, "Differentiating the singular value decomposition" (2016);
+S. Walter and L. Lehmann, arXiv:1009.6112 (QR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote.autodiff.rules import PastCall, joint, rule
+from burn_remote.dispatch.operators import Operator, counted, reshaped
+from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
+from burn_remote.functions.factorizations import eigh, inv, solve, svd
+from burn_remote.functions.logic import logical_not, not_equal
+from burn_remote.functions.manipulation import broadcast_to, concat, matrix_transpose, part
+from burn_remote.functions.repetition import tril, triu
+from burn_remote.functions.selection import mask_fill
+from burn_remote.gradient_rules.spreading import zeros
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.families import floats, matrix_rows
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+MATMUL: Final = Operator(floats.MATMUL)
+
+Gradients = Mapping[str, Any]
+
+
+# -- Building blocks ------------------------------------------------------------------------------
+
+
+def _product(first: Tensor, *others: Tensor) -> Tensor:
+    for other in others:
+        first = MATMUL.binary(first, other)
+    return first
+
+
+def _adjoint(x: Tensor) -> Tensor:
+    return matrix_transpose(x)
+
+
+def _row(x: Tensor) -> Tensor:
+    """Return vectors ``[…, n]`` as matrices of one row, which scale columns."""
+    return reshaped(x, (*x.shape[:-1], 1, x.shape[-1]))
+
+
+def _column(x: Tensor) -> Tensor:
+    """Return vectors ``[…, n]`` as matrices of one column, which scale rows."""
+    return reshaped(x, (*x.shape, 1))
+
+
+def _numbers(x: Tensor) -> Tensor:
+    """Return numbers ``[…]`` as matrices of one element."""
+    return reshaped(x, (*x.shape, 1, 1))
+
+
+def _off_diagonal(x: Tensor) -> Tensor:
+    """Return a mask of the elements of matrices that are not on the diagonal."""
+    places = counted(x.__class__, x.handle.client, x.shape[-1])
+    return not_equal(_row(places), _column(places))
+
+
+def _on_diagonal(x: Tensor) -> Tensor:
+    """Return vectors ``[…, n]`` as diagonal matrices ``[…, n, n]``."""
+    rows = broadcast_to(_row(x), (*x.shape, x.shape[-1]))
+    return mask_fill(rows, _off_diagonal(rows), 0.0)
+
+
+def _over_differences(x: Tensor, differences: Tensor) -> Tensor:
+    """Divide matrices whose diagonal counts as 0 by differences whose diagonal is 0."""
+    off_diagonal = _off_diagonal(x)
+    quotients = divide(x, mask_fill(differences, logical_not(off_diagonal), 1.0))
+    return mask_fill(quotients, logical_not(off_diagonal), 0.0)
+
+
+def _symmetric(x: Tensor) -> Tensor:
+    return multiply(add(x, _adjoint(x)), 0.5)
+
+
+def _antisymmetric(x: Tensor) -> Tensor:
+    return subtract(x, _adjoint(x))
+
+
+# -- Inverses and determinants --------------------------------------------------------------------
+
+rule(
+    matrix_rows.INV, input=lambda grad, out: negative(_product(_adjoint(out), grad, _adjoint(out)))
+)
+rule(
+    matrix_rows.DET,
+    input=lambda grad, input, out: multiply(_numbers(multiply(grad, out)), _adjoint(inv(input))),
+)
+
+
+@joint(matrix_rows.SLOGDET, uses=("tensor",))
+def _of_logarithm(call: PastCall) -> Gradients:
+    _, grad = call.grads
+    if grad is None:  # the sign is constant almost everywhere
+        return {}
+    return {"tensor": multiply(_numbers(grad), _adjoint(inv(call["tensor"])))}
+
+
+@joint(matrix_rows.SOLVE, uses=("lhs", "out"))
+def _of_solution(call: PastCall) -> Gradients:
+    (grad,) = call.grads
+    of_rhs = solve(_adjoint(call["lhs"]), grad)
+    of_lhs = negative(_product(of_rhs, _adjoint(call["out"]))) if call.needs("lhs") else None
+    return {"lhs": of_lhs, "rhs": of_rhs}
+
+
+# -- Symmetric matrices ---------------------------------------------------------------------------
+
+
+def _of_cholesky(grad: Tensor, out: Tensor, upper: bool) -> Tensor:
+    """Return the symmetric gradient: Murray's equation 9, with solutions of equations."""
+    factor, grad = (_adjoint(out), _adjoint(grad)) if upper else (out, grad)
+    both = _product(_adjoint(factor), tril(grad))
+    half = multiply(add(tril(both), tril(both, k=-1)), 0.5)
+    left = solve(_adjoint(factor), half)
+    return _symmetric(_adjoint(solve(_adjoint(factor), _adjoint(left))))
+
+
+rule(matrix_rows.CHOLESKY, tensor=_of_cholesky)
+
+
+@joint(matrix_rows.EIGH, uses=("values", "vectors"))
+def _of_eigenvectors(call: PastCall) -> Gradients:
+    of_values, of_vectors = call.grads
+    values, vectors = call["values"], call["vectors"]
+    inner = None if of_values is None else _on_diagonal(of_values)
+    if of_vectors is not None:
+        differences = subtract(_row(values), _column(values))
+        turned = _over_differences(_product(_adjoint(vectors), of_vectors), differences)
+        inner = turned if inner is None else add(inner, turned)
+    assert inner is not None
+    return {"tensor": _symmetric(_product(vectors, inner, _adjoint(vectors)))}
+
+
+def _of_eigenvalues(grad: Tensor, input: Tensor) -> Tensor:
+    vectors = eigh(input).eigenvectors
+    return _product(multiply(vectors, _row(grad)), _adjoint(vectors))
+
+
+rule(matrix_rows.EIGVALSH, input=_of_eigenvalues)
+
+# -- Other factorizations -------------------------------------------------------------------------
+
+
+@joint(matrix_rows.QR, uses=("q", "r"))
+def _of_orthogonal_triangular(call: PastCall) -> Gradients:
+    of_q, of_r = call.grads
+    q, r = call["q"], call["r"]
+    rows, columns = call.spec("tensor").shape[-2:]
+    if call.parameters["complete"] and rows > columns:
+        raise UsageError(
+            "the gradient of qr(x, mode='complete') does not exist for more rows than columns: the "
+            "last columns of Q are arbitrary; use mode='reduced'"
+        )
+    of_q = zeros(q, q.handle.spec) if of_q is None else of_q
+    of_r = zeros(r, r.handle.spec) if of_r is None else triu(of_r)
+    if rows >= columns:
+        return {"tensor": _of_independent_columns(q, r, of_q, of_r)}
+    # The last columns are a product with Q, so they add to its gradient.
+    axis = len(call.spec("tensor").shape) - 1
+    first, last = part(r, axis, 0, rows), part(r, axis, rows, columns)
+    of_first, of_last = part(of_r, axis, 0, rows), part(of_r, axis, rows, columns)
+    of_q = add(of_q, _product(q, last, _adjoint(of_last)))
+    of_columns = _of_independent_columns(q, first, of_q, of_first)
+    return {"tensor": concat([of_columns, _product(q, of_last)], axis=axis)}
+
+
+def _of_independent_columns(q: Tensor, r: Tensor, of_q: Tensor, of_r: Tensor) -> Tensor:
+    both = subtract(_product(r, _adjoint(of_r)), _product(_adjoint(of_q), q))
+    mirrored = add(tril(both), _adjoint(tril(both, k=-1)))
+    return _adjoint(solve(r, _adjoint(add(of_q, _product(q, mirrored)))))
+
+
+@joint(matrix_rows.SVD, uses=("u", "s", "vh"))
+def _of_singular_vectors(call: PastCall) -> Gradients:
+    of_u, of_s, of_vh = call.grads
+    u, s, vh = call["u"], call["s"], call["vh"]
+    rows, columns = call.spec("tensor").shape[-2:]
+    rank, axis = min(rows, columns), len(call.spec("tensor").shape) - 2
+    if call.parameters["full_matrices"] and rows != columns:
+        if of_u is not None or of_vh is not None:
+            raise UsageError(
+                "the gradient of the singular vectors of svd(x) does not exist for matrices that "
+                "are not square: the last vectors are arbitrary; use full_matrices=False"
+            )
+        u, vh = part(u, axis + 1, 0, rank), part(vh, axis, 0, rank)
+    if of_u is None and of_vh is None:
+        return {"tensor": _product(multiply(u, _row(of_s)), vh)}
+    # Products of sums and differences: differences of squares would lose digits.
+    gaps = multiply(subtract(_row(s), _column(s)), add(_row(s), _column(s)))
+    inner = zeros(u, TensorSpec((*s.shape, rank), s.dtype)) if of_s is None else _on_diagonal(of_s)
+    outside = None
+    if of_u is not None:
+        projected = _product(_adjoint(u), of_u)
+        turned = _over_differences(_antisymmetric(projected), gaps)
+        inner = add(inner, multiply(turned, _row(s)))
+        if rows > rank:
+            outside = _product(divide(subtract(of_u, _product(u, projected)), _row(s)), vh)
+    if of_vh is not None:
+        projected = _product(of_vh, _adjoint(vh))
+        turned = _over_differences(_antisymmetric(_adjoint(projected)), gaps)
+        inner = add(inner, multiply(_column(s), turned))
+        if columns > rank:
+            outside = _product(u, divide(subtract(of_vh, _product(projected, vh)), _column(s)))
+    found = _product(u, inner, vh)
+    return {"tensor": found if outside is None else add(found, outside)}
+
+
+def _of_singular_values(grad: Tensor, input: Tensor) -> Tensor:
+    u, _, vh = svd(input, full_matrices=False)
+    return _product(multiply(u, _row(grad)), vh)
+
+
+rule(matrix_rows.SVDVALS, input=_of_singular_values)

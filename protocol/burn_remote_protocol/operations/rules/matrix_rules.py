@@ -1,0 +1,122 @@
+"""Shapes and dtypes of matrix factorizations, equations, determinants and inverses.
+
+A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices.
+"""
+
+from __future__ import annotations
+
+from burn_remote_protocol.operations.row import Call
+from burn_remote_protocol.operations.rules.checks import (
+    FLOATS,
+    broadcast_shapes,
+    check_category,
+    check_same_dtype,
+    refuse_shape,
+    result,
+)
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = [
+    "determinant",
+    "eigenvalues_symmetric",
+    "eigenvectors_symmetric",
+    "orthogonal_triangular",
+    "signed_determinant",
+    "singular_values",
+    "singular_vectors",
+    "solution",
+    "square_to_square",
+]
+
+Outputs = tuple[TensorSpec, ...]
+
+
+def _matrix(argument: str, spec: TensorSpec) -> TensorSpec:
+    check_category(argument, spec, FLOATS)
+    if len(spec.shape) < 2:
+        refuse_shape(f"{argument} is {spec}, but a matrix has at least 2 dimensions")
+    return spec
+
+
+def _square(argument: str, spec: TensorSpec) -> TensorSpec:
+    _matrix(argument, spec)
+    if spec.shape[-1] != spec.shape[-2]:
+        refuse_shape(f"{argument} is {spec}, but a square matrix is required")
+    return spec
+
+
+def square_to_square(call: Call) -> Outputs:
+    """Return a square matrix for each square matrix."""
+    return (_square("tensor", call.inputs[0]),)
+
+
+def determinant(call: Call) -> Outputs:
+    """Return a number for each square matrix."""
+    spec = _square("tensor", call.inputs[0])
+    return (result(spec.shape[:-2], spec.dtype),)
+
+
+def signed_determinant(call: Call) -> Outputs:
+    """Return a sign and a logarithm for each square matrix."""
+    spec = _square("tensor", call.inputs[0])
+    return (result(spec.shape[:-2], spec.dtype),) * 2
+
+
+def eigenvalues_symmetric(call: Call) -> Outputs:
+    """Return ``n`` eigenvalues for each symmetric ``[n, n]`` matrix."""
+    spec = _square("tensor", call.inputs[0])
+    return (result(spec.shape[:-1], spec.dtype),)
+
+
+def eigenvectors_symmetric(call: Call) -> Outputs:
+    """Return the eigenvalues, and the eigenvectors in the columns of a matrix."""
+    return (*eigenvalues_symmetric(call), call.inputs[0])
+
+
+def orthogonal_triangular(call: Call) -> Outputs:
+    """Return ``[rows, k]`` and ``[k, columns]``; ``k`` is ``rows`` if ``complete``, else the less.
+
+    The result of a complete factorization is larger than its input if there are more rows.
+    """
+    spec = _matrix("tensor", call.inputs[0])
+    *batch, rows, columns = spec.shape
+    inner = rows if call.parameters["complete"] else min(rows, columns)
+    return (
+        result((*batch, rows, inner), spec.dtype),
+        result((*batch, inner, columns), spec.dtype),
+    )
+
+
+def singular_values(call: Call) -> Outputs:
+    """Return ``min(rows, columns)`` numbers for each matrix."""
+    spec = _matrix("tensor", call.inputs[0])
+    return (result((*spec.shape[:-2], min(spec.shape[-2:])), spec.dtype),)
+
+
+def singular_vectors(call: Call) -> Outputs:
+    """Return ``[rows, k]``, ``[min(rows, columns)]`` and ``[k, columns]``.
+
+    With ``full_matrices``, the matrices are ``[rows, rows]`` and ``[columns, columns]``.
+    """
+    spec = _matrix("tensor", call.inputs[0])
+    *batch, rows, columns = spec.shape
+    is_full = call.parameters["full_matrices"]
+    left, right = (rows, columns) if is_full else (min(rows, columns),) * 2
+    (values,) = singular_values(call)
+    return (
+        result((*batch, rows, left), spec.dtype),
+        values,
+        result((*batch, right, columns), spec.dtype),
+    )
+
+
+def solution(call: Call) -> Outputs:
+    """Solve ``[…, n, n] @ x = […, n, k]``; batches broadcast."""
+    lhs, rhs = call.inputs
+    _square("lhs", lhs)
+    _matrix("rhs", rhs)
+    check_same_dtype(lhs, rhs=rhs)
+    if lhs.shape[-1] != rhs.shape[-2]:
+        refuse_shape(f"rhs is {rhs}, but must have {lhs.shape[-1]} rows like lhs {lhs}")
+    batch = broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
+    return (result((*batch, *rhs.shape[-2:]), lhs.dtype),)

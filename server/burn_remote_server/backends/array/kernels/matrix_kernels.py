@@ -1,0 +1,139 @@
+"""Factorizations, inverses and determinants of matrices, and systems of linear equations.
+
+A matrix is the last two axes; leading axes are a batch. The functions are those of ``xp.linalg``,
+which call LAPACK, or cuSOLVER and cuBLAS. They read only the lower triangle of symmetric matrices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
+from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread, pays_for_threads
+
+__all__ = ["MatrixKernels"]
+
+_SINGULAR: Final = "a matrix is singular, so it has no inverse; burn_remote.linalg.pinv has one"
+_NOT_DEFINITE: Final = "a matrix is not positive definite, so it has no Cholesky factor"
+_NO_CONVERGENCE: Final = "the iteration did not converge; a matrix may have elements that are NaN"
+
+
+class MatrixKernels(KernelFamily):
+    """Linear algebra by the array module's ``linalg``. A failed matrix fails its whole batch."""
+
+    family = "LinearAlgebra"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "Cholesky": self.cholesky,
+            "Det": self.det,
+            "Eigh": self.eigh,
+            "Eigvalsh": self.eigvalsh,
+            "Inv": self.inv,
+            "Qr": self.qr,
+            "Slogdet": self.slogdet,
+            "Solve": self.solve,
+            "Svd": self.svd,
+            "Svdvals": self.svdvals,
+        }
+
+    def cholesky(self, tensor: Array, *, upper: bool, out: TensorSpec) -> Array:
+        """Return the triangular factor L of A = L Lᴴ, or Lᴴ if ``upper``."""
+        if not tensor.size:
+            return self._empty(out)
+        factor = self._computed(self.xp.linalg.cholesky, _NOT_DEFINITE, tensor)
+        return self.xp.swapaxes(factor, -1, -2).conj() if upper else factor
+
+    def det(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the determinants; those of empty matrices are 1."""
+        return self._computed(self.xp.linalg.det, "", input)
+
+    def slogdet(self, tensor: Array, *, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:
+        """Return the signs and the logarithms of the absolute values of the determinants."""
+        found = self._computed(self.xp.linalg.slogdet, "", tensor)
+        return tuple([self.xp.asarray(one) for one in found])
+
+    def eigh(self, tensor: Array, *, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:
+        """Return ascending eigenvalues and the eigenvectors in the columns of a matrix."""
+        if not tensor.size:
+            return self._all_empty(out)
+        return tuple(self._computed(self.xp.linalg.eigh, _NO_CONVERGENCE, tensor))
+
+    def eigvalsh(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return ascending eigenvalues."""
+        if not input.size:
+            return self._empty(out)
+        return self._computed(self.xp.linalg.eigvalsh, _NO_CONVERGENCE, input)
+
+    def inv(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the inverses."""
+        if not input.size:
+            return self._empty(out)
+        return self._computed(self.xp.linalg.inv, _SINGULAR, input)
+
+    def qr(
+        self, tensor: Array, *, complete: bool, out: tuple[TensorSpec, ...]
+    ) -> tuple[Array, ...]:
+        """Return a matrix with orthonormal columns, and an upper triangular one."""
+        if not any(spec.size for spec in out):
+            return self._all_empty(out)
+        mode = "complete" if complete else "reduced"
+        function = self.xp.linalg.qr
+        return tuple(self._computed(function, _NO_CONVERGENCE, tensor, mode=mode))
+
+    def solve(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
+        """Return x of A x = B; batches broadcast."""
+        if not out.size:
+            return self._empty(out)
+        return self._computed(self.xp.linalg.solve, _SINGULAR, lhs, rhs)
+
+    def svd(
+        self, tensor: Array, *, full_matrices: bool, out: tuple[TensorSpec, ...]
+    ) -> tuple[Array, ...]:
+        """Return U, the descending singular values, and Vᴴ."""
+        if not any(spec.size for spec in out):
+            return self._all_empty(out)
+        function = self.xp.linalg.svd
+        return tuple(self._computed(function, _NO_CONVERGENCE, tensor, full_matrices=full_matrices))
+
+    def svdvals(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return the descending singular values."""
+        if not out.size:
+            return self._empty(out)
+        return self._computed(self.xp.linalg.svd, _NO_CONVERGENCE, input, compute_uv=False)
+
+    def raising(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which the array module raises ``LinAlgError``; NumPy always does."""
+        return contextlib.nullcontext()
+
+    def _computed(
+        self, function: Callable[..., Any], reason: str, *tensors: Array, **options: Any
+    ) -> Any:
+        """Call a function of ``linalg``. Raises ``UsageError`` with the reason if it fails.
+
+        A function without a reason never fails.
+        """
+        function = functools.partial(function, **options)
+        longest, shortest = max(tensors[0].shape[-2:]), min(tensors[0].shape[-2:])
+        if not pays_for_threads(longest * shortest * shortest):
+            function = on_one_thread(function)
+        try:
+            with self.raising() if reason else contextlib.nullcontext():
+                return function(*tensors)
+        except np.linalg.LinAlgError as error:
+            raise UsageError(reason) from error
+
+    def _empty(self, out: TensorSpec) -> Array:
+        # Without a call: the library would loop over a batch of any size of empty matrices.
+        return self.xp.empty(out.shape, array_dtype(out.dtype))
+
+    def _all_empty(self, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:
+        return tuple([self._empty(spec) for spec in out])
