@@ -79,8 +79,9 @@ def bucket_plans(
 class GradientExchange:
     """The reductions of the gradients of one backward pass on each member.
 
-    A bucket leaves a member as soon as all its gradients are finished. A parameter without a
-    gradient counts as zeros.
+    A bucket leaves a member as soon as all its gradients, and those of the buckets before it, are
+    finished: all members issue the same collectives in the same order, although a loss may reach
+    other parameters on each. A parameter without a gradient counts as zeros.
     """
 
     def __init__(
@@ -97,20 +98,22 @@ class GradientExchange:
             place: number for number, plan in enumerate(plans) for place in plan.places
         }
         self._member = -1
+        self._sent = 0  # buckets that have left the member
         self._finished: list[dict[int, Tensor]] = []
 
     def start(self, member: int) -> None:
         """Begin to take the gradients of a member."""
         self._member = member
+        self._sent = 0
         self._finished = [{} for _ in self._plans]
 
     def finish(self, place: int, gradient: Tensor) -> None:
-        """Take a finished gradient of the member; send its bucket if it is complete."""
-        number = self._bucket_of[place]
-        finished = self._finished[number]
-        finished[place] = gradient
-        if len(finished) == len(self._plans[number].places):
-            self._send(number)
+        """Take a finished gradient of the member; send the buckets that are complete now."""
+        self._finished[self._bucket_of[place]][place] = gradient
+        while self._sent < len(self._plans):
+            if len(self._finished[self._sent]) < len(self._plans[self._sent].places):
+                break
+            self._send(self._sent)
 
     def finish_all(self, waiting: dict[int, Tensor]) -> None:
         """Send all buckets that the member has not sent.
@@ -120,9 +123,8 @@ class GradientExchange:
         for place in [*waiting]:
             self.finish(place, waiting[place])
         device = self._devices[self._member]
-        for number, (plan, finished) in enumerate(zip(self._plans, self._finished, strict=True)):
-            if len(finished) == len(plan.places):
-                continue
+        for number in range(self._sent, len(self._plans)):
+            plan, finished = self._plans[number], self._finished[number]
             for place, spec in zip(plan.places, plan.specs, strict=True):
                 if place not in finished:
                     finished[place] = zeros(spec.shape, dtype=spec.dtype, device=device)
@@ -140,6 +142,7 @@ class GradientExchange:
                 one.abandon()
 
     def _send(self, number: int) -> None:
+        self._sent = number + 1
         plan, finished = self._plans[number], self._finished[number]
         reduction = self._reductions[number]
         if reduction is None:
