@@ -83,7 +83,7 @@ def test_servers_exchange_a_bucket_while_the_backward_pass_goes_on(
             a.client = recorder
             trainer.backward(batch)
             a.client = recorder.inner
-        assert recorder.calls.count("collective") == len(PARAMS)
+        assert recorder.calls.count("collective") == len(PARAMS) + 1  # and the loss
         products = [place for place, call in enumerate(recorder.calls) if "Matmul" in call]
         assert recorder.calls.index("collective") < products[-1]
         with pytest.raises(br.UsageError, match="was closed"):
@@ -136,6 +136,8 @@ def test_training_on_servers_equals_one_device(
 
 def tensors_of(group: br.distributed.Group, *servers: RunningServer) -> float:
     """Return how many tensors servers have once they have executed everything."""
+    # Each member carries out its collectives in order: those before this one are done.
+    br.read(group.all_reduce([br.ones((), device=device) for device in group.devices]))
     group.sync()
     group.sync()  # carries the drops of what the first one waited for
     names = ("burn_remote_tensors", "burn_remote_transfers_open")
@@ -192,3 +194,72 @@ def test_a_loss_that_fails_on_one_member_disturbs_no_later_step(
     for replica in replicas:
         for one, other in zip(replica, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_the_rest_of_a_training_regroups_after_a_member_was_killed(culprit: int) -> None:
+    batches = 4 * [(X[at : at + 8], Y[at : at + 8]) for at in range(0, 40, 8)]
+    with br.LocalDevice() as local:
+        alone = br.DataParallel(loss_of, PARAMS, [local], optimizer=br.optim.SGD(lr=0.1))
+        for x, y in batches:
+            alone.step(x, y)
+        expected = br.read(alone.params)
+
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(3)]
+        devices = [br.RemoteDevice(each.address) for each in running]
+        group = br.distributed.Group(devices, engine="ring")
+        trainer = br.DataParallel(loss_of, PARAMS, group, optimizer=br.optim.SGD(lr=0.1))
+        failures: list[tuple[int, str]] = []
+        kept, at = trainer.snapshot(), 0
+        while at < len(batches):  # as in docs/distributed.md
+            error = None
+            try:
+                for number, (x, y) in enumerate(batches[at : at + 5], at):
+                    trainer.step(x, y)
+                    if number == 12 and not failures:
+                        running[culprit].kill()
+            except br.BurnRemoteError as raised:
+                error = raised
+            failure = trainer.group.failure()
+            if failure is not None and failure.member is not None:
+                failures.append((failure.member, failure.address))
+                trainer.regroup(kept, without=[failure.member])
+            elif error is not None:
+                raise error
+            else:
+                kept, at = trainer.snapshot(), at + 5
+        assert failures == [(culprit, running[culprit].address)]
+        assert list(trainer.group.devices) == [one for one in devices if one != devices[culprit]]
+        replicas = [br.read(one) for one in trainer.replicas]
+        for one, other, wanted in zip(*replicas, expected, strict=True):
+            assert one.tobytes() == other.tobytes()
+            np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-6)
+        for rank, device in enumerate(devices):
+            with contextlib.suppress(br.BurnRemoteError):
+                device.close(0 if rank == culprit else 5)
+
+
+def test_a_training_continues_with_all_members_after_an_operation_failed() -> None:
+    with server() as first, server() as second, contextlib.ExitStack() as stack:
+        devices = [stack.enter_context(br.RemoteDevice(one.address)) for one in (first, second)]
+        group = stack.enter_context(br.distributed.Group(devices))
+        trainer = br.DataParallel(loss_of, PARAMS, group, optimizer=br.optim.SGD(lr=0.1))
+        kept = trainer.snapshot()
+        before = br.read(trainer.params)
+        trainer.step(X, Y + 9)  # classes that do not exist
+        failure = trainer.group.failure()
+        assert failure is not None and failure.member in (0, 1)
+        trainer.regroup(kept)
+        assert [x.tolist() for x in br.read(trainer.params)] == [x.tolist() for x in before]
+        assert np.isfinite(trainer.step(X, Y).item())
+        assert trainer.group.failure() is None
+
+
+def test_a_sharded_training_has_no_snapshot(first_server: RunningServer) -> None:
+    with br.RemoteDevice(first_server.address) as device:
+        trainer = br.DataParallel(
+            loss_of, PARAMS, [device], optimizer=br.optim.Adam(), shards_state=True
+        )
+        with pytest.raises(br.UsageError, match=r"trainer\.state instead"):
+            trainer.snapshot()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,7 +30,7 @@ from burn_remote.distributed.updates import (
     gradients_of,
     with_leaves,
 )
-from burn_remote.functions.creation import tensor
+from burn_remote.functions.creation import tensor, zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
@@ -38,7 +39,7 @@ from burn_remote.optimizers.optimizer import Optimizer
 from burn_remote.transforms import value_and_grad
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 
-__all__ = ["DataParallel"]
+__all__ = ["DataParallel", "Snapshot"]
 
 SUM: Final = ReduceOperation.SUM
 
@@ -46,6 +47,15 @@ SUM: Final = ReduceOperation.SUM
 BUCKET_BYTES: Final = 4 * 1024 * 1024
 
 Gradients = dict[int, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The parameters and the state of the optimizer on each member, for ``regroup``."""
+
+    devices: tuple[Device, ...]
+    replicas: tuple[Any, ...]
+    states: tuple[Mapping[str, Any], ...]
 
 
 class DataParallel:
@@ -104,7 +114,7 @@ class DataParallel:
             raise UsageError("a state needs an optimizer; pass optimizer=Adam(lr=1e-3), or another")
         limit_bytes = whole_number("bucket_bytes", bucket_bytes, 1, 2**62)
         self._owns_group = not isinstance(devices, Group)
-        self.group: Final = devices if isinstance(devices, Group) else Group(devices)
+        self.group = devices if isinstance(devices, Group) else Group(devices)
         self._loss_of = loss_of
         self._is_mean = reduction == "mean"
         _check_parameters(params)
@@ -252,24 +262,28 @@ class DataParallel:
         weights = [rows / total if self._is_mean else 1.0 for rows in split.rows]
         exchange = self._exchange() if self._is_exchanging else None
         own: list[Gradients] = []
-        losses: list[Tensor] = []
+        losses = self.group.reduce_buckets(root=0)
         try:
             for member, (part, rows) in enumerate(zip(split.parts, split.rows, strict=True)):
                 waiting = {**self._waiting[member]}
                 if exchange is not None:
                     exchange.start(member)
-                if rows:
+                if rows:  # the first member has some
                     found = self._member_backward(member, part, weights[member], waiting, exchange)
-                    losses.append(found)
+                else:
+                    found = zeros((), dtype=found.dtype, device=self.group.devices[member])
                 if exchange is not None:
                     exchange.finish_all(waiting)
+                # The last of each member: an error from here on abandons it after the gradients.
+                losses.give(member, [found])
                 own.append(waiting)
             reduced = None if exchange is None else exchange.results()
+            (loss,) = losses.results()[0]
         except BaseException:
             if exchange is not None:
                 exchange.abandon()
+            losses.abandon()
             raise
-        loss = self._total_loss(losses)
         if reduced is None:
             self._waiting = own
         else:
@@ -293,6 +307,47 @@ class DataParallel:
         """Discard the gradients since the last update."""
         self._reduced = None
         self._waiting = [{} for _ in self.group.devices]
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the parameters and the optimizer's state as they are now, for ``regroup``.
+
+        It refers to the tensors of each member: nothing is copied, and does not wait.
+        """
+        if self._is_sharded:
+            raise UsageError(
+                "a snapshot keeps what each member has, and with shards_state=True a part of the "
+                "state is lost with its member; save trainer.params and trainer.state instead, and "
+                "make another DataParallel of them"
+            )
+        states = () if self._update is None else self._update.states()
+        return Snapshot(self.group.devices, tuple(self._replicas), tuple(states))
+
+    def regroup(self, snapshot: Snapshot, *, without: Iterable[int | Device] = ()) -> None:
+        """Continue from a snapshot after a member failed, without some of the members.
+
+        ``without`` are members or their positions; none are left out by default, which suits
+        a failed operation or a member that is back. ``trainer.group`` is a group of the rest, and
+        the one before is closed. Gradients since the last update are discarded. Waits until the
+        rest have executed what was issued before, and discards its failures.
+        """
+        lost = {self.group.rank(member) for member in without}
+        kept = [one for rank, one in enumerate(self.group.devices) if rank not in lost]
+        missing = [one for one in kept if one not in snapshot.devices]
+        if missing:
+            raise UsageError(f"the snapshot has nothing of {missing[0]}; take one of this trainer")
+        self.group = self.group.without(lost)
+        self._owns_group = True
+        settling = [device.session.settle() for device in kept]
+        for device, one in zip(kept, settling, strict=True):
+            one.result()
+            device.session.take_failures()
+        ranks = [snapshot.devices.index(device) for device in kept]
+        self._replicas = [snapshot.replicas[rank] for rank in ranks]
+        if self._update is not None:
+            self._update.restore([snapshot.states[rank] for rank in ranks])
+        self.zero_grad()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -373,14 +428,6 @@ class DataParallel:
         loss = self._loss_of(params, *part)
         _check_loss(loss)
         return loss.reshape(()) * weight
-
-    def _total_loss(self, losses: Sequence[Tensor]) -> Tensor:
-        """Return the sum of the weighted losses of the first members, which have rows."""
-        first = self.group.devices[0]
-        total = losses[0]
-        for one in losses[1:]:
-            total = total + one.to(first)
-        return total
 
     def _updater(self) -> Update:
         if self._update is None:

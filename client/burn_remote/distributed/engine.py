@@ -7,6 +7,7 @@ from typing import Protocol
 
 from burn_remote.distributed.reductions import ReduceOperation
 from burn_remote.functions.tensor import Tensor
+from burn_remote_protocol.errors import CollectiveFailed
 
 __all__ = ["Bucket", "Engine", "Reduction"]
 
@@ -72,6 +73,13 @@ class Engine(Protocol):
 
     def barrier(self) -> None:
         """Have later operations of each member run after all earlier ones of all members."""
+        ...
+
+    def failure(self) -> CollectiveFailed | None:
+        """Wait until all that was issued is carried out, or a member failed; return its failure.
+
+        Raises ``Unsupported`` if the engine does not know which member failed.
+        """
         ...
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     ClosedDevice,
+    CollectiveFailed,
     DeviceMismatch,
     DTypeMismatch,
     ShapeMismatch,
@@ -78,6 +79,11 @@ class Group:
         self.devices: Final = _checked_members(devices)
         self.name: Final = f"group-{next(_numbers)}" if name is None else name
         self._is_closed = False
+        self._options: Final[dict[str, Any]] = {
+            "engine": engine,
+            "timeout_seconds": timeout_seconds,
+            "issue_timeout_seconds": issue_timeout_seconds,
+        }
         bound_seconds = real_number("timeout_seconds", timeout_seconds)
         issue_seconds = real_number("issue_timeout_seconds", issue_timeout_seconds)
         self._open_engine: Final = partial(
@@ -127,11 +133,32 @@ class Group:
     def rejoin(self) -> None:
         """Continue after a collective failed: with the engine ``ring``, all later ones fail too.
 
-        Does not wait. A member that is lost is left out by a new group of the others.
+        Does not wait. For a group without members that are lost, see ``without``.
         """
         self._check_usable("rejoin")
         self._engine.close()
         self._engine = self._open_engine(self.devices)
+
+    def without(self, members: Iterable[int | Device] = ()) -> Group:
+        """Close this group; return one of its other members, with the same name and settings.
+
+        ``members`` may also be given by their positions. Does not wait.
+        """
+        lost = {self.rank(member) for member in members}
+        rest = [device for rank, device in enumerate(self.devices) if rank not in lost]
+        self.close()
+        return Group(rest, name=self.name, **self._options)
+
+    def failure(self) -> CollectiveFailed | None:
+        """Wait until all members have carried out what was issued, or one of them failed.
+
+        Returns the failure, whose ``member`` and ``address`` say which member it was; the others
+        tell it, so a member that is lost is not waited for. Raises ``Unsupported`` by the engine
+        ``moves``, which does not know which member failed, and the error of a device that failed
+        for another reason.
+        """
+        self._check_open("failure")
+        return None if self.size == 1 else self._engine.failure()
 
     # -- collectives --------------------------------------------------------------------------
 
@@ -242,10 +269,15 @@ class Group:
 
     # -- reductions that the members join one after the other ----------------------------------
 
-    def reduce_buckets(self, op: ReduceOperation = SUM) -> Reduction:
-        """Begin an ``all_reduce`` to which the members give their buckets when they have them."""
+    def reduce_buckets(self, op: ReduceOperation = SUM, *, root: int | None = None) -> Reduction:
+        """Begin an ``all_reduce`` to which the members give their buckets when they have them.
+
+        With a root, it is a ``reduce``.
+        """
         self._check_usable("all_reduce")
-        return LoneReduction() if self.size == 1 else self._engine.all_reduce(op)
+        if self.size == 1:
+            return LoneReduction()
+        return self._engine.all_reduce(op) if root is None else self._engine.reduce(op, root)
 
     def reduce_scatter_buckets(self, op: ReduceOperation = SUM) -> Reduction:
         """Begin a ``reduce_scatter`` to which the members give when they have their buckets."""
@@ -282,9 +314,12 @@ class Group:
             reduction.give(member, bucket)
         return reduction.results()
 
-    def _check_usable(self, name: str) -> None:
+    def _check_open(self, name: str) -> None:
         if self._is_closed:
             raise UsageError(f"{name}: {self!r} was closed; make another group of its devices")
+
+    def _check_usable(self, name: str) -> None:
+        self._check_open(name)
         if recording.runner is not None:
             raise UsageError(
                 f"{name} cannot be called inside a compiled function, which runs on one device; "

@@ -19,6 +19,7 @@ from burn_remote.functions.creation import ones
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.manipulation import concat
 from burn_remote_protocol.dtypes import I32, Category
+from burn_remote_protocol.errors import CollectiveFailed, Unsupported
 
 __all__ = ["MovesEngine"]
 
@@ -78,6 +79,13 @@ class MovesEngine:
             reduction.give(member, [ones((1,), dtype=I32, device=device)])
         # Each session waits at its addition, which needs the tensors of all others.
         reduction.results()
+
+    def failure(self) -> CollectiveFailed | None:
+        """Raise ``Unsupported``: a failed move does not say which member it was."""
+        raise Unsupported(
+            "the engine 'moves' does not know which member failed; read a result of each member, "
+            "or use native servers, whose groups have the engine 'ring'"
+        )
 
     def close(self) -> None:
         """Do nothing: between collectives, the engine holds no tensors."""

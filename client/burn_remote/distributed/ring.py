@@ -8,6 +8,7 @@ carried out by moves.
 from __future__ import annotations
 
 import contextlib
+import queue
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.runner.interface import Session
+from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
     CollectiveCall,
@@ -30,8 +32,8 @@ from burn_remote_protocol.collectives import (
     Reduction,
 )
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import BurnRemoteError, Unsupported
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.errors import BurnRemoteError, CollectiveFailed, Unsupported
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["RingEngine"]
 
@@ -141,6 +143,31 @@ class RingEngine:
             (token,) = device.runners.collective(number, call, ())
             # The session waits at this operation.
             _ = -Tensor(token)
+
+    def failure(self) -> CollectiveFailed | None:
+        """Return the failure that the first member to know of one tells, or ``None``."""
+        call = CollectiveCall(CollectiveKind.BARRIER)
+        arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
+        other: BurnRemoteError | None = None
+        asked = 0
+        for device, number in zip(self._devices, self._numbers, strict=True):
+            try:
+                (token,) = device.runners.collective(number, call, ())
+                device.runners.read_tensor_async(token).on_done(arrived.put)
+                asked += 1
+            except BurnRemoteError as error:
+                other = error
+        # The servers bound how long a barrier takes, and sessions how long they try to resume.
+        for _ in range(asked):
+            try:
+                arrived.get().result()
+            except CollectiveFailed as error:
+                return error
+            except BurnRemoteError as error:  # of a session, whose server the others may know of
+                other = error
+        if other is not None:
+            raise other
+        return None
 
     def close(self) -> None:
         """Leave the group once its collectives are done."""

@@ -14,6 +14,7 @@ from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote_protocol.errors import UsageError
 
 __all__ = ["ReplicatedUpdate", "ShardedUpdate", "Update", "with_leaves"]
 
@@ -40,6 +41,14 @@ class Update(Protocol):
 
     def state(self) -> State:
         """Return the state of the optimizer for all parameters, on the first member."""
+        ...
+
+    def states(self) -> Sequence[State]:
+        """Return what each member has of the state."""
+        ...
+
+    def restore(self, states: Sequence[State]) -> None:
+        """Continue from the states of members, which may be fewer than before."""
         ...
 
 
@@ -78,6 +87,14 @@ class ReplicatedUpdate:
     def state(self) -> State:
         """Return the state of the first member."""
         return self._states[0]
+
+    def states(self) -> Sequence[State]:
+        """Return the state of each member."""
+        return self._states
+
+    def restore(self, states: Sequence[State]) -> None:
+        """Continue from the states of members, which may be fewer than before."""
+        self._states = [*states]
 
 
 @final
@@ -149,6 +166,14 @@ class ShardedUpdate:
             ]
             whole[name] = with_leaves(self._tree, self._placed(buckets))
         return whole
+
+    def states(self) -> Sequence[State]:
+        """Raise ``UsageError``: the parts of lost members are lost."""
+        raise UsageError("a sharded state cannot be restored member by member")
+
+    def restore(self, states: Sequence[State]) -> None:
+        """Raise ``UsageError``: the parts of lost members are lost."""
+        raise UsageError("a sharded state cannot be restored member by member")
 
     def _shard(self, tree: Any, member: int) -> Bucket:
         """Return a member's part of each bucket of containers like the parameters."""

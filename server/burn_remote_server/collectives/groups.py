@@ -155,6 +155,8 @@ class SessionGroups:
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._scratch: Final[dict[int, Scratch]] = {}
         self._sequences: Final[dict[int, int]] = {}
+        # Groups in which this member could not carry out a collective, and so no later one.
+        self._rejected: Final[set[int]] = set()
 
     def join(self, task: JoinGroup) -> None:
         """Become a member of a group; leave the one that had its number."""
@@ -178,6 +180,10 @@ class SessionGroups:
 
         Raises ``OperationFailed``, and ``QuotaExceeded`` if its scratch memory does not fit.
         """
+        job = Job(task.sequence, task.call, inputs, outputs, task.outputs)
+        if task.group in self._rejected:
+            self._members[task.group].submit(job)  # fails it with what all members were told
+            return
         expected = self._sequences[task.group]
         if task.sequence != expected:
             reason = f"it issued collective {task.sequence} after {expected - 1}"
@@ -186,19 +192,20 @@ class SessionGroups:
         spec = self._specs[task.group]
         self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
         self._sequences[task.group] = expected + 1
-        job = Job(task.sequence, task.call, inputs, outputs, task.outputs)
         self._members[task.group].submit(job)
 
     def reject(self, task: Collective, reason: str) -> None:
         """Tell the other members that this one cannot carry out a collective."""
         member = self._members.get(task.group)
         if member is not None:
+            self._rejected.add(task.group)
             member.reject(min(task.sequence, self._sequences[task.group]), reason)
 
     def leave(self, task: LeaveGroup) -> None:
         """Leave a group once the collectives submitted before are done."""
         member = self._members.pop(task.group, None)
         if member is not None:
+            self._rejected.discard(task.group)
             del self._specs[task.group], self._sequences[task.group], self._scratch[task.group]
             member.leave()
 

@@ -24,6 +24,7 @@ from burn_remote_protocol.dialects.native import (
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    CollectiveFailed,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
@@ -476,7 +477,10 @@ class Engine:
         return lent
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
-        failure = type(error)(error.reason, operation=operation, shapes=shapes, tensor=tensor)
+        fields: dict[str, Any] = {"operation": operation, "shapes": shapes, "tensor": tensor}
+        if isinstance(error, CollectiveFailed):  # an input's, which came from an earlier one
+            fields |= {"member": error.member, "address": error.address}
+        failure = type(error)(error.reason, **fields)
         self._tensors.store_failure((tensor,), failure)
         self._outbox.failed((tensor,), failure)
 

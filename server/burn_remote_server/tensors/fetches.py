@@ -28,7 +28,7 @@ class Fetches:
     def begin(self, slot: InFlight) -> None:
         """Reserve memory for a tensor. Raises ``QuotaExceeded``."""
         if len(self._begun) >= self._check_at:
-            self._remove_ended()
+            self.remove_ended()
             if self._allowed is not None and len(self._begun) >= self._allowed:
                 raise QuotaExceeded(
                     f"running fetches: {len(self._begun) + 1:,} would run, {self._allowed:,} are "
@@ -57,11 +57,11 @@ class Fetches:
         try:
             self._quota.take(size, 1)
         except QuotaExceeded:
-            self._remove_ended()
+            self.remove_ended()
             self._quota.take(size, 1)
         slot.reserved = size
 
-    def _remove_ended(self) -> None:
+    def remove_ended(self) -> None:
         """Remove ended fetches; return the reserved bytes of those that were dropped."""
         begun = []
         for slot in self._begun:

@@ -248,6 +248,7 @@ class TensorTable:
                 except OperationFailed as failure:
                     if tensor in self.slots and self.slots[tensor] is slot:
                         self.store_failure((tensor,), failure.with_traceback(None))
+        self._fetches.remove_ended()  # those that were dropped before they arrived
 
     def has_slots(self) -> bool:
         """Whether some tensor has no array, so that using it may wait or fail."""
