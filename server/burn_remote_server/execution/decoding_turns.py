@@ -37,10 +37,15 @@ class DecodingTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and pause after it."""
-        async with self._turn:
-            began = time.perf_counter()
+        """Wait for a turn. The next one begins after a pause."""
+        await self._turn.acquire()
+        began = time.perf_counter()
+        try:
             yield
+        finally:
             taken = time.perf_counter() - began
             if taken > SHORT_SECONDS:
-                await asyncio.sleep(taken)
+                # Not a wait of this session: it may end during the pause, for an invalid frame.
+                asyncio.get_running_loop().call_later(taken, self._turn.release)
+            else:
+                self._turn.release()

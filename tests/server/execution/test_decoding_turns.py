@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -17,14 +18,25 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        self.resume = asyncio.Event()
+        self.ends_pauses = False
+        self._callbacks: list[Callable[[], None]] = []
         monkeypatch.setattr(decoding_turns, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        replaced = SimpleNamespace(Lock=asyncio.Lock, sleep=self.sleep)
+        loop = SimpleNamespace(call_later=self.call_later)
+        replaced = SimpleNamespace(Lock=asyncio.Lock, get_running_loop=lambda: loop)
         monkeypatch.setattr(decoding_turns, "asyncio", replaced)
 
-    async def sleep(self, seconds: float) -> None:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.pauses.append(seconds)
-        await self.resume.wait()
+        self._callbacks.append(callback)
+        if self.ends_pauses:
+            self.end_pauses()
+
+    def end_pauses(self) -> None:
+        """End all pauses, also those that begin later."""
+        self.ends_pauses = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            asyncio.get_running_loop().call_soon(callback)
 
 
 @pytest.fixture
@@ -46,7 +58,7 @@ async def test_the_next_turn_begins_after_a_pause_as_long_as_the_turn(clock: Clo
         await asyncio.sleep(0)
     assert began == ["first"]
     assert clock.pauses == [pytest.approx(0.04)]
-    clock.resume.set()
+    clock.end_pauses()
     await asyncio.gather(*waiting)
     assert began == ["first", "second", "third"]
     assert clock.pauses == [pytest.approx(0.04)] * 3
@@ -63,7 +75,7 @@ async def test_a_short_turn_ends_without_a_pause(clock: Clock) -> None:
 async def test_a_session_that_requests_turns_again_and_again_delays_another_by_one(
     clock: Clock,
 ) -> None:
-    clock.resume.set()
+    clock.end_pauses()
     turns = DecodingTurns()
     order: list[str] = []
 
@@ -81,6 +93,31 @@ async def test_a_session_that_requests_turns_again_and_again_delays_another_by_o
     for attacker in attackers:
         attacker.cancel()
     await asyncio.gather(*attackers, return_exceptions=True)
+
+
+async def test_the_pause_goes_on_when_the_session_ends_that_took_the_turn(clock: Clock) -> None:
+    turns = DecodingTurns()
+    began: list[str] = []
+
+    async def decode(name: str) -> None:
+        async with turns.turn():
+            began.append(name)
+            clock.now += 0.04
+        await asyncio.sleep(60)
+
+    tasks = [asyncio.create_task(decode(name)) for name in ("invalid", "second")]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert began == ["invalid"]
+    clock.end_pauses()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert began == ["invalid", "second"]
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_turn_that_fails_lets_others_continue(clock: Clock) -> None:
