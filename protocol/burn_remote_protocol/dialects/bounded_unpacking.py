@@ -52,7 +52,9 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
     return _unpack(body, use_list=False, object_pairs_hook=tuple)
 
 
-def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, memoryview | None]:
+def unpack_around_buffer(
+    body: bytes | memoryview, before: re.Pattern[bytes]
+) -> tuple[Any, memoryview | None]:
     """Unpack a value that may contain a large byte buffer directly after a match of ``before``.
 
     Returns the value with an empty buffer in that place, and the buffer as a view of ``body``. The
@@ -70,7 +72,7 @@ def unpack_around_buffer(body: bytes, before: re.Pattern[bytes]) -> tuple[Any, m
         if end <= len(body):
             seen -= end - start
             if seen <= MAX_VALUE_BYTES:
-                around = body[: match.end()] + _EMPTY_BUFFER + body[end:]
+                around = b"".join((body[: match.end()], _EMPTY_BUFFER, body[end:]))
                 return unpack_frozen(around), memoryview(body)[start:end]
     raise LimitExceeded(
         "bytes of a message without the elements of a tensor", seen=seen, allowed=MAX_VALUE_BYTES

@@ -15,7 +15,7 @@ therefore one immutable ``_State``, which each step replaces with a single store
 from __future__ import annotations
 
 import collections
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.websocket.frames import (
@@ -31,6 +31,7 @@ from burn_remote_protocol.links.websocket.frames import (
     TEXT,
     apply_mask,
 )
+from burn_remote_protocol.links.websocket.growing_buffer import GrowingBuffer
 
 __all__ = ["GROWING_BYTES", "READ_BYTES", "FrameParser"]
 
@@ -39,7 +40,7 @@ __all__ = ["GROWING_BYTES", "READ_BYTES", "FrameParser"]
 # this is missing from a payload, the rest is read into separate memory.
 READ_BYTES: Final = 64 * 2**10
 
-# From this size on, a server collects a client's message in one growing buffer: joining the parts
+# From this size on, a server collects a client's message in a ``GrowingBuffer``: joining the parts
 # of 128 MiB at the end blocked its event loop for 0.4 s. A client does not use such a buffer: it
 # reads large messages in one part, and a signal could interrupt it while the buffer grows.
 GROWING_BYTES: Final = 2**20
@@ -83,10 +84,10 @@ class _State(NamedTuple):
             part = apply_mask(part, key)
             turn = len(part) % 4
             key = key[turn:] + key[:turn]
-        if parts and type(parts[1]) is bytearray:
+        if parts and type(parts[1]) is GrowingBuffer:
             parts[1].extend(part)
         elif key and self.size - self.missing >= GROWING_BYTES:
-            parts = ((), bytearray(_joined(parts)))
+            parts = ((), GrowingBuffer(b"".join(_in_order(parts))))
             parts[1].extend(part)
         elif part:  # joining an empty part to a large one would copy the large one
             part = bytes(part)
@@ -313,12 +314,24 @@ class FrameParser:
 
 
 def _joined(parts: _Parts) -> bytes:
-    """Return the payload that ``parts`` make; a single part is not copied."""
-    joined: list[bytes] = []
+    """Return the payload that ``parts`` make; a single part is not copied.
+
+    It is a ``memoryview`` if it is long and masked. Receivers only slice, unpack and copy it.
+    """
+    listed = _in_order(parts)
+    if len(listed) != 1:
+        return b"".join(listed)
+    (whole,) = listed
+    return cast("bytes", whole.view()) if type(whole) is GrowingBuffer else whole
+
+
+def _in_order(parts: _Parts) -> list[Any]:
+    listed: list[Any] = []
     while parts:
         parts, part = parts
-        joined.append(part)
-    return joined[0] if len(joined) == 1 else b"".join(reversed(joined))
+        listed.append(part)
+    listed.reverse()
+    return listed
 
 
 def _check_control(first: int, length: int) -> None:
