@@ -22,6 +22,7 @@ BurnRemoteError
     ├── OutOfMemory           the device has no room for its result
     ├── QuotaExceeded         a quota of the session is exceeded
     ├── DeviceLost            the device is unusable until its server is restarted
+    ├── FileUnavailable       the server cannot give a file of its own
     ├── TransferFailed        a tensor could not be moved between servers
     └── CollectiveFailed      a collective could not be carried out by all members of its group
 
@@ -45,6 +46,7 @@ __all__ = [
     "DTypeMismatch",
     "DeviceLost",
     "DeviceMismatch",
+    "FileUnavailable",
     "GarbledBytes",
     "HandshakeRefused",
     "IndexOutOfRange",
@@ -287,6 +289,12 @@ class DeviceLost(OperationFailed):
     code = "device_lost"
 
 
+class FileUnavailable(OperationFailed):
+    """The server cannot give a file of its own; the text says why."""
+
+    code = "file_unavailable"
+
+
 class TransferFailed(OperationFailed):
     """A tensor could not be moved between servers."""
 
@@ -337,6 +345,7 @@ CODES: Final = _by_code(
     OutOfMemory,
     QuotaExceeded,
     DeviceLost,
+    FileUnavailable,
     TransferFailed,
     CollectiveFailed,
 )

@@ -29,6 +29,7 @@ __all__ = [
     "Failed",
     "Fetch",
     "FetchRequest",
+    "FindFile",
     "GroupBroken",
     "Hello",
     "JoinGroup",
@@ -36,6 +37,7 @@ __all__ = [
     "LeaveGroup",
     "Lent",
     "LinkJoined",
+    "LoadFile",
     "PeerChallenge",
     "PeerConfirmation",
     "PeerProof",
@@ -172,6 +174,25 @@ class BeginUpload:
 
 
 @dataclass(frozen=True, slots=True)
+class FindFile:
+    """Ask for the size and the version of a file of the server, as a [2] uint64 tensor."""
+
+    request: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFile:
+    """Make a tensor of the bytes of a file of the server, from ``offset`` on."""
+
+    tensor: int
+    spec: TensorSpec
+    name: str
+    version: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Ask for a tensor's elements. ``spec`` is the shape and dtype that the client expects."""
 
@@ -265,7 +286,7 @@ class LeaveGroup:
 
 Task = (
     Define | DefineGraph | Execute | Drop | Upload | BeginUpload | Read | Sync | Seed | QueryDType
-    | Cleanup | Expose | Fetch | JoinGroup | Collective | LeaveGroup
+    | Cleanup | Expose | Fetch | JoinGroup | Collective | LeaveGroup | FindFile | LoadFile
 )  # fmt: skip
 
 

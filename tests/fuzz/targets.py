@@ -64,6 +64,7 @@ from burn_remote_protocol.messages import (
     Expose,
     Fetch,
     FetchRequest,
+    FindFile,
     GroupBroken,
     Hello,
     JoinGroup,
@@ -71,6 +72,7 @@ from burn_remote_protocol.messages import (
     LeaveGroup,
     Lent,
     LinkJoined,
+    LoadFile,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -408,6 +410,8 @@ def _tasks() -> Iterator[Any]:
         specs = () if kind is CollectiveKind.BARRIER else (_SPEC,)
         yield Collective(0, 0, CollectiveCall(kind, specs), (1,), (7,))
     yield LeaveGroup(0)
+    yield FindFile(3, "a/b.bin")
+    yield LoadFile(7, _SPEC, "b.bin", 1, 2)
     for value in golden("OperationIr"):
         decoded = decode_operation(value.tuples)
         yield Execute(decoded)

@@ -13,6 +13,7 @@ from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.messages import Fetch, Read, Task, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.data_files import NO_FILES, DataFiles
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -60,6 +61,7 @@ class EngineSession:
         max_tensors: int = 1000,
         transfers: Transfers | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
+        files: DataFiles = NO_FILES,
         **options: Any,
     ) -> None:
         self.outbox = RecordingOutbox()
@@ -71,7 +73,12 @@ class EngineSession:
         )
         self.tensors = self.interpreter.tensors
         self.engine = Engine(
-            self.interpreter, self.transfers, self.outbox, transfer_domain="test", exposes=exposes
+            self.interpreter,
+            self.transfers,
+            self.outbox,
+            transfer_domain="test",
+            exposes=exposes,
+            files=files,
         )
 
     def run(self, *tasks: Task | tuple[Any, ...]) -> None:

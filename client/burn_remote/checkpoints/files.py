@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.checkpoints.numpy_files import load_npy, load_npz, save_npy, save_npz
 from burn_remote.checkpoints.safetensors_files import load_safetensors, save_safetensors
+from burn_remote.checkpoints.server_files import load_server_npy, load_server_safetensors
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "save"]
 
+# Before the name of a file that the server reads.
+SERVER: Final = "server:"
+
 SAFETENSORS: Final = ".safetensors"
 NPY: Final = ".npy"
 
@@ -27,6 +31,10 @@ _LOADERS: Final[dict[str, Callable[..., Any]]] = {
     SAFETENSORS: load_safetensors,
     NPY: load_npy,
     ".npz": load_npz,
+}
+_SERVER_LOADERS: Final[dict[str, Callable[..., Any]]] = {
+    SAFETENSORS: load_server_safetensors,
+    NPY: load_server_npy,
 }
 _SAVERS: Final[dict[str, Callable[..., None]]] = {
     SAFETENSORS: save_safetensors,
@@ -51,12 +59,26 @@ def load(
     bytes done and all bytes, or a bool: whether to show a bar. By default, a bar is shown after a
     second, in a terminal or a notebook, if rich is installed.
 
+    ``"server:/models/x.safetensors"`` names a file of the server, below a directory that its
+    operator allows (``--data-dir``); ``.npy`` is read there too. The server reads the elements, so
+    only the header crosses the network, in two or three round trips; ``like`` is not available. A
+    load that fails on the server is the failure of its tensor: reading it raises
+    ``FileUnavailable`` or ``QuotaExceeded``. If the server has no such file or allows none, this
+    raises ``FileUnavailable`` or ``Unsupported``.
+
     Raises ``InvalidCheckpoint`` for a file that is not valid, ``ArgumentMismatch`` for another
     suffix, and ``OSError``.
     """
     suffix = _suffix(path)
     if options and suffix != SAFETENSORS:
         raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
+    if isinstance(path, str) and path.startswith(SERVER):
+        if suffix not in _SERVER_LOADERS:
+            raise ArgumentMismatch(
+                f"a server loads {' and '.join(_SERVER_LOADERS)} files, not {suffix}"
+            )
+        name = path.removeprefix(SERVER).removeprefix("/")
+        return _SERVER_LOADERS[suffix](name, device=device, **options)
     return _LOADERS[suffix](path, device=device, progress=progress, **options)
 
 
@@ -76,6 +98,10 @@ def save(
     NumPy's files), ``ArgumentMismatch`` for another suffix or value, and ``OSError``.
     """
     suffix = _suffix(path)
+    if isinstance(path, str) and path.startswith(SERVER):
+        raise ArgumentMismatch(
+            "a server's files can only be loaded; save to a path of this machine"
+        )
     if options and suffix != SAFETENSORS:
         raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
     if is_tensor(value) and suffix != NPY:

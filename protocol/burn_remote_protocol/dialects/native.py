@@ -122,6 +122,7 @@ SESSION_LIMITS: Final[dict[str, int]] = {
     "signatures": MAX_SIGNATURES,
     "graphs": MAX_GRAPHS,
     "graph_steps": MAX_GRAPH_STEPS,
+    "files": 0,
 }
 
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset

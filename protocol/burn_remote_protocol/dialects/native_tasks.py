@@ -41,8 +41,10 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
+    FindFile,
     JoinGroup,
     LeaveGroup,
+    LoadFile,
     QueryDType,
     Read,
     Seed,
@@ -95,10 +97,13 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)
 _JOIN_GROUP, _COLLECTIVE, _LEAVE_GROUP = range(-14, -17, -1)
+_FIND_FILE, _LOAD_FILE = range(-17, -19, -1)
 
-# Codes of slow tasks: those that may wait for another server, that take long, or whose duration is
-# unknown until they are decoded.
-SLOW_TASKS: Final = frozenset({_EXECUTE, _CLEANUP, _FETCH_TASK, _COLLECTIVE})
+# Codes of slow tasks: those that may wait for another server or a disk, that take long, or whose
+# duration is unknown until they are decoded.
+SLOW_TASKS: Final = frozenset(
+    {_EXECUTE, _CLEANUP, _FETCH_TASK, _COLLECTIVE, _FIND_FILE, _LOAD_FILE}
+)
 DEFINE_TASK: Final = _DEFINE
 DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
@@ -214,6 +219,10 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
         [spec_to_wire(spec) for spec in t.call.specs], t.inputs, t.outputs
     ],
     LeaveGroup: lambda t: [_LEAVE_GROUP, t.group],
+    FindFile: lambda t: [_FIND_FILE, t.request, t.name],
+    LoadFile: lambda t: [
+        _LOAD_FILE, t.tensor, spec_to_wire(t.spec), t.name, t.version, t.offset
+    ],
 }  # fmt: skip
 
 _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
@@ -243,6 +252,10 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _JOIN_GROUP: _group_from_wire,
     _COLLECTIVE: _collective_from_wire,
     _LEAVE_GROUP: lambda group: LeaveGroup(count(group, MAX_GROUPS - 1)),
+    _FIND_FILE: lambda request, name: FindFile(count(request), text(name)),
+    _LOAD_FILE: lambda tensor, spec, name, version, offset: LoadFile(
+        count(tensor), spec_from_wire(spec), text(name), count(version), count(offset)
+    ),
 }
 
 

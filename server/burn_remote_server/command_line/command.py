@@ -137,6 +137,7 @@ def command(
     tls_client_ca: Annotated[str | None, _flag("tls_client_ca", ADMITTING, "FILE")] = None,
     peer: Annotated[list[str] | None, _flag("peer", ADMITTING, "HOST")] = None,
     peer_ca: Annotated[str | None, _flag("peer_ca", ADMITTING, "FILE")] = None,
+    data_dir: Annotated[list[str] | None, _flag("data_dir", ADMITTING, "PATH")] = None,
     backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
@@ -240,7 +241,8 @@ def command(
         _refuse("--address goes with --check; a server listens on --host and --port")
     flags = {name: context.params.get(name) for name in Settings.model_fields}
     # Lists are empty, not None, if the flag was not given.
-    flags |= {"peer": peer or None, "custom_operations": custom_operations or None}
+    lists = {"peer": peer, "data_dir": data_dir, "custom_operations": custom_operations}
+    flags |= {name: given or None for name, given in lists.items()}
     try:
         loaded = load_settings(flags, os.environ, config)
     except BurnRemoteError as error:

@@ -22,15 +22,18 @@ from burn_remote_protocol.dialects.native import (
     dropped_later,
     dropped_next,
 )
+from burn_remote_protocol.dtypes import U64
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     CollectiveFailed,
+    FileUnavailable,
     OperationFailed,
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
     UnknownTensor,
     UsageError,
+    shown,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.messages import (
@@ -44,8 +47,10 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
+    FindFile,
     JoinGroup,
     LeaveGroup,
+    LoadFile,
     QueryDType,
     Read,
     Seed,
@@ -54,6 +59,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFiles
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
@@ -145,6 +151,7 @@ class Engine:
         fetch_timeout_seconds: float | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
         groups: Groups | None = None,
+        files: DataFiles = NO_FILES,
     ) -> None:
         self._interpreter = interpreter
         self._tensors = interpreter.tensors
@@ -154,6 +161,7 @@ class Engine:
         self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
         self._groups = groups
+        self._files = files
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
@@ -179,6 +187,8 @@ class Engine:
             JoinGroup: self._join_group,
             Collective: self._collective,
             LeaveGroup: self._leave_group,
+            FindFile: self._find_file,
+            LoadFile: self._load_file,
         }
 
     # -- running ------------------------------------------------------------------------------
@@ -422,6 +432,45 @@ class Engine:
         except OperationFailed as error:
             slot.fail(error)
             self._fail(task.tensor, error, "Fetch", str(task.spec))
+
+    def _find_file(self, task: FindFile) -> None:
+        try:
+            facts = self._files.find(task.name)
+        except FileUnavailable as error:
+            failure = FileUnavailable(error.reason, operation="FindFile", shapes=shown(task.name))
+            self._outbox.reply(task.request, failure)
+        else:
+            self._outbox.reply(task.request, TensorData(facts.to_bytes(), (2,), U64))
+
+    def _load_file(self, task: LoadFile) -> None:
+        shapes = f"{task.spec}, {shown(task.name)}"
+        try:
+            self._load(task)
+        except OperationFailed as error:
+            self._tensors.forget(task.tensor)  # what was read before the failure
+            self._fail(task.tensor, error, "LoadFile", shapes)
+        except MemoryError:
+            self._tensors.forget(task.tensor)
+            self._fail(task.tensor, OutOfMemory(f"no room for {task.spec}"), "LoadFile", shapes)
+
+    def _load(self, task: LoadFile) -> None:
+        backend, size = self._interpreter.backend, task.spec.nbytes
+        with self._files.opened(task.name, task.version, task.offset, size) as file:
+            slot = self._tensors.begin_upload(task.tensor, task.spec, size)
+            memory = backend.upload_memory(slot.upload)
+            staging = memoryview(bytearray(min(size, BLOCK_BYTES))) if memory is None else None
+            while slot.received < size:
+                if self.is_stopped:  # the session has ended
+                    return
+                count = min(BLOCK_BYTES, size - slot.received)
+                if memory is not None:
+                    file.read_into(memory[slot.received : slot.received + count])
+                elif staging is not None:
+                    file.read_into(staging[:count])
+                    backend.write(slot.upload, slot.received, staging[:count])
+                slot.received += count
+            file.check_unchanged()
+        self._tensors.finish_upload(task.tensor, slot)
 
     def _own_groups(self) -> Groups:
         if self._groups is None:

@@ -19,6 +19,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import MAX_HOPS, Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
+from burn_remote_server.access.data_files import DataFiles
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.access.tls import ServerTls
@@ -189,6 +190,7 @@ class Device:
             )
             if transfer_domain == NATIVE_TRANSFERS
             else None,
+            files=self.host.files,
         )
         self.host.open_fetches(outbox)
         session = Session(
@@ -226,6 +228,7 @@ class Host:
         self.decoding: Final = DecodingTurns()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
+        self.files: Final = DataFiles(settings.data_dir)
         self.tls: Final = ServerTls(settings)
         self.peer_rules: Final = PeerRules(settings.peer, needs_tls=settings.peer_ca is not None)
         # Host memory for elements read from devices with their own memory.

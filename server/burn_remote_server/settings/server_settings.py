@@ -6,6 +6,7 @@ server behaves the same everywhere. ``settings.sources`` reads them for the daem
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,15 @@ def _split_names(value: object) -> object:
 Bytes = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _split_paths(value: object) -> object:
+    """Convert ``"/data:/models"`` to a tuple, as in PATH; other values stay unchanged."""
+    return tuple(filter(None, value.split(os.pathsep))) if isinstance(value, str) else value
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths)]
 
 
 class Settings(BaseModel):
@@ -125,6 +134,13 @@ class Settings(BaseModel):
         None,
         description="PEM file of the certificate authority that signed the certificates of wss:// "
         "peers. If set, ws:// peers are refused. Unset: the authorities that the system trusts.",
+    )
+
+    data_dir: Paths = Field(
+        (),
+        description="Directory whose files every client may load into tensors, and so read. "
+        "Symbolic links in it are not followed. May be given several times; the variable has "
+        "directories separated by colons. Unset: clients load no files of this server.",
     )
 
     # -- computation --------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from burn_remote_protocol.messages import (
     Failed,
     Fetch,
     FetchRequest,
+    FindFile,
     GroupBroken,
     Hello,
     JoinGroup,
@@ -45,6 +46,7 @@ from burn_remote_protocol.messages import (
     LeaveGroup,
     Lent,
     LinkJoined,
+    LoadFile,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -87,6 +89,8 @@ TASKS = [
     JoinGroup(15, GroupSpec(TRANSFER, 0, ("ws://a:1", "ws://b:1/1"), 0.5)),
     Collective(15, 2**40, CollectiveCall(CollectiveKind.ALL_TO_ALL, (SPEC, SPEC)), (1, 2), (3, 4)),
     LeaveGroup(15),
+    FindFile(2**40, "weights/ü.npy"),
+    LoadFile(6, SPEC, "w.bin", 2**63, 2**40),
 ]
 
 FRAMES = [

@@ -40,8 +40,10 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
+    FindFile,
     JoinGroup,
     LeaveGroup,
+    LoadFile,
     QueryDType,
     Read,
     Seed,
@@ -92,6 +94,11 @@ BYTES: list[tuple[Any, str]] = [
     ),
     (Collective(2, 8, BARRIER, (), (5,)), "99 f1 02 08 06 00 00 90 90 9105"),
     (LeaveGroup(2), "92 f0 02"),
+    (FindFile(5, "w.bin"), "93 ef 05 a5772e62696e"),
+    (
+        LoadFile(7, TensorSpec((2,), F32), "w.bin", 2**56 + 1, 256),
+        "96 ee 07 929102a3463332 a5772e62696e cf0100000000000001 cd0100",
+    ),
     (Fetch(TRANSFER, "ws://a", 6, SPEC), f"95 f4 {TRANSFER_HEX} a677733a2f2f61 06 {SPEC_HEX}"),
 ]
 
@@ -133,6 +140,8 @@ def test_the_codes_that_the_server_looks_for_are_those_of_the_tasks() -> None:
         Cleanup(),
         Fetch(TRANSFER, "ws://a", 6, SPEC),
         Collective(0, 0, BARRIER, (), (1,)),
+        FindFile(1, "w.bin"),
+        LoadFile(1, SPEC, "w.bin", 0, 0),
     ]
     assert {unpack_frozen(encode_task(task))[0] for task in slow} == SLOW_TASKS
 

@@ -41,7 +41,7 @@ from burn_remote_protocol.dialects.native import (
     encode_batch,
     encode_task,
 )
-from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.dtypes import U64, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -60,8 +60,10 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
+    FindFile,
     JoinGroup,
     LeaveGroup,
+    LoadFile,
     QueryDType,
     Read,
     Seed,
@@ -371,6 +373,32 @@ class NativeSession:
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         self._enqueue(Fetch(transfer, address, tensor, spec))
+
+    # -- files of the server ------------------------------------------------------------------
+
+    def check_files(self) -> None:
+        """Raise ``Unsupported`` unless the server gives files of its own."""
+        allowed = self.welcome.limits.get("files")
+        if allowed is None:
+            raise Unsupported(
+                f"{self._connection.address} cannot load files of its own: update the server"
+            )
+        if not allowed:
+            raise Unsupported(
+                f"{self._connection.address} allows no files of its own: its operator starts it "
+                "with --data-dir PATH"
+            )
+
+    def find_file(self, name: str) -> Pending[TensorData]:
+        """Ask for the size and the version of a file of the server, as a [2] uint64 tensor."""
+        self.check_files()
+        return self._ask(lambda request: FindFile(request, name), TensorSpec((2,), U64))
+
+    def load_file(
+        self, tensor: int, spec: TensorSpec, name: str, version: int, offset: int
+    ) -> None:
+        """Have the server make a tensor of the bytes of one of its files."""
+        self._enqueue(LoadFile(tensor, spec, name, version, offset))
 
     # -- groups -------------------------------------------------------------------------------
 

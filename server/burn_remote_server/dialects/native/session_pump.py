@@ -324,6 +324,7 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
         limits={
             **SESSION_LIMITS,
             "groups": MAX_GROUPS,
+            "files": int(bool(settings.data_dir)),
             "message_bytes": settings.max_message_bytes,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
         },
