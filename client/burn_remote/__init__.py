@@ -211,6 +211,7 @@ from burn_remote.functions.searching import (
     max_with_indices,
     min_with_indices,
     sort,
+    sort_with_indices,
     topk,
 )
 from burn_remote.functions.selection import (
@@ -539,6 +540,7 @@ __all__ = [
     "sin",
     "sinh",
     "sort",
+    "sort_with_indices",
     "split",
     "sqrt",
     "square",

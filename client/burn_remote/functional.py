@@ -11,6 +11,7 @@ from burn_remote.functions.activations import (
     celu,
     elu,
     gelu,
+    hard_sigmoid,
     hardshrink,
     hardsigmoid,
     hardswish,
@@ -84,6 +85,7 @@ from burn_remote.nn.normalization import (
 from burn_remote.nn.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
     avg_pool1d,
     avg_pool2d,
     max_pool1d,
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
@@ -125,6 +128,7 @@ __all__ = [
     "glu",
     "grid_sample",
     "group_norm",
+    "hard_sigmoid",
     "hardshrink",
     "hardsigmoid",
     "hardswish",

@@ -23,6 +23,7 @@ from burn_remote.nn.pooling import Windows
 from burn_remote.nn.sampling import MODES
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import (
+    activations,
     convolution_rows,
     layers,
     pooling_rows,
@@ -37,16 +38,22 @@ __all__ = [
     "adaptive_avg_pool_backward",
     "avg_pool_backward",
     "conv_bias_backward",
+    "conv_transpose_bias_backward",
+    "conv_transpose_weight_backward",
     "conv_weight_backward",
     "conv_x_backward",
     "ctc_loss_backward",
     "deform_conv2d_backward",
     "embedding_backward",
+    "gelu_backward",
     "interpolate_backward",
     "linear_bias_backward",
     "linear_weight_backward",
     "linear_x_backward",
+    "log_sigmoid_backward",
     "max_pool_backward",
+    "relu_backward",
+    "sigmoid_backward",
 ]
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
@@ -76,6 +83,20 @@ CONV_BIAS_BACKWARD: Final = {
     2: Operator(convolution_rows.CONV2D_BIAS_BACKWARD),
     3: Operator(convolution_rows.CONV3D_BIAS_BACKWARD),
 }
+CONV_TRANSPOSE_WEIGHT_BACKWARD: Final = {
+    1: Operator(convolution_rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD),
+    2: Operator(convolution_rows.CONV_TRANSPOSE2D_WEIGHT_BACKWARD),
+    3: Operator(convolution_rows.CONV_TRANSPOSE3D_WEIGHT_BACKWARD),
+}
+CONV_TRANSPOSE_BIAS_BACKWARD: Final = {
+    1: Operator(convolution_rows.CONV_TRANSPOSE1D_BIAS_BACKWARD),
+    2: Operator(convolution_rows.CONV_TRANSPOSE2D_BIAS_BACKWARD),
+    3: Operator(convolution_rows.CONV_TRANSPOSE3D_BIAS_BACKWARD),
+}
+RELU_BACKWARD: Final = Operator(activations.RELU_BACKWARD)
+GELU_BACKWARD: Final = Operator(activations.GELU_BACKWARD)
+SIGMOID_BACKWARD: Final = Operator(activations.SIGMOID_BACKWARD)
+LOG_SIGMOID_BACKWARD: Final = Operator(activations.LOG_SIGMOID_BACKWARD)
 AVG_POOL_BACKWARD: Final = {
     1: Operator(pooling_rows.AVG_POOL1D_BACKWARD),
     2: Operator(pooling_rows.AVG_POOL2D_BACKWARD),
@@ -83,6 +104,7 @@ AVG_POOL_BACKWARD: Final = {
 ADAPTIVE_AVG_POOL_BACKWARD: Final = {
     1: Operator(pooling_rows.ADAPTIVE_AVG_POOL1D_BACKWARD),
     2: Operator(pooling_rows.ADAPTIVE_AVG_POOL2D_BACKWARD),
+    3: Operator(pooling_rows.ADAPTIVE_AVG_POOL3D_BACKWARD),
 }
 MAX_POOL_BACKWARD: Final = {
     1: Operator(pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD),
@@ -156,6 +178,60 @@ def conv_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -> Tensor:
 
 
 @explained
+def conv_transpose_weight_backward(
+    x: Tensor,
+    weight: Tensor,
+    output_grad: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Return the gradient of ``conv_transpose1d``, ``2d`` or ``3d`` with respect to ``weight``.
+
+    Burn 0.21 servers do not have the operation.
+    """
+    spatial = _spatial(x, 3)
+    axes = [per_axis(each, spatial) for each in (stride, padding, output_padding, dilation)]
+    operator = CONV_TRANSPOSE_WEIGHT_BACKWARD[spatial]
+    return operator.apply((x, weight, output_grad), ((*axes, groups),))
+
+
+@explained
+def conv_transpose_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -> Tensor:
+    """Return the gradient of ``conv_transpose1d``, ``2d`` or ``3d`` with respect to ``bias``.
+
+    Burn 0.21 servers do not have the operation.
+    """
+    return CONV_TRANSPOSE_BIAS_BACKWARD[_spatial(x, 3)].apply((x, bias, output_grad))
+
+
+@explained
+def relu_backward(output: Tensor, grad: Tensor) -> Tensor:
+    """Return ``grad`` where the result of ``relu`` is positive, else 0; not on Burn 0.21."""
+    return RELU_BACKWARD.binary(output, grad)
+
+
+@explained
+def gelu_backward(x: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of ``gelu`` at ``x``; not on Burn 0.21."""
+    return GELU_BACKWARD.binary(x, grad)
+
+
+@explained
+def sigmoid_backward(output: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of ``sigmoid`` by its result; not on Burn 0.21."""
+    return SIGMOID_BACKWARD.binary(output, grad)
+
+
+@explained
+def log_sigmoid_backward(x: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of ``logsigmoid`` at ``x``; not on Burn 0.21."""
+    return LOG_SIGMOID_BACKWARD.binary(x, grad)
+
+
+@explained
 def deform_conv2d_backward(
     x: Tensor,
     offset: Tensor,
@@ -204,8 +280,11 @@ def avg_pool_backward(
 
 @explained
 def adaptive_avg_pool_backward(x: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``adaptive_avg_pool1d`` or ``adaptive_avg_pool2d`` for ``x``."""
-    return ADAPTIVE_AVG_POOL_BACKWARD[_spatial(x, 2)].apply((x, grad))
+    """Return the gradient of ``adaptive_avg_pool1d``, ``2d`` or ``3d`` for ``x``.
+
+    Burn 0.21 servers do not have the operation for three dimensions.
+    """
+    return ADAPTIVE_AVG_POOL_BACKWARD[_spatial(x, 3)].apply((x, grad))
 
 
 @explained

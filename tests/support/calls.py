@@ -17,6 +17,9 @@ import numpy as np
 import burn_remote as br
 from burn_remote import functional as F
 from burn_remote import gradients as G
+from burn_remote.dispatch.preferred_rows import CHOICES
+from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.row import Row
 
 __all__ = ["CALLS", "WITHOUT_A_DEVICE", "calling_on", "public_call", "public_functions"]
 
@@ -47,6 +50,11 @@ def b(*shape: int) -> br.Tensor:
     return br.tensor(np.ones(shape, np.bool_), device=_device.get())
 
 
+def composed(row: Row) -> Callable[..., object]:
+    """Return the form of a function for sessions without a row: Burn 0.21's."""
+    return next(choice.composed for choice in CHOICES if choice.row is row)
+
+
 CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Base", "Reshape"): lambda: f(2, 3).reshape(3, 2),
     ("Base", "SwapDims"): lambda: f(2, 3).T,
@@ -66,6 +74,12 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Base", "GatherNd"): lambda: f(2, 3).gather_nd(i(4, 2)),
     ("Base", "Equal"): lambda: f(2) == f(2),
     ("Base", "EqualElem"): lambda: f(2) == 1,
+    ("Base", "NotEqual"): lambda: f(2) != f(2),
+    ("Base", "NotEqualElem"): lambda: f(2) != 1,
+    ("Base", "All"): lambda: br.all(f(2, 3)),
+    ("Base", "Any"): lambda: br.any(f(2, 3)),
+    ("Base", "AllDim"): lambda: br.all(f(2, 3), axis=0),
+    ("Base", "AnyDim"): lambda: br.any(f(2, 3), axis=0),
     ("Base", "RepeatDim"): lambda: f(2).tile(3),
     ("Base", "Cat"): lambda: br.concat([f(2), f(3)]),
     ("Base", "Cast"): lambda: f(2).astype(br.float64),
@@ -100,7 +114,7 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Numeric", "LowerEqualElem"): lambda: f(2) <= 1,
     ("Numeric", "ArgMax"): lambda: f(2, 3).argmax(axis=0),
     ("Numeric", "ArgTopK"): lambda: f(5).argtopk(2),
-    ("Numeric", "TopK"): lambda: f(5).topk(2),
+    ("Numeric", "TopK"): lambda: composed(numeric.TOP_K_WITH_INDICES)(f(5), 0, 2),
     ("Numeric", "ArgMin"): lambda: f(2, 3).argmin(axis=0),
     ("Numeric", "Max"): lambda: f(2, 3).max(),
     ("Numeric", "MaxDimWithIndices"): lambda: f(2, 3).max_with_indices(0),
@@ -111,6 +125,16 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Numeric", "MaxAbs"): lambda: f(2, 3).max_abs(),
     ("Numeric", "MaxAbsDim"): lambda: f(2, 3).max_abs(axis=0),
     ("Numeric", "Clamp"): lambda: f(2).clip(0, 1),
+    ("Numeric", "Neg"): lambda: -f(2),
+    ("Numeric", "Sign"): lambda: f(2).sign(),
+    ("Numeric", "ClampMin"): lambda: f(2).clip(min=0),
+    ("Numeric", "ClampMax"): lambda: f(2).clip(max=0),
+    ("Numeric", "SumDims"): lambda: f(2, 3, 4).sum(axis=(0, 2)),
+    ("Numeric", "Sort"): lambda: br.sort(f(5)),
+    ("Numeric", "SortWithIndices"): lambda: br.sort_with_indices(f(5)),
+    ("Numeric", "ArgSort"): lambda: br.argsort(f(5)),
+    ("Numeric", "TopKWithIndices"): lambda: f(5).topk(2),
+    ("Numeric", "Pad"): lambda: F.pad(f(5), (1, 2)),
     ("Numeric", "IntRandom"): lambda: br.random.integers(0, 9, (2,), device=_device.get()),
     ("Numeric", "Powi"): lambda: f(2) ** i(2),
     ("Numeric", "PowiScalar"): lambda: f(2) ** 2,
@@ -170,7 +194,6 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Bool", "Not"): lambda: ~b(2),
     ("Bool", "And"): lambda: b(2) & b(2),
     ("Bool", "Or"): lambda: b(2) | b(2),
-    ("Elementwise", "Hypot"): lambda: br.hypot(f(2), f(2)),
     ("LinearAlgebra", "Cholesky"): lambda: br.linalg.cholesky(f(3, 3)),
     ("LinearAlgebra", "Det"): lambda: br.linalg.det(f(3, 3)),
     ("LinearAlgebra", "Eigh"): lambda: br.linalg.eigh(f(3, 3)),
@@ -181,6 +204,22 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("LinearAlgebra", "Solve"): lambda: br.linalg.solve(f(3, 3), f(3)),
     ("LinearAlgebra", "Svd"): lambda: br.linalg.svd(f(4, 3)),
     ("LinearAlgebra", "Svdvals"): lambda: br.linalg.svdvals(f(4, 3)),
+    ("Bool", "Xor"): lambda: b(2) ^ b(2),
+    ("Activation", "Relu"): lambda: F.relu(f(2)),
+    ("Activation", "ReluBackward"): lambda: G.relu_backward(f(2), f(2)),
+    ("Activation", "LeakyRelu"): lambda: F.leaky_relu(f(2)),
+    ("Activation", "PRelu"): lambda: F.prelu(f(2, 3), f(3)),
+    ("Activation", "Gelu"): lambda: F.gelu(f(2)),
+    ("Activation", "GeluBackward"): lambda: G.gelu_backward(f(2), f(2)),
+    ("Activation", "Sigmoid"): lambda: F.sigmoid(f(2)),
+    ("Activation", "SigmoidBackward"): lambda: G.sigmoid_backward(f(2), f(2)),
+    ("Activation", "HardSigmoid"): lambda: F.hard_sigmoid(f(2)),
+    ("Activation", "LogSigmoid"): lambda: F.logsigmoid(f(2)),
+    ("Activation", "LogSigmoidBackward"): lambda: G.log_sigmoid_backward(f(2), f(2)),
+    ("Activation", "Softmax"): lambda: F.softmax(f(2, 3)),
+    ("Activation", "LogSoftmax"): lambda: F.log_softmax(f(2, 3)),
+    ("Activation", "Softmin"): lambda: F.softmin(f(2, 3)),
+    ("Float", "Hypot"): lambda: br.hypot(f(2), f(2)),
     ("Module", "Embedding"): lambda: F.embedding(i(2, 3), f(5, 4)),
     ("Module", "EmbeddingBackward"): lambda: G.embedding_backward(f(5, 4), f(2, 3, 4), i(2, 3)),
     ("Module", "Linear"): lambda: F.linear(f(2, 3), f(4, 3), f(4)),
@@ -222,6 +261,31 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Module", "ConvTranspose1d"): lambda: F.conv_transpose1d(f(1, 3, 5), f(3, 4, 3)),
     ("Module", "ConvTranspose2d"): lambda: F.conv_transpose2d(f(1, 3, 5, 5), f(3, 4, 3, 3)),
     ("Module", "ConvTranspose3d"): lambda: F.conv_transpose3d(f(1, 3, 5, 5, 5), f(3, 4, 3, 3, 3)),
+    ("Module", "ConvTranspose1dWeightBackward"): lambda: G.conv_transpose_weight_backward(
+        f(1, 3, 5), f(3, 4, 3), f(1, 4, 7)
+    ),
+    ("Module", "ConvTranspose1dBiasBackward"): lambda: G.conv_transpose_bias_backward(
+        f(1, 3, 5), f(4), f(1, 4, 7)
+    ),
+    ("Module", "ConvTranspose2dWeightBackward"): lambda: G.conv_transpose_weight_backward(
+        f(1, 3, 5, 5), f(3, 4, 3, 3), f(1, 4, 7, 7)
+    ),
+    ("Module", "ConvTranspose2dBiasBackward"): lambda: G.conv_transpose_bias_backward(
+        f(1, 3, 5, 5), f(4), f(1, 4, 7, 7)
+    ),
+    ("Module", "ConvTranspose3dWeightBackward"): lambda: G.conv_transpose_weight_backward(
+        f(1, 3, 5, 5, 5), f(3, 4, 3, 3, 3), f(1, 4, 7, 7, 7)
+    ),
+    ("Module", "ConvTranspose3dBiasBackward"): lambda: G.conv_transpose_bias_backward(
+        f(1, 3, 5, 5, 5), f(4), f(1, 4, 7, 7, 7)
+    ),
+    ("Module", "AdaptiveAvgPool3d"): lambda: F.adaptive_avg_pool3d(f(1, 2, 6, 6, 6), (4, 3, 2)),
+    ("Module", "AdaptiveAvgPool3dBackward"): lambda: G.adaptive_avg_pool_backward(
+        f(1, 2, 6, 6, 6), f(1, 2, 4, 3, 2)
+    ),
+    ("Module", "LayerNorm"): lambda: F.layer_norm(f(2, 3), 3, f(3), f(3)),
+    ("Module", "BatchNorm"): lambda: F.batch_norm(f(2, 3), f(3), f(3), f(3), f(3)),
+    ("Module", "Unfold4d"): lambda: F.unfold(f(1, 2, 5, 5), 3),
     ("Module", "AvgPool1d"): lambda: F.avg_pool1d(f(1, 2, 6), 2),
     ("Module", "AvgPool2d"): lambda: F.avg_pool2d(f(1, 2, 6, 6), 2),
     ("Module", "AvgPool1dBackward"): lambda: G.avg_pool_backward(f(1, 2, 6), f(1, 2, 3), 2, 2),

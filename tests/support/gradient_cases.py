@@ -15,9 +15,9 @@ import numpy as np
 import burn_remote as br
 from burn_remote.dispatch.operators import Operator
 from burn_remote_protocol.operations.families import (
+    activations,
     base,
     convolution_rows,
-    elementwise_rows,
     floats,
     layers,
     matrix_rows,
@@ -237,7 +237,7 @@ case(base.CAT, lambda x: br.concat([x, x, x]), normal(2, 3), name="repeated-inpu
 
 # -- Numeric --------------------------------------------------------------------------------------
 
-for _row in (numeric.ADD, numeric.SUB, numeric.MUL, floats.ARC_TAN2, elementwise_rows.HYPOT):
+for _row in (numeric.ADD, numeric.SUB, numeric.MUL, floats.ARC_TAN2, floats.HYPOT):
     case(_row, binary(_row), normal(2, 3), normal(2, 3))
     case(_row, binary(_row), normal(2, 1), normal(1, 3), name="broadcast")
     case(_row, binary(_row), normal(4, 2, 3), normal(3), name="ranks")
@@ -352,6 +352,129 @@ for _padding in ("Zeros", "Border", "Reflection"):
         between(-1.4, 1.4, 2, 3, 2, 2),
         name=f"{_padding}-nearest",
     )
+
+# -- Rows of Burn 0.22 ---------------------------------------------------------------------------
+
+_AWAY = between(0.2, 1.5, 2, 3) * np.array([1.0, -1.0, 1.0])
+for _row in (
+    *(activations.RELU, activations.GELU, activations.SIGMOID, activations.LOG_SIGMOID),
+    *(numeric.NEG, numeric.SIGN),
+):
+    case(_row, unary(_row), _AWAY)
+case(activations.LEAKY_RELU, scalar(activations.LEAKY_RELU, 0.1), _AWAY)
+case(activations.P_RELU, binary(activations.P_RELU), _AWAY, normal(1, 3))
+for _row in (
+    *(activations.RELU_BACKWARD, activations.GELU_BACKWARD, activations.SIGMOID_BACKWARD),
+    activations.LOG_SIGMOID_BACKWARD,
+):
+    case(_row, binary(_row), _AWAY, normal(2, 3))
+case(
+    activations.HARD_SIGMOID,
+    lambda x: Operator(activations.HARD_SIGMOID).numbers((x,), (0.3, 0.4)),
+    np.array([-3.0, -0.7, 0.4, 1.1, 4.0]),
+)
+for _row in (activations.SOFTMAX, activations.LOG_SOFTMAX, activations.SOFTMIN):
+    case(_row, apply(_row, 0), normal(4, 3))
+    case(_row, apply(_row, 1), normal(2, 5), name="last-axis")
+case(numeric.CLAMP_MIN, scalar(numeric.CLAMP_MIN, 0.1), normal(3, 4))
+case(numeric.CLAMP_MAX, scalar(numeric.CLAMP_MAX, 0.1), normal(3, 4))
+case(numeric.SUM_DIMS, apply(numeric.SUM_DIMS, (0, 2)), normal(2, 3, 2))
+for _descending in (False, True):
+    case(
+        numeric.SORT,
+        apply(numeric.SORT, 1, _descending),
+        distinct(2, 5),
+        name=f"descending-{_descending}",
+    )
+case(
+    numeric.SORT_WITH_INDICES,
+    lambda x: Operator(numeric.SORT_WITH_INDICES).apply_all((x,), (0, True))[0],
+    distinct(4, 2),
+)
+case(
+    numeric.TOP_K_WITH_INDICES,
+    lambda x: Operator(numeric.TOP_K_WITH_INDICES).apply_all((x,), (1, 2))[0],
+    distinct(2, 5),
+)
+_BORDERS = ((1, 2), (0, 0), (2, 1))
+for _padding_mode in (("Constant", Scalar.of(2.0)), ("Reflect",), ("Edge",)):
+    case(
+        numeric.PAD,
+        apply(numeric.PAD, _BORDERS, _padding_mode),
+        normal(3, 2, 3),
+        name=str(_padding_mode[0]),
+    )
+case(
+    layers.LAYER_NORM,
+    apply(layers.LAYER_NORM, Scalar.of(1e-3)),
+    normal(2, 3, 4),
+    normal(4),
+    normal(4),
+)
+case(
+    layers.LAYER_NORM,
+    lambda x, gamma: Operator(layers.LAYER_NORM).apply((x, gamma, None), (Scalar.of(1e-3),)),
+    normal(2, 4),
+    normal(4),
+    name="without-bias",
+)
+case(
+    layers.BATCH_NORM,
+    apply(layers.BATCH_NORM, Scalar.of(1e-3)),
+    *(normal(2, 3, 2), normal(3), normal(3), normal(3), between(0.5, 2, 3)),
+)
+case(
+    layers.UNFOLD4D,
+    apply(layers.UNFOLD4D, (2, 3), ((1, 2), (1, 0), (2, 1))),
+    normal(1, 2, 4, 5),
+)
+case(
+    pooling_rows.ADAPTIVE_AVG_POOL3D,
+    apply(pooling_rows.ADAPTIVE_AVG_POOL3D, (2, 1, 3)),
+    normal(1, 2, 3, 2, 4),
+)
+case(
+    pooling_rows.ADAPTIVE_AVG_POOL3D_BACKWARD,
+    apply(pooling_rows.ADAPTIVE_AVG_POOL3D_BACKWARD),
+    normal(1, 2, 3, 2, 4),
+    normal(1, 2, 2, 1, 3),
+)
+for _row, _bias_row, _places, _taps, _found in (
+    (
+        convolution_rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD,
+        convolution_rows.CONV_TRANSPOSE1D_BIAS_BACKWARD,
+        *((3,), (2,), (6,)),
+    ),
+    (
+        convolution_rows.CONV_TRANSPOSE2D_WEIGHT_BACKWARD,
+        convolution_rows.CONV_TRANSPOSE2D_BIAS_BACKWARD,
+        *((3, 2), (2, 3), (6, 5)),
+    ),
+    (
+        convolution_rows.CONV_TRANSPOSE3D_WEIGHT_BACKWARD,
+        convolution_rows.CONV_TRANSPOSE3D_BIAS_BACKWARD,
+        *((2, 2, 1), (2, 1, 2), (4, 3, 2)),
+    ),
+):
+    _each = len(_places)
+    case(
+        _row,
+        apply(
+            _row,
+            (
+                (2,) * _each,
+                (0,) * _each,
+                tuple(
+                    found - ((place - 1) * 2 + tap)
+                    for place, tap, found in zip(_places, _taps, _found, strict=True)
+                ),
+                (1,) * _each,
+                2,
+            ),
+        ),
+        *(normal(1, 4, *_places), normal(4, 1, *_taps), normal(1, 2, *_found)),
+    )
+    case(_bias_row, apply(_bias_row), normal(1, 4, *_places), normal(2), normal(1, 2, *_found))
 
 # -- Layers ---------------------------------------------------------------------------------------
 

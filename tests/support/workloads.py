@@ -244,6 +244,52 @@ def _top(source: Source) -> Case:
     return Case((tensor,), parameters={"axis": axis, "accumulator_len": count})
 
 
+def _alike(source: Source) -> Case:
+    lhs = source.floats(source.shape())
+    return Case((lhs, source.floats(lhs.shape, spec_of(lhs).dtype)))
+
+
+def _top_with_indices(source: Source) -> Case:
+    tensor = source.any(source.shape(), "fi")
+    dim = source.random.randrange(tensor.ndim)
+    return Case((tensor,), parameters={"dim": dim, "k": source.whole(1, tensor.shape[dim])})
+
+
+def _summed(source: Source) -> Case:
+    tensor = source.any(source.shape(), "fi")
+    return Case((tensor,), parameters={"axes": tuple(range(0, tensor.ndim, 2))})
+
+
+def _padded(source: Source) -> Case:
+    tensor = source.any(source.shape(), "fi")
+    mode = source.one_of(("Constant", Scalar.of(2)), ("Edge",))
+    padding = tuple((1, 2) if size else (0, 0) for size in tensor.shape)
+    return Case((tensor,), parameters={"padding": padding, "mode": mode})
+
+
+def _layer_norm(source: Source) -> Case:
+    x = source.floats(source.shape())
+    weights = [source.floats(x.shape[-1:], spec_of(x).dtype) for _ in range(2)]
+    return Case((x, *weights), parameters={"epsilon": 1e-5})
+
+
+def _batch_norm(source: Source) -> Case:
+    x = source.floats(tuple(source.split(3)))
+    given = [source.floats(x.shape[1:2], spec_of(x).dtype) for _ in range(4)]
+    return Case((x, *given), parameters={"epsilon": 1e-5})
+
+
+def _unfold4d(source: Source) -> Case:
+    kernel, options = _geometry(source, 2)
+    sizes = _image(source, 2, kernel, options)
+    taps = math.prod(kernel)
+    planes = max(1, source.elements // math.prod(sizes))
+    _bounded(source, planes * math.prod(sizes) * taps)
+    return Case(
+        (source.floats((1, planes, *sizes)),), (), {"kernel_size": tuple(kernel), **options}
+    )
+
+
 def _permute(source: Source) -> Case:
     tensor = source.any(source.shape())
     axes = [*range(tensor.ndim)]
@@ -546,7 +592,7 @@ def _bounded(source: Source, work: int) -> None:
         raise TooLarge
 
 
-def _transposed(axes: int) -> Make:
+def _transposed(axes: int, part: str = "") -> Make:
     def make(source: Source) -> Case:
         kernel, options = _geometry(source, axes)
         options["padding"] = (0,) * axes
@@ -557,7 +603,15 @@ def _transposed(axes: int) -> Make:
         weight = source.floats((groups * inner, filters, *kernel), dtype)
         _bounded(source, x.size * filters * math.prod(kernel))
         parameters = {**options, "padding_out": (0,) * axes, "groups": groups}
-        return Case((x, weight, None), (), parameters)
+        if not part:
+            return Case((x, weight, None), (), parameters)
+        forward = signature(
+            f"Module.ConvTranspose{axes}d", spec_of(x), spec_of(weight), None, **parameters
+        )
+        grad = source.floats(forward.outputs[0].shape, dtype)
+        if part == "bias":
+            return Case((x, source.floats(grad.shape[1:2], dtype), grad))
+        return Case((x, weight, grad), (), parameters)
 
     return make
 
@@ -725,7 +779,6 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Numeric.Powi": _powi, "Numeric.PowiScalar": _scalar("fi", *POWERS),
     "Float.Powf": _binary("f"), "Float.PowfScalar": _scalar("f", *POWERS),
     "Float.ArcTan2": _binary("f"),
-    "Elementwise.Hypot": _binary("f"),
     **{
         f"LinearAlgebra.{name}": _matrices(definite=True)
         for name in ("Det", "Eigh", "Eigvalsh", "Inv", "Slogdet")
@@ -735,6 +788,38 @@ DRAWN: Final[Mapping[str, Make]] = {
     "LinearAlgebra.Solve": _equations,
     "LinearAlgebra.Svd": _matrices(full_matrices=(False, True)),
     "LinearAlgebra.Svdvals": _matrices(),
+    "Float.Hypot": _binary("f"),
+    **{
+        f"Activation.{name}": _unary("f")
+        for name in ("Relu", "Gelu", "Sigmoid", "LogSigmoid")
+    },
+    **{
+        f"Activation.{name}Backward": _alike
+        for name in ("Relu", "Gelu", "Sigmoid", "LogSigmoid")
+    },
+    "Activation.LeakyRelu": _scalar("f", 0.1), "Activation.PRelu": _alike,
+    "Activation.HardSigmoid": _unary("f", alpha=0.2, beta=0.5),
+    **{f"Activation.{name}": _along("f") for name in ("Softmax", "LogSoftmax", "Softmin")},
+    "Numeric.Neg": _unary("fi"), "Numeric.Sign": _unary("fi"),
+    "Numeric.ClampMin": _scalar("fi", 0.1, 3), "Numeric.ClampMax": _scalar("fi", 0.1, 3),
+    "Numeric.SumDims": _summed, "Numeric.Pad": _padded,
+    **{
+        f"Numeric.{name}": _along("fi", "dim", descending=descending)
+        for name, descending in (("Sort", True), ("SortWithIndices", False), ("ArgSort", False))
+    },
+    "Numeric.TopKWithIndices": _top_with_indices,
+    "Base.NotEqual": _binary("fib"), "Base.NotEqualElem": _scalar("fi", 0.1, 3),
+    "Base.All": _unary("fib"), "Base.Any": _unary("fib"),
+    "Base.AllDim": _reduced("fib"), "Base.AnyDim": _reduced("fib"),
+    "Bool.Xor": _binary("b"),
+    "Module.LayerNorm": _layer_norm, "Module.BatchNorm": _batch_norm, "Module.Unfold4d": _unfold4d,
+    "Module.AdaptiveAvgPool3d": _adaptive(3),
+    "Module.AdaptiveAvgPool3dBackward": _adaptive(3, backward=True),
+    **{
+        f"Module.ConvTranspose{axes}d{part.title()}Backward": _transposed(axes, part)
+        for axes in (1, 2, 3)
+        for part in ("weight", "bias")
+    },
     "Float.IntoInt": _unary("f", _any_integer), "Int.IntoFloat": _unary("i", _any_float),
     "Bool.IntoFloat": _unary("b", _any_float), "Bool.IntoInt": _unary("b", _any_integer),
     "Bool.Not": _unary("b"), "Bool.And": _binary("b"), "Bool.Or": _binary("b"),

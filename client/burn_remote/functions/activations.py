@@ -1,6 +1,7 @@
 """Activation functions, named as in ``torch.nn.functional``, with ``axis`` for ``dim``.
 
-Each is composed of IR operations as in Burn 0.21, or in a numerically more stable way. All take
+Sessions that have an operation of Burn 0.22 for a function use it. For others, the function is
+composed of operations as in Burn 0.21, or in a numerically more stable way. All take
 floating-point tensors and return tensors of the same shape and dtype unless stated otherwise.
 """
 
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, with_rank
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, tanh
 from burn_remote.functions.logic import greater, less, less_equal
@@ -19,6 +22,7 @@ from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
 from burn_remote_protocol.dtypes import F16, F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import activations
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -28,6 +32,7 @@ __all__ = [
     "elu",
     "gelu",
     "glu",
+    "hard_sigmoid",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -51,6 +56,17 @@ __all__ = [
     "threshold",
 ]
 
+RELU: Final = Operator(activations.RELU)
+LEAKY_RELU: Final = Operator(activations.LEAKY_RELU)
+P_RELU: Final = Operator(activations.P_RELU)
+GELU: Final = Operator(activations.GELU)
+SIGMOID: Final = Operator(activations.SIGMOID)
+HARD_SIGMOID: Final = Operator(activations.HARD_SIGMOID)
+LOG_SIGMOID: Final = Operator(activations.LOG_SIGMOID)
+SOFTMAX: Final = Operator(activations.SOFTMAX)
+LOG_SOFTMAX: Final = Operator(activations.LOG_SOFTMAX)
+SOFTMIN: Final = Operator(activations.SOFTMIN)
+
 # Klambauer et al. (2017), "Self-Normalizing Neural Networks": for these values, mean 0 and variance
 # 1 are a fixed point.
 SELU_ALPHA: Final = 1.6732632423543772
@@ -65,6 +81,7 @@ SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 
 # From the result, which the next layer keeps anyway.
 @explained
+@preferring(activations.RELU, lambda x, /: RELU.unary(x))
 @gradient_from_result(lambda y, grad: mask_fill(grad, less_equal(y.detach(), 0), 0))
 def relu(x: Tensor, /) -> Tensor:
     """Return ``max(x, 0)``; NaN stays NaN. The gradient is 0 at 0."""
@@ -92,7 +109,12 @@ def hardtanh(x: Tensor, /, min_val: float = -1.0, max_val: float = 1.0) -> Tenso
 @explained
 def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
     """Return ``x`` where it is positive, otherwise ``negative_slope * x``."""
-    return where(less_equal(x, 0), multiply(x, negative_slope), x)
+    return _leaky_relu(x, negative_slope)
+
+
+@preferring(activations.LEAKY_RELU, lambda x, slope: LEAKY_RELU.scalar(x, slope))
+def _leaky_relu(x: Tensor, slope: float) -> Tensor:
+    return where(less_equal(x, 0), multiply(x, slope), x)
 
 
 @explained
@@ -106,6 +128,11 @@ def prelu(x: Tensor, /, weight: Tensor) -> Tensor:
         raise ShapeMismatch(f"weight {weight.handle.spec} must have 1 or {channels} elements")
     if weight.size > 1:
         weight = weight.reshape((weight.size, *(1,) * (x.ndim - 2)))
+    return _prelu(x, weight)
+
+
+@preferring(activations.P_RELU, lambda x, weight: P_RELU.binary(x, with_rank(weight, x.ndim)))
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
     return where(less_equal(x, 0), multiply(x, weight), x)
 
 
@@ -131,6 +158,7 @@ def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
 
 
 @explained
+@preferring(activations.SIGMOID, lambda x, /: SIGMOID.unary(x))
 @gradient_from_result(lambda y, grad: multiply(grad, subtract(y, multiply(y, y))))
 def sigmoid(x: Tensor, /) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
@@ -141,6 +169,7 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 
 @explained
+@preferring(activations.LOG_SIGMOID, lambda x, /: LOG_SIGMOID.unary(x))
 def logsigmoid(x: Tensor, /) -> Tensor:
     """Return ``log(sigmoid(x))`` without overflow."""
     return negative(softplus(negative(x)))
@@ -195,6 +224,7 @@ def _of_gelu(x: Tensor, grad: Tensor) -> Tensor:
     return multiply(grad, add(_normal_distribution(x), multiply(x, density)))
 
 
+@preferring(activations.GELU, lambda x: GELU.unary(x))
 @gradient_from_argument(_of_gelu)
 def _gelu(x: Tensor) -> Tensor:
     return multiply(x, _normal_distribution(x))
@@ -219,6 +249,22 @@ def glu(x: Tensor, /, axis: int = -1) -> Tensor:
 def hardsigmoid(x: Tensor, /) -> Tensor:
     """Return ``x / 6 + 1 / 2`` limited to the range from 0 to 1."""
     return divide(clip(add(x, 3), 0, 6), 6)
+
+
+@explained
+def hard_sigmoid(x: Tensor, /, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """Return ``alpha * x + beta`` limited to the range from 0 to 1 (Burn's ``hard_sigmoid``).
+
+    ``hardsigmoid`` is PyTorch's, with a slope of 1/6.
+    """
+    return _hard_sigmoid(x, alpha, beta)
+
+
+@preferring(
+    activations.HARD_SIGMOID, lambda x, alpha, beta: HARD_SIGMOID.numbers((x,), (alpha, beta))
+)
+def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return clip(add(multiply(x, alpha), beta), 0, 1)
 
 
 @explained
@@ -269,6 +315,7 @@ def _of_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
     return subtract(weighted, multiply(y, sum(weighted, axis=place, keepdims=True)))
 
 
+@preferring(activations.SOFTMAX, lambda x, *, place: SOFTMAX.apply((x,), (place,)))
 @gradient_from_result(_of_softmax)
 def _softmax(x: Tensor, *, place: int) -> Tensor:
     # Subtracting the maximum bounds the exponentials by 1.
@@ -279,7 +326,12 @@ def _softmax(x: Tensor, *, place: int) -> Tensor:
 @explained
 def softmin(x: Tensor, /, axis: int = -1) -> Tensor:
     """Return ``softmax(-x)``."""
-    return softmax(negative(x), axis)
+    return _softmin(x, place=normal_axis(axis, x.ndim))
+
+
+@preferring(activations.SOFTMIN, lambda x, *, place: SOFTMIN.apply((x,), (place,)))
+def _softmin(x: Tensor, *, place: int) -> Tensor:
+    return _softmax(negative(x), place=place)
 
 
 @explained
@@ -292,6 +344,7 @@ def _of_log_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
     return subtract(grad, multiply(exp(y), sum(grad, axis=place, keepdims=True)))
 
 
+@preferring(activations.LOG_SOFTMAX, lambda x, *, place: LOG_SOFTMAX.apply((x,), (place,)))
 @gradient_from_result(_of_log_softmax)
 def _log_softmax(x: Tensor, *, place: int) -> Tensor:
     shifted = subtract(x, max(x, axis=place, keepdims=True))

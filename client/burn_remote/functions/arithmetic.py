@@ -16,6 +16,7 @@ import numpy as np
 from burn_remote.arguments.numbers import Number, number_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
 from burn_remote.functions.operands import Pair, alike, refuse_numbers
@@ -23,7 +24,7 @@ from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
-from burn_remote_protocol.operations.families import elementwise_rows, floats, numeric
+from burn_remote_protocol.operations.families import floats, numeric
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -59,10 +60,11 @@ REM: Final = Pair(numeric.REM, numeric.REM_SCALAR)
 POWI: Final = Pair(numeric.POWI, promotes=False)
 POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
 POWF: Final = Pair(floats.POWF, floats.POWF_SCALAR)
+NEG: Final = Operator(numeric.NEG)
 RECIP: Final = Operator(floats.RECIP)
 _EXACT: Final = frozenset({Category.INT, Category.UINT, Category.BOOL})
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
-HYPOT: Final = Pair(elementwise_rows.HYPOT)
+HYPOT: Final = Pair(floats.HYPOT)
 FLOOR: Final = Operator(floats.FLOOR)
 TRUNC: Final = Operator(floats.TRUNC)
 
@@ -197,7 +199,12 @@ def negative(x: Tensor, /) -> Tensor:
     dtype = x.dtype
     if dtype.category is Category.UINT or dtype.is_bool:
         raise DTypeMismatch(f"{x.handle.spec} cannot be negated; its dtype has no negative numbers")
-    return MUL.apply(x, -1.0 if dtype.is_floating else -1)
+    return _negative(x)
+
+
+@preferring(numeric.NEG, NEG.unary)
+def _negative(x: Tensor) -> Tensor:
+    return MUL.apply(x, -1.0 if x.dtype.is_floating else -1)
 
 
 def atan2(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:

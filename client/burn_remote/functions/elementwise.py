@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply
 from burn_remote.functions.logic import equal, greater, less, logical_or
 from burn_remote.functions.operands import Pair
@@ -63,6 +64,7 @@ __all__ = [
     "trunc",
 ]
 
+SIGN: Final = Operator(numeric.SIGN)
 ABS: Final = Operator(numeric.ABS)
 EXP: Final = Operator(floats.EXP)
 LOG: Final = Operator(floats.LOG)
@@ -101,11 +103,15 @@ def positive(x: Tensor, /) -> Tensor:
     return x
 
 
+@preferring(numeric.SIGN, lambda x, /: SIGN.unary(x))
 @gradient_from_argument(
     lambda x, grad: x.__class__(ZEROS.create(grad.handle.client, grad.handle.spec))
 )
 def sign(x: Tensor, /) -> Tensor:
-    """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN."""
+    """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
+
+    That of -0 is 0, on Burn 0.21 servers -0.
+    """
     above = mask_fill(x, greater(x, 0), 1)
     if x.dtype.category is Category.UINT:
         return above

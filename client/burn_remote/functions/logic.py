@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.arguments.numbers import Number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import NOT, as_bool
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.value import is_tensor
@@ -61,6 +62,8 @@ LOWER_EQUAL: Final = Pair(
     reflected=numeric.GREATER_EQUAL_ELEM,
     compares=True,
 )
+NOT_EQUAL: Final = Pair(base.NOT_EQUAL, base.NOT_EQUAL_ELEM, reflected=base.NOT_EQUAL_ELEM)
+XOR: Final = Pair(bools.XOR)
 AND: Final = Pair(bools.AND)
 OR: Final = Pair(bools.OR)
 BITWISE_AND: Final = Pair(
@@ -80,6 +83,7 @@ def equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return EQUAL.apply(x1, x2)
 
 
+@preferring(base.NOT_EQUAL, lambda x1, x2, /: NOT_EQUAL.apply(x1, x2))
 def not_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return ``x1 != x2`` element by element."""
     return NOT.unary(EQUAL.apply(x1, x2))
@@ -117,7 +121,7 @@ def bitwise_or(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
 
 def bitwise_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the bitwise XOR of integers, or the logical XOR of bools."""
-    return not_equal(x1, x2) if _are_bools(x1, x2) else BITWISE_XOR.apply(x1, x2)
+    return _xor(x1, x2) if _are_bools(x1, x2) else BITWISE_XOR.apply(x1, x2)
 
 
 @explained
@@ -170,7 +174,12 @@ def logical_or(x1: Tensor, x2: Tensor, /) -> Tensor:
 @explained
 def logical_xor(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Return the logical XOR; nonzero numbers are true."""
-    return not_equal(as_bool(x1), as_bool(x2))
+    return _xor(as_bool(x1), as_bool(x2))
+
+
+@preferring(bools.XOR, lambda x1, x2: XOR.apply(x1, x2))
+def _xor(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    return not_equal(x1, x2)
 
 
 @explained

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from burn_remote.arguments.numbers import Number, whole_number
+from burn_remote.arguments.numbers import Number, number_for, whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE, Operator, counted, filled, upload
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import remainder, subtract
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
-from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.families import base, numeric
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["pad"]
 
+PAD: Final = Operator(numeric.PAD)
 SELECT: Final = Operator(base.SELECT)
 
 # PyTorch's mode -> NumPy's mode.
+_WIRE_MODES: Final = {"reflect": "Reflect", "replicate": "Edge"}
 _MODES: Final = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
@@ -51,7 +55,21 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
         return _framed(cut, grown, value)
     if mode not in _MODES:
         raise UsageError(f"mode must be one of constant, {', '.join(_MODES)}, not {mode!r}")
-    return _continued(cut, grown, mode)
+    if mode == "circular":
+        return _continued(cut, grown, mode)
+    return _extended(cut, grown, mode)
+
+
+def _padded(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
+    _check_sizes(x, borders, mode)
+    if x.dtype.is_bool:  # the operation exists for numbers only
+        return _continued(x, borders, mode)
+    return PAD.apply((x,), (tuple(borders), (_WIRE_MODES[mode],)))
+
+
+@preferring(numeric.PAD, _padded)
+def _extended(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
+    return _continued(x, borders, mode)
 
 
 def _whole_numbers(pad: Sequence[int]) -> list[int]:
@@ -72,7 +90,19 @@ def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
     return get_item(x, tuple([slice(start, end) for start, end in bounds]))
 
 
+def _framed_at_once(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
+    if x.dtype.is_bool:
+        return _set_inside(x, borders, value)
+    number = Scalar.of(number_for(x.dtype, value))
+    return PAD.apply((x,), (tuple(borders), ("Constant", number)))
+
+
+@preferring(numeric.PAD, _framed_at_once)
 def _framed(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
+    return _set_inside(x, borders, value)
+
+
+def _set_inside(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
     pairs = list(zip(x.shape, borders, strict=True))
     shape = tuple([before + size + after for size, (before, after) in pairs])
     number = bool(value) if x.dtype.is_bool else value
@@ -81,12 +111,17 @@ def _framed(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
     return set_item(frame, inside, x)
 
 
+def _check_sizes(x: Tensor, borders: list[tuple[int, int]], mode: str) -> None:
+    for size, border in zip(x.shape, borders, strict=True):
+        if any(border) and (size == 0 or (mode == "reflect" and max(border) >= size)):
+            raise ShapeMismatch(f"{x.handle.spec} is too small to pad by {border} with {mode=}")
+
+
 def _continued(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
+    _check_sizes(x, borders, mode)
     for axis, (size, border) in enumerate(zip(x.shape, borders, strict=True)):
         if not any(border):
             continue
-        if size == 0 or (mode == "reflect" and max(border) >= size):
-            raise ShapeMismatch(f"{x.handle.spec} is too small to pad by {border} with {mode=}")
         x = SELECT.apply((x, _places(x, size, border, mode)), (axis,))
     return x
 

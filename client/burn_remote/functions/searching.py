@@ -1,7 +1,7 @@
 """Sorting, and searching for the largest and smallest elements.
 
-Negative axes count from the end. Indices are int64. Burn's IR has one ordering operation, the ``k``
-largest elements along an axis; a sort asks it for all elements.
+Negative axes count from the end. Indices are int64. Burn 0.21 has one ordering operation, the ``k``
+largest elements along an axis; there, a sort asks it for all elements.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from burn_remote.arguments.axes import normal_axis
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import negative, subtract
 from burn_remote.functions.logic import bitwise_invert
 from burn_remote.functions.manipulation import flatten, flip
@@ -29,6 +30,7 @@ __all__ = [
     "max_with_indices",
     "min_with_indices",
     "sort",
+    "sort_with_indices",
     "topk",
 ]
 
@@ -36,6 +38,10 @@ ARG_MAX: Final = Operator(numeric.ARG_MAX)
 ARG_MIN: Final = Operator(numeric.ARG_MIN)
 TOP_K: Final = Operator(numeric.TOP_K)
 ARG_TOP_K: Final = Operator(numeric.ARG_TOP_K)
+SORT: Final = Operator(numeric.SORT)
+SORT_WITH_INDICES: Final = Operator(numeric.SORT_WITH_INDICES)
+ARG_SORT: Final = Operator(numeric.ARG_SORT)
+TOP_K_WITH_INDICES: Final = Operator(numeric.TOP_K_WITH_INDICES)
 MAX_DIM_WITH_INDICES: Final = Operator(numeric.MAX_DIM_WITH_INDICES)
 MIN_DIM_WITH_INDICES: Final = Operator(numeric.MIN_DIM_WITH_INDICES)
 
@@ -74,10 +80,17 @@ def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True) -> tuple
     place = normal_axis(axis, x.ndim)
     k = whole_number("k", k, 0, MAX_ELEMENTS)
     if largest:
-        return TOP_K.apply((x,), (place, k)), ARG_TOP_K.apply((x,), (place, k))
-    opposite = _opposite(x)
-    values = TOP_K.apply((opposite,), (place, k))
-    return _opposite(values), ARG_TOP_K.apply((opposite,), (place, k))
+        return _largest(x, place, k)
+    values, places = _largest(_opposite(x), place, k)
+    return _opposite(values), places
+
+
+@preferring(
+    numeric.TOP_K_WITH_INDICES,
+    lambda x, place, k: TOP_K_WITH_INDICES.apply_all((x,), (place, k)),
+)
+def _largest(x: Tensor, place: int, k: int) -> tuple[Tensor, Tensor]:
+    return TOP_K.apply((x,), (place, k)), ARG_TOP_K.apply((x,), (place, k))
 
 
 @explained
@@ -88,8 +101,15 @@ def argtopk(x: Tensor, k: int, /, axis: int = -1) -> Tensor:
 
 @explained
 def sort(x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """Sort along an axis in ascending order with NaN last; ``descending`` reverses the order."""
-    place = normal_axis(axis, x.ndim)
+    """Sort along an axis in ascending order with NaN last; ``descending`` reverses the order.
+
+    The sort is stable, except on Burn's own servers. 0 and -0 are equal.
+    """
+    return _sorted(x, normal_axis(axis, x.ndim), descending)
+
+
+@preferring(numeric.SORT, lambda x, place, descending: SORT.apply((x,), (place, descending)))
+def _sorted(x: Tensor, place: int, descending: bool) -> Tensor:
     descended = TOP_K.apply((x,), (place, x.shape[place]))
     return descended if descending else flip(descended, place)
 
@@ -99,7 +119,29 @@ def argsort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """Return the indices that sort an axis; the sort is always stable."""
-    place = normal_axis(axis, x.ndim)
+    return _order(x, normal_axis(axis, x.ndim), descending)
+
+
+@explained
+def sort_with_indices(
+    x: Tensor, /, axis: int = -1, *, descending: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return ``sort(x)`` and ``argsort(x)`` along an axis."""
+    return _sorted_with_indices(x, normal_axis(axis, x.ndim), descending)
+
+
+@preferring(
+    numeric.SORT_WITH_INDICES,
+    lambda x, place, descending: SORT_WITH_INDICES.apply_all((x,), (place, descending)),
+)
+def _sorted_with_indices(x: Tensor, place: int, descending: bool) -> tuple[Tensor, Tensor]:
+    return _sorted(x, place, descending), _order(x, place, descending)
+
+
+@preferring(
+    numeric.ARG_SORT, lambda x, place, descending: ARG_SORT.apply((x,), (place, descending))
+)
+def _order(x: Tensor, place: int, descending: bool) -> Tensor:
     size = x.shape[place]
     if descending:
         return ARG_TOP_K.apply((x,), (place, size))

@@ -15,6 +15,7 @@ from burn_remote.arguments.numbers import Number, bounds_of
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, with_rank
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import NOT
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
 from burn_remote.functions.operands import Pair, alike, refuse_numbers
@@ -30,6 +31,8 @@ __all__ = ["clip", "mask_fill", "maximum", "minimum", "where"]
 
 MASK_WHERE: Final = Operator(base.MASK_WHERE)
 MASK_FILL: Final = Operator(base.MASK_FILL)
+CLAMP_MIN: Final = Operator(numeric.CLAMP_MIN)
+CLAMP_MAX: Final = Operator(numeric.CLAMP_MAX)
 CLAMP: Final = Operator(numeric.CLAMP)
 MUL_SCALAR: Final = Operator(numeric.MUL_SCALAR)
 IS_NAN: Final = Operator(floats.IS_NAN)
@@ -71,13 +74,24 @@ def clip(
         x, min = maximum(x, min), None
     if is_tensor(max):
         x, max = minimum(x, max), None
-    if min is None and max is None:
-        return x
     for bound in (min, max):
         if bound is not None:
             x, _ = alike(x, bound)
-    least, most = _limits(x.dtype)
-    return CLAMP.numbers((x,), (least if min is None else min, most if max is None else max))
+    if min is None:
+        return x if max is None else _at_most(x, max)
+    if max is None:
+        return _at_least(x, min)
+    return CLAMP.numbers((x,), (min, max))
+
+
+@preferring(numeric.CLAMP_MIN, lambda x, limit: CLAMP_MIN.scalar(x, limit))
+def _at_least(x: Tensor, limit: Number) -> Tensor:
+    return CLAMP.numbers((x,), (limit, _limits(x.dtype)[1]))
+
+
+@preferring(numeric.CLAMP_MAX, lambda x, limit: CLAMP_MAX.scalar(x, limit))
+def _at_most(x: Tensor, limit: Number) -> Tensor:
+    return CLAMP.numbers((x,), (_limits(x.dtype)[0], limit))
 
 
 def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:

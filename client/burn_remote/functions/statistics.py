@@ -10,12 +10,14 @@ dtype.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import AnyDType
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
 from burn_remote.functions.elementwise import norm_of_squares, sqrt
@@ -62,6 +64,11 @@ MIN: Final = Operator(numeric.MIN)
 MIN_DIM: Final = Operator(numeric.MIN_DIM)
 MAX_ABS: Final = Operator(numeric.MAX_ABS)
 MAX_ABS_DIM: Final = Operator(numeric.MAX_ABS_DIM)
+SUM_DIMS: Final = Operator(numeric.SUM_DIMS)
+ALL: Final = Operator(base.ALL)
+ALL_DIM: Final = Operator(base.ALL_DIM)
+ANY: Final = Operator(base.ANY_)
+ANY_DIM: Final = Operator(base.ANY_DIM)
 SLICE: Final = Operator(base.SLICE)
 CUM_SUM: Final = Operator(numeric.CUM_SUM)
 CUM_PROD: Final = Operator(numeric.CUM_PROD)
@@ -77,7 +84,19 @@ def sum(
 
     Without ``dtype``, integers are converted to 64 bits and bools to int64 before the sum.
     """
-    return _reduce(SUM, SUM_DIM, widened(x, dtype), axis, keepdims)
+    return _sum(widened(x, dtype), axis, keepdims)
+
+
+def _sum_of_axes(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    axes = normal_axes(axis, x.ndim)
+    if not 1 < len(axes) < x.ndim:
+        return _reduce(SUM, SUM_DIM, x, axis, keepdims)
+    return _without(SUM_DIMS.apply((x,), (tuple(axes),)), axes, keepdims)
+
+
+@preferring(numeric.SUM_DIMS, _sum_of_axes)
+def _sum(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    return _reduce(SUM, SUM_DIM, x, axis, keepdims)
 
 
 @explained
@@ -193,12 +212,22 @@ def _deviation(x: Tensor, *, axis: Axes, correction: float, keepdims: bool) -> T
 @explained
 def any(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return, as bools, whether any element is nonzero; false if there are none."""
+    return _any(x, axis, keepdims)
+
+
+@preferring(base.ANY_, lambda x, axis, keepdims: _reduce(ANY, ANY_DIM, x, axis, keepdims))
+def _any(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     return greater(_counted(x, axis, keepdims), 0)
 
 
 @explained
 def all(x: Tensor, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return, as bools, whether all elements are nonzero; true if there are none."""
+    return _all(x, axis, keepdims)
+
+
+@preferring(base.ALL, lambda x, axis, keepdims: _reduce(ALL, ALL_DIM, x, axis, keepdims))
+def _all(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
     return equal(_counted(x, axis, keepdims), count)
 
@@ -244,9 +273,13 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
         return reshaped(whole.unary(x), (1,) * rank if keepdims else ())
     for place in axes:
         x = along.apply((x,), (place, 1))
+    return _without(x, axes, keepdims)
+
+
+def _without(x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
     if keepdims:
         return x
-    return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
+    return reshaped(x, tuple([size for place, size in enumerate(x.shape) if place not in axes]))
 
 
 @explained

@@ -270,6 +270,7 @@ class Tensor(TensorValue):
     max_with_indices = searching.max_with_indices
     min_with_indices = searching.min_with_indices
     sort = searching.sort
+    sort_with_indices = searching.sort_with_indices
     topk = searching.topk
 
     elu = activations.elu

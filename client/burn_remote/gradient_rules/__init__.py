@@ -1,6 +1,7 @@
 """The gradient rules of the table of operations. Importing this package fills the table."""
 
 from burn_remote.gradient_rules import (
+    activation_rules,
     base_rules,
     convolution_rules,
     elementwise_rules,
@@ -15,6 +16,7 @@ from burn_remote.gradient_rules import (
 )
 
 __all__ = [
+    "activation_rules",
     "base_rules",
     "convolution_rules",
     "elementwise_rules",

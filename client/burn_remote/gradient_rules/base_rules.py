@@ -127,5 +127,9 @@ rule(base.MASK_FILL, tensor=lambda grad, mask: mask_fill(grad, mask, 0))
 
 # -- Without gradients ----------------------------------------------------------------------------
 
-never("its result is a bool", base.EQUAL, base.EQUAL_ELEM)
+never(
+    "its result is a bool",
+    *(base.EQUAL, base.EQUAL_ELEM, base.NOT_EQUAL, base.NOT_EQUAL_ELEM),
+    *(base.ALL, base.ANY_, base.ALL_DIM, base.ANY_DIM),
+)
 never("it depends on no tensor", base.EMPTY, base.ONES, base.ZEROS)

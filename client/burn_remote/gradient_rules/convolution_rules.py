@@ -25,6 +25,7 @@ Gradients = dict[str, "Tensor"]
 
 DEFORMABLE_CONV2D_BACKWARD: Final = Operator(rows.DEFORMABLE_CONV2D_BACKWARD)
 OPTIONS: Final = ("stride", "padding", "dilation", "groups")
+TRANSPOSED_OPTIONS: Final = ("stride", "padding", "padding_out", "dilation", "groups")
 DEFORMABLE_INPUTS: Final = ("x", "offset", "weight", "mask", "bias")
 DEFORMABLE_OPTIONS: Final = ("stride", "padding", "dilation", "weight_groups", "offset_groups")
 
@@ -146,6 +147,44 @@ _Convolution(
     rows.CONV3D_WEIGHT_BACKWARD,
     rows.CONV3D_BIAS_BACKWARD,
     rows.CONV_TRANSPOSE3D,
+)
+
+
+def _transposed_rules(forward_row: Row, convolution_row: Row, to_weight: Row, to_bias: Row) -> None:
+    """Add the rules of the rows for gradients of a transposed convolution, which is linear."""
+    forward, convolution = Operator(forward_row), Operator(convolution_row)
+    rule(to_bias, output_grad=_of_bias_backward)
+
+    @joint(to_weight, ("x", "output_grad"))
+    def of_weight_backward(call: PastCall) -> Gradients:
+        (grad,), x, output_grad = call.grads, call["x"], call["output_grad"]
+        found: Gradients = {}
+        if call.needs("x"):
+            to_x = convolution.apply((output_grad, grad, None), _options(call))
+            found["x"] = _cut(to_x, x.shape)
+        if call.needs("output_grad"):
+            options = tuple([call.parameters[name] for name in TRANSPOSED_OPTIONS])
+            found["output_grad"] = forward.apply((x, grad, None), (options,))
+        return found
+
+
+_transposed_rules(
+    rows.CONV_TRANSPOSE1D,
+    rows.CONV1D,
+    rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD,
+    rows.CONV_TRANSPOSE1D_BIAS_BACKWARD,
+)
+_transposed_rules(
+    rows.CONV_TRANSPOSE2D,
+    rows.CONV2D,
+    rows.CONV_TRANSPOSE2D_WEIGHT_BACKWARD,
+    rows.CONV_TRANSPOSE2D_BIAS_BACKWARD,
+)
+_transposed_rules(
+    rows.CONV_TRANSPOSE3D,
+    rows.CONV3D,
+    rows.CONV_TRANSPOSE3D_WEIGHT_BACKWARD,
+    rows.CONV_TRANSPOSE3D_BIAS_BACKWARD,
 )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.autodiff.rules import never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
-from burn_remote.functions.arithmetic import negative
+from burn_remote.functions.arithmetic import divide, multiply, negative
 from burn_remote.functions.elementwise import cos, cosh, exp, log, sin, sinh, sqrt
 from burn_remote.functions.linear_algebra import cross
 from burn_remote.functions.logic import equal, greater_equal, logical_and
@@ -143,6 +143,18 @@ def _of_right_matrix(grad: Tensor, lhs: Tensor, rhs_spec: Any) -> Tensor:
 rule(floats.MATMUL, lhs=_of_left_matrix, rhs=_of_right_matrix)
 
 # -- Without gradients ----------------------------------------------------------------------------
+
+rule(
+    floats.HYPOT,
+    lhs=lambda grad, lhs, out: multiply(grad, _share_of_length(lhs, out)),
+    rhs=lambda grad, rhs, out: multiply(grad, _share_of_length(rhs, out)),
+)
+
+
+def _share_of_length(x: Tensor, length: Tensor) -> Tensor:
+    """Return the cosine ``x / length``; 0 for the length 0, which has no derivative."""
+    return divide(x, mask_fill(length, equal(length, 0), math.inf))
+
 
 never("its result is a bool", floats.IS_NAN, floats.IS_INF)
 never("its result is an integer", floats.INTO_INT)

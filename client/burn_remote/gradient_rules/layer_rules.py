@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.autodiff.rules import joint, never, rule
-from burn_remote.dispatch.operators import Operator, upload
-from burn_remote.functions.arithmetic import divide, multiply, subtract
-from burn_remote.functions.elementwise import exp, tanh
+from burn_remote.dispatch.operators import Operator, reshaped, upload
+from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
+from burn_remote.functions.casting import astype
+from burn_remote.functions.elementwise import exp, rsqrt, square, tanh
 from burn_remote.functions.linear_algebra import matmul
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import broadcast_to, matrix_transpose
 from burn_remote.functions.selection import mask_fill
-from burn_remote.functions.statistics import max, sum
-from burn_remote_protocol.operations.families import layers
+from burn_remote.functions.statistics import max, mean, sum
+from burn_remote_protocol.operations.families import convolution_rows, layers
+from burn_remote_protocol.operations.rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.autodiff.rules import PastCall
@@ -28,6 +30,7 @@ LINEAR: Final = Operator(layers.LINEAR)
 LINEAR_X_BACKWARD: Final = Operator(layers.LINEAR_X_BACKWARD)
 LINEAR_WEIGHT_BACKWARD: Final = Operator(layers.LINEAR_WEIGHT_BACKWARD)
 LINEAR_BIAS_BACKWARD: Final = Operator(layers.LINEAR_BIAS_BACKWARD)
+CONV2D_X_BACKWARD: Final = Operator(convolution_rows.CONV2D_X_BACKWARD)
 CTC_LOSS_BACKWARD: Final = Operator(layers.CTC_LOSS_BACKWARD)
 
 rule(
@@ -128,3 +131,62 @@ never(
     "the second derivative of the CTC loss is not implemented, as in PyTorch",
     layers.CTC_LOSS_BACKWARD,
 )
+
+
+@joint(layers.LAYER_NORM, uses=("input", "gamma", "beta"))
+def _of_layer_norm(call: PastCall) -> dict[str, Tensor | None]:
+    (grad,), x = call.grads, call["input"]
+    distance = subtract(x, mean(x, axis=-1, keepdims=True))
+    variance = mean(square(distance), axis=-1, keepdims=True)
+    scale = rsqrt(add(variance, call.parameters["epsilon"]))
+    normal = multiply(distance, scale)
+    leading = tuple(range(len(x.shape) - 1))
+    found: dict[str, Tensor | None] = {}
+    if call.needs("input"):
+        share = multiply(grad, call["gamma"])
+        along = mean(multiply(share, normal), axis=-1, keepdims=True)
+        rest = subtract(subtract(share, mean(share, axis=-1, keepdims=True)), normal * along)
+        found["input"] = multiply(rest, scale)
+    if call.needs("gamma"):
+        found["gamma"] = sum(multiply(grad, normal), axis=leading)
+    if call["beta"] is not None and call.needs("beta"):
+        found["beta"] = sum(grad, axis=leading)
+    return found
+
+
+@joint(layers.BATCH_NORM, uses=("x", "gamma", "mean", "variance"))
+def _of_batch_norm(call: PastCall) -> dict[str, Tensor]:
+    (grad,), x = call.grads, call["x"]
+    shape = (-1, *(1,) * (len(x.shape) - 2))
+    gamma, center, variance = (call[name].reshape(shape) for name in ("gamma", "mean", "variance"))
+    scale = rsqrt(add(variance, call.parameters["epsilon"]))
+    distance = subtract(x, center)
+    others = (0, *range(2, len(x.shape)))
+    share = multiply(multiply(grad, gamma), scale)
+    found: dict[str, Tensor] = {"x": share}
+    if call.needs("gamma"):
+        found["gamma"] = sum(multiply(grad, multiply(distance, scale)), axis=others)
+    if call.needs("beta"):
+        found["beta"] = sum(grad, axis=others)
+    if call.needs("mean"):
+        found["mean"] = negative(sum(share, axis=others))
+    if call.needs("variance"):
+        slope = multiply(multiply(scale, scale), -0.5)
+        found["variance"] = sum(multiply(multiply(share, distance), slope), axis=others)
+    return found
+
+
+@joint(layers.UNFOLD4D, uses=("x",))
+def _of_unfolding(call: PastCall) -> dict[str, Tensor]:
+    """Apply the adjoint: a convolution of each channel with one filter per tap."""
+    (grad,), x = call.grads, call["x"].detach()
+    kernel = call.parameters["kernel_size"]
+    taps, channels = math.prod(kernel), x.shape[1]
+    each = np.eye(taps).reshape(taps, 1, *kernel)
+    filters = astype(upload(x, np.tile(each, (channels, 1, 1, 1))), x.dtype)
+    geometry = tuple([call.parameters[name] for name in ("stride", "padding", "dilation")])
+    rows, columns = [
+        window_count(*axis) for axis in zip(x.shape[2:], kernel, *geometry, strict=True)
+    ]
+    windows = reshaped(grad, (*grad.shape[:2], rows, columns))
+    return {"x": CONV2D_X_BACKWARD.apply((x, filters, windows), ((*geometry, channels),))}

@@ -8,10 +8,12 @@ extremes give it to the last of equal elements.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import never, rule, uniform
-from burn_remote.dispatch.operators import Operator, counted, reshaped
+import numpy as np
+
+from burn_remote.autodiff.rules import joint, never, rule, uniform
+from burn_remote.dispatch.operators import Operator, counted, reshaped, upload
 from burn_remote.functions.arithmetic import negative
 from burn_remote.functions.casting import NOT, astype, at_least_float32
 from burn_remote.functions.elementwise import sign
@@ -26,10 +28,11 @@ from burn_remote.gradient_rules.spreading import (
     summed,
     zeros,
 )
-from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
+    from burn_remote.autodiff.rules import PastCall
     from burn_remote.functions.tensor import Tensor
 
 ADD: Final = Operator(numeric.ADD)
@@ -42,11 +45,17 @@ POWI_SCALAR: Final = Operator(numeric.POWI_SCALAR)
 SUM: Final = Operator(numeric.SUM)
 SUM_DIM: Final = Operator(numeric.SUM_DIM)
 ARG_TOP_K: Final = Operator(numeric.ARG_TOP_K)
+ARG_SORT: Final = Operator(numeric.ARG_SORT)
+SELECT: Final = Operator(base.SELECT)
+SELECT_ASSIGN: Final = Operator(base.SELECT_ASSIGN)
 CUM_SUM: Final = Operator(numeric.CUM_SUM)
 CUM_PROD: Final = Operator(numeric.CUM_PROD)
 CUM_MAX: Final = Operator(numeric.CUM_MAX)
 ROUND: Final = Operator(floats.ROUND)
 IS_NAN: Final = Operator(floats.IS_NAN)
+
+# Burn's mode of padding -> NumPy's.
+_PAD_MODES: Final[dict[str, Any]] = {"Reflect": "reflect", "Edge": "edge"}
 
 # -- Arithmetic -----------------------------------------------------------------------------------
 
@@ -75,6 +84,17 @@ rule(
     rhs=lambda grad, lhs, rhs, out: negative(grad * ROUND.unary((lhs - out) / rhs).detach()),
 )
 rule(numeric.REM_SCALAR, lhs=lambda grad: grad)
+rule(numeric.NEG, input=lambda grad: negative(grad))
+# Constant almost everywhere.
+rule(numeric.SIGN, input=lambda grad, input_spec: zeros(grad, input_spec))
+rule(
+    numeric.CLAMP_MIN,
+    lhs=lambda grad, out, rhs: _where_inside(grad, out.detach(), rhs, math.inf),
+)
+rule(
+    numeric.CLAMP_MAX,
+    lhs=lambda grad, out, rhs: _where_inside(grad, out.detach(), -math.inf, rhs),
+)
 rule(numeric.ABS, input=lambda grad, input: MUL.binary(grad, sign(input.detach())))
 rule(
     numeric.CLAMP,
@@ -94,6 +114,7 @@ uniform(
 )
 for _shift in (numeric.ADD_SCALAR, numeric.SUB_SCALAR):
     uniform(_shift, lhs=lambda number: number)
+uniform(numeric.NEG, input=lambda number: -number)
 uniform(numeric.MUL_SCALAR, lhs=lambda number, rhs: number * rhs)
 uniform(numeric.DIV_SCALAR, lhs=lambda number, rhs: number / rhs if rhs else None)
 
@@ -150,7 +171,9 @@ rule(
         DIV_SCALAR.scalar(grad, input_spec.shape[axis]), input_spec
     ),
 )
+rule(numeric.SUM_DIMS, input=lambda grad, input_spec: spread(grad, input_spec))
 uniform(numeric.SUM, input=lambda number: number)
+uniform(numeric.SUM_DIMS, input=lambda number: number)
 uniform(numeric.SUM_DIM, input=lambda number: number)
 uniform(
     numeric.MEAN,
@@ -248,6 +271,43 @@ rule(
     ),
 )
 
+rule(
+    numeric.TOP_K_WITH_INDICES,
+    tensor=lambda grad, dim, out_indices, tensor_spec: in_place(
+        grad, dim, out_indices, tensor_spec
+    ),
+)
+rule(
+    numeric.SORT,
+    input=lambda grad, input, dim, descending, input_spec: in_place(
+        grad, dim, ARG_SORT.apply((input,), (dim, descending)), input_spec
+    ),
+)
+rule(
+    numeric.SORT_WITH_INDICES,
+    input=lambda grad, dim, out_indices, input_spec: in_place(grad, dim, out_indices, input_spec),
+)
+
+
+@joint(numeric.PAD)
+def _of_pad(call: PastCall) -> dict[str, Tensor]:
+    (grad,), spec = call.grads, call.spec("input")
+    padding, (mode, *_) = call.parameters["padding"], call.parameters["mode"]
+    for axis, (size, pair) in enumerate(zip(spec.shape, padding, strict=True)):
+        if not any(pair):
+            continue
+        inside = part(grad, axis, pair[0], pair[0] + size)
+        if mode != "Constant":
+            places = np.pad(np.arange(size), pair, mode=_PAD_MODES[mode])
+            kept = np.r_[0 : pair[0], pair[0] + size : places.size]
+            outside = SELECT.apply((grad, upload(grad, kept)), (axis,))
+            inside = SELECT_ASSIGN.apply(
+                (inside, upload(grad, places[kept]), outside), (axis, "Add")
+            )
+        grad = inside
+    return {"input": grad}
+
+
 # -- Cumulative operations ------------------------------------------------------------------------
 
 rule(
@@ -309,5 +369,8 @@ never(
     *(numeric.GREATER, numeric.GREATER_ELEM, numeric.GREATER_EQUAL, numeric.GREATER_EQUAL_ELEM),
     *(numeric.LOWER, numeric.LOWER_ELEM, numeric.LOWER_EQUAL, numeric.LOWER_EQUAL_ELEM),
 )
-never("an index is an integer", numeric.ARG_MAX, numeric.ARG_MIN, numeric.ARG_TOP_K)
+never(
+    "an index is an integer",
+    *(numeric.ARG_MAX, numeric.ARG_MIN, numeric.ARG_TOP_K, numeric.ARG_SORT),
+)
 never("it depends on no tensor", numeric.FULL, numeric.INT_RANDOM)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import counted, reshaped
+from burn_remote.dispatch.operators import Operator, counted, reshaped
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import astype
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import permute_dims, stack
@@ -14,12 +15,18 @@ from burn_remote.functions.padding import pad
 from burn_remote.functions.repetition import tile
 from burn_remote.nn.convolution import Sizes, batched, conv_transpose2d, per_axis, unbatched
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import layers
 from burn_remote_protocol.operations.rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = ["fold", "pixel_shuffle", "pixel_unshuffle", "unfold"]
+
+
+UNFOLD4D: Final = Operator(layers.UNFOLD4D)
+
+Pair = tuple[int, ...]
 
 
 @explained
@@ -33,13 +40,25 @@ def unfold(
     """Extract the windows of images as columns.
 
     Shapes: ``[batch, channels, height, width]`` to ``[batch, channels * kernel * kernel,
-    windows]``; the batch axis is optional. Issues one operation per element of the kernel. Raises
+    windows]``; the batch axis is optional. On a Burn 0.21 server, issues one
+    operation per element of the kernel. Raises
     ``ShapeMismatch``.
     """
     x = batched(input, 4)
     if x.ndim != 4:
         raise ShapeMismatch(f"{input.handle.spec} must be images [batch, channels, height, width]")
     (kernel, apart, border, step) = _sizes(kernel_size, dilation, padding, stride)
+    _counts(x.shape[2:], kernel, apart, border, step)  # checks the sizes
+    columns = _unfolded(x, kernel, step, border, apart)
+    return unbatched(columns, input, 4)
+
+
+def _unfold4d(x: Tensor, kernel: Pair, step: Pair, border: Pair, apart: Pair) -> Tensor:
+    return UNFOLD4D.apply((x,), (kernel, (step, border, apart)))
+
+
+@preferring(layers.UNFOLD4D, _unfold4d)
+def _unfolded(x: Tensor, kernel: Pair, step: Pair, border: Pair, apart: Pair) -> Tensor:
     counts = _counts(x.shape[2:], kernel, apart, border, step)
     x = pad(x, (border[1], border[1], border[0], border[0])) if any(border) else x
     columns = [
@@ -53,7 +72,7 @@ def unfold(
         for column in range(kernel[1])
     ]
     shape = (x.shape[0], x.shape[1] * math.prod(kernel), math.prod(counts))
-    return unbatched(reshaped(stack(columns, axis=2), shape), input, 4)
+    return reshaped(stack(columns, axis=2), shape)
 
 
 @explained

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.axes import Axes, normal_axes, normal_shape
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.autodiff.pausing import no_grad
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import reshaped
+from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
 from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import abs, rsqrt, square
@@ -23,6 +24,8 @@ from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum, var
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.operations.families import layers
+from burn_remote_protocol.operations.wire_values import Scalar
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -37,6 +40,10 @@ __all__ = [
     "rms_norm",
     "running_statistics",
 ]
+
+
+LAYER_NORM: Final = Operator(layers.LAYER_NORM)
+BATCH_NORM: Final = Operator(layers.BATCH_NORM)
 
 
 @explained
@@ -54,7 +61,26 @@ def layer_norm(
     shape = normal_shape(normalized_shape)
     axes = _last_axes(input, shape)
     _check_shapes(shape, weight=weight, bias=bias)
+    if weight is not None and len(shape) == 1 and not _are_tracked(input, weight, bias):
+        return _layer_norm(input, weight, bias, axes, eps)
     return _scaled(_standardized(input, axes, eps), weight, bias, input.dtype)
+
+
+def _layer_norm_at_once(
+    x: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes, eps: float
+) -> Tensor:
+    return LAYER_NORM.apply((x, weight, bias), (Scalar.of(eps),))
+
+
+# One operation only where no gradient is wanted: the composition keeps the normalized tensor for
+# its gradient, which the operation would have to compute again.
+@preferring(layers.LAYER_NORM, _layer_norm_at_once)
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes, eps: float) -> Tensor:
+    return _scaled(_standardized(x, axes, eps), weight, bias, x.dtype)
+
+
+def _are_tracked(*tensors: Tensor | None) -> bool:
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 @explained
@@ -156,13 +182,32 @@ def batch_norm(
         raise ShapeMismatch(f"{input.handle.spec} has no channels; at least 2 axes are required")
     running = {"running_mean": running_mean, "running_var": running_var}
     _check_shapes(shape[1:2], **running, weight=weight, bias=bias)
+    given = [x for x in (running_mean, running_var, weight, bias) if x is not None]
+    if len(given) == 4 and not _are_tracked(input, *given):
+        return _batch_norm(input, given, eps)
     center, spread = _by_channel(running_mean, shape), _by_channel(running_var, shape)
     if training or center is None or spread is None:
         normal = _standardized(input, (0, *range(2, len(shape))), eps)
     else:
-        distance = subtract(at_least_float32(input), at_least_float32(center))
-        normal = multiply(distance, rsqrt(add(at_least_float32(spread), eps)))
+        normal = _with_statistics(input, center, spread, eps)
     return _scaled(normal, _by_channel(weight, shape), _by_channel(bias, shape), input.dtype)
+
+
+def _with_statistics(x: Tensor, center: Tensor, spread: Tensor, eps: float) -> Tensor:
+    distance = subtract(at_least_float32(x), at_least_float32(center))
+    return multiply(distance, rsqrt(add(at_least_float32(spread), eps)))
+
+
+def _batch_norm_at_once(x: Tensor, statistics: Sequence[Tensor], eps: float) -> Tensor:
+    center, spread, weight, bias = statistics
+    return BATCH_NORM.apply((x, weight, bias, center, spread), (Scalar.of(eps),))
+
+
+@preferring(layers.BATCH_NORM, _batch_norm_at_once)
+def _batch_norm(x: Tensor, statistics: Sequence[Tensor], eps: float) -> Tensor:
+    shape = (x.shape[1], *(1,) * (x.ndim - 2))
+    center, spread, weight, bias = [reshaped(each, shape) for each in statistics]
+    return _scaled(_with_statistics(x, center, spread, eps), weight, bias, x.dtype)
 
 
 @explained

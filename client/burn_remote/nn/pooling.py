@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import Operator
+from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.manipulation import part
 from burn_remote.nn.convolution import Sizes, batched, per_axis, unbatched
+from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import pooling_rows
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = [
     "Windows",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "avg_pool1d",
     "avg_pool2d",
     "max_pool1d",
@@ -36,6 +39,7 @@ AVG_POOL1D: Final = Operator(pooling_rows.AVG_POOL1D)
 AVG_POOL2D: Final = Operator(pooling_rows.AVG_POOL2D)
 ADAPTIVE_AVG_POOL1D: Final = Operator(pooling_rows.ADAPTIVE_AVG_POOL1D)
 ADAPTIVE_AVG_POOL2D: Final = Operator(pooling_rows.ADAPTIVE_AVG_POOL2D)
+ADAPTIVE_AVG_POOL3D: Final = Operator(pooling_rows.ADAPTIVE_AVG_POOL3D)
 MAX_POOL1D: Final = Operator(pooling_rows.MAX_POOL1D)
 MAX_POOL2D: Final = Operator(pooling_rows.MAX_POOL2D)
 MAX_POOL1D_WITH_INDICES: Final = Operator(pooling_rows.MAX_POOL1D_WITH_INDICES)
@@ -137,6 +141,36 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
     """
     parameters = (per_axis(output_size, 2),)
     return unbatched(ADAPTIVE_AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
+
+
+@explained
+def adaptive_avg_pool3d(input: Tensor, output_size: Sizes) -> Tensor:
+    """Return the mean of each of ``output_size`` windows of nearly equal size.
+
+    Shapes: ``[batch, channels, depth, height, width]`` to ``[batch, channels, *output_size]``. A
+    Burn 0.21 server does not have the operation: it pools the planes and then the depth.
+    """
+    sizes = per_axis(output_size, 3)
+    x = batched(input, 5)
+    if x.ndim != 5:
+        raise ShapeMismatch(f"{input.handle.spec} must have 3 spatial axes")
+    return unbatched(_adaptive_avg_pool3d(x, sizes), input, 5)
+
+
+@preferring(
+    pooling_rows.ADAPTIVE_AVG_POOL3D, lambda x, sizes: ADAPTIVE_AVG_POOL3D.apply((x,), (sizes,))
+)
+def _adaptive_avg_pool3d(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    batch, channels, depth, height, width = x.shape
+    planes = reshaped(x, (batch, channels * depth, height, width))
+    pooled = ADAPTIVE_AVG_POOL2D.apply((planes,), (sizes[1:],))
+    columns = reshaped(pooled, (batch, channels, depth, sizes[1] * sizes[2])).mT
+    lines = reshaped(columns, (batch, channels * sizes[1] * sizes[2], depth))
+    means = ADAPTIVE_AVG_POOL1D.apply((lines,), sizes[:1])
+    return reshaped(
+        reshaped(means, (batch, channels, sizes[1] * sizes[2], sizes[0])).mT,
+        (batch, channels, *sizes),
+    )
 
 
 @explained

@@ -6,18 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.dispatch.operators import Operator, reshaped, upload
+from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.nn.convolution import per_axis
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
-from burn_remote_protocol.operations.families import floats, sampling
+from burn_remote_protocol.operations.families import base, floats, layers, sampling
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = ["grid_sample", "interpolate", "irfft", "rfft"]
 
+SELECT: Final = Operator(base.SELECT)
 INTERPOLATE: Final = Operator(sampling.INTERPOLATE)
 RFFT: Final = Operator(sampling.RFFT)
 IRFFT: Final = Operator(sampling.IRFFT)
@@ -26,6 +30,7 @@ GRID_SAMPLE2D: Final = Operator(floats.GRID_SAMPLE2D)
 # PyTorch's name -> the wire's name; lanczos3 is Burn's addition.
 MODES: Final = {
     "nearest": "Nearest",
+    "nearest-exact": "NearestExact",
     "linear": "Bilinear",
     "bilinear": "Bilinear",
     "bicubic": "Bicubic",
@@ -44,11 +49,11 @@ def interpolate(
 ) -> Tensor:
     """Resize images ``[batch, channels, height, width]`` or signals ``[batch, channels, length]``.
 
-    Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``, ``"bilinear"``
-    (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``. ``align_corners`` aligns the
-    centers of the corner elements. ``scale_factor`` only selects the size, which is rounded down;
-    positions follow from the sizes, as in PyTorch with ``recompute_scale_factor=True``. Raises
-    ``UsageError`` and ``ShapeMismatch``.
+    Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``,
+    ``"nearest-exact"``, ``"bilinear"`` (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``.
+    ``align_corners`` aligns the centers of the corner elements. ``scale_factor`` only selects the
+    size, which is rounded down; positions follow from the sizes, as in PyTorch with
+    ``recompute_scale_factor=True``. Raises ``UsageError`` and ``ShapeMismatch``.
     """
     spatial = input.ndim - 2
     if spatial not in (1, 2):
@@ -59,11 +64,28 @@ def interpolate(
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     target = _target_size(input.shape[2:], size, scale_factor)
     options = (MODES[mode], align_corners)
+    resize = _resized_exactly if options[0] == "NearestExact" else _resized
     if spatial == 2:
-        return INTERPOLATE.apply((input,), (target, options))
+        return resize(input, target, options)
     image = reshaped(input, (*input.shape[:2], 1, input.shape[2]))
-    scaled = INTERPOLATE.apply((image,), ((1, *target), options))
+    scaled = resize(image, (1, *target), options)
     return reshaped(scaled, (*input.shape[:2], *target))
+
+
+def _resized(x: Tensor, target: tuple[int, ...], options: tuple[str, bool]) -> Tensor:
+    return INTERPOLATE.apply((x,), (target, options))
+
+
+# Burn added this mode and the row in one release.
+@preferring(layers.UNFOLD4D, _resized)
+def _resized_exactly(x: Tensor, target: tuple[int, ...], options: tuple[str, bool]) -> Tensor:
+    for axis, wanted in enumerate(target, start=2):
+        size = x.shape[axis]
+        if not size:
+            return _resized(x, target, ("Nearest", False))  # raises the error
+        places = (2 * np.arange(wanted) + 1) * size // (2 * wanted)
+        x = SELECT.apply((x, upload(x, places)), (axis,))
+    return x
 
 
 @explained

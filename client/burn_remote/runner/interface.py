@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
-from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
@@ -196,6 +196,10 @@ class Session(Protocol):
     @property
     def peer_address(self) -> str:
         """The address at which other servers reach this session's server; empty if none."""
+        ...
+
+    def has_row(self, row: Row) -> bool:
+        """Return whether the session's server executes a row of the table of operations."""
         ...
 
     def execute(self, signature: Signature, inputs: list[int]) -> int:

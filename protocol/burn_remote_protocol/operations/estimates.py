@@ -48,7 +48,9 @@ __all__ = [
     "POOL_WITH_INDICES",
     "SCATTER_ND",
     "SOLVE",
+    "TRANSPOSED_BACKWARD",
     "TRANSPOSED_CONVOLUTION",
+    "UNFOLD4D",
     "UNKNOWN",
     "VIEW",
     "along_rows",
@@ -59,6 +61,7 @@ __all__ = [
     "per_element",
     "positions",
     "ranked",
+    "scanned_rows",
     "updated",
 ]
 
@@ -164,10 +167,12 @@ def elementwise(
     )
 
 
-def per_element(cost: int, workspace: int = 0, *, converts: bool = True) -> Estimates:
-    """Return estimates proportional to the number of all elements, inputs and outputs."""
+def per_element(
+    cost: int, workspace: int = 0, *, call_cost: int = 0, converts: bool = True
+) -> Estimates:
+    """Return estimates for ``cost`` per element of inputs and outputs plus ``call_cost``."""
     return Estimates(
-        lambda call: cost * _elements(call),
+        lambda call: call_cost + cost * _elements(call),
         lambda call: workspace * _input_elements(call),
         converts,
     )
@@ -184,6 +189,20 @@ def along_rows(cost: int, row_cost: int, workspace: int = 0) -> Estimates:
         return cost * _elements(call) + row_cost * _lines(call)
 
     return Estimates(total, lambda call: workspace * _lines(call))
+
+
+def scanned_rows(cost: int, row_cost: int, workspace: int, row_workspace: int) -> Estimates:
+    """Return estimates for operations along one axis whose results are as large as the input.
+
+    ``cost`` is per element of inputs and outputs, ``workspace`` in bytes per input element; the
+    others are per line along the axis.
+    """
+
+    def scratch(call: Call) -> int:
+        spec: TensorSpec = call.inputs[0]
+        return max(1, _width(spec) // 4) * workspace * spec.size + row_workspace * _lines(call)
+
+    return Estimates(along_rows(cost, row_cost).cost, scratch)
 
 
 def positions(cost: int, row_cost: int, workspace: int) -> Estimates:
@@ -496,9 +515,21 @@ def _windows(parts: Callable[[Call], tuple[TensorSpec, TensorSpec, TensorSpec]])
     )
 
 
+def _transposed_backward(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return image, filters and output of the convolution with the same gradient of its filters."""
+    return call.inputs[2], call.inputs[1], call.inputs[0]
+
+
+def _unfolded_cost(call: Call) -> int:
+    taps = math.prod(call.parameters["kernel_size"])
+    return int(KERNEL_COST + PASS_COST * taps + 4 * _elements(call))
+
+
 CONVOLUTION: Final = _windows(_convolution)
 CONVOLUTION_BACKWARD: Final = _windows(_convolution_backward)
 TRANSPOSED_CONVOLUTION: Final = _windows(_transposed)
+TRANSPOSED_BACKWARD: Final = _windows(_transposed_backward)
+UNFOLD4D: Final = Estimates(_unfolded_cost, lambda call: BLOCK_BYTES + call.requested[0].nbytes)
 
 
 def _columns(call: Call, out: TensorSpec) -> tuple[int, int, int, int]:
@@ -643,7 +674,13 @@ def _resampled_workspace(x: TensorSpec, out: TensorSpec, taps: int) -> int:
     return 3 * _width(x) * largest + table + 5 * INDEX_BYTES * sum(out.shape[2:])
 
 
-INTERPOLATION_TAPS: Final = {"Nearest": 1, "Bilinear": 2, "Bicubic": 4, "Lanczos3": 6}
+INTERPOLATION_TAPS: Final = {
+    "Nearest": 1,
+    "NearestExact": 1,
+    "Bilinear": 2,
+    "Bicubic": 4,
+    "Lanczos3": 6,
+}
 
 
 def _taps(call: Call) -> int:

@@ -25,6 +25,8 @@ from burn_remote_protocol.operations.parameter_codecs import (
     DistributionCodec,
     NameCodec,
     PaddingCodec,
+    PaddingModeCodec,
+    PairCodec,
     ScalarCodec,
     SchemeCodec,
     SliceCodec,
@@ -46,6 +48,8 @@ __all__ = [
     "optional_tensor_out",
     "optional_usize",
     "options",
+    "padding_mode",
+    "padding_pairs",
     "paddings",
     "quantization_parameters",
     "quantization_scheme",
@@ -169,6 +173,19 @@ def paddings(name: str, length: int) -> Field:
 def usize_list(name: str) -> Field:
     """A list of axes."""
     return Field(name, Role.PARAMETER, ListCodec(_USIZE, 0, MAX_RANK, "axes"))
+
+
+def padding_pairs(name: str) -> Field:
+    """A list of pairs of sizes: the elements to add before and after those of each axis."""
+    return Field(name, Role.PARAMETER, ListCodec(PairCodec(), 0, MAX_RANK, "pairs of sizes"))
+
+
+def padding_mode(name: str) -> Field:
+    """How new elements are filled: ``("Constant", number)``, ``("Reflect",)`` or ``("Edge",)``.
+
+    The number is a ``Scalar`` in the signature.
+    """
+    return Field(name, Role.PARAMETER, PaddingModeCodec())
 
 
 def slices(name: str) -> Field:

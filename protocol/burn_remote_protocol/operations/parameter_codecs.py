@@ -27,6 +27,8 @@ __all__ = [
     "DistributionCodec",
     "NameCodec",
     "PaddingCodec",
+    "PaddingModeCodec",
+    "PairCodec",
     "ScalarCodec",
     "SchemeCodec",
     "SliceCodec",
@@ -166,6 +168,41 @@ class SchemeCodec(FieldCodec):
 
     def form(self, vocabulary: Vocabulary) -> FieldCodec:
         return SchemeCodec(vocabulary)
+
+
+class PairCodec(FieldCodec):
+    """A pair of unsigned integers."""
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        pair = tuple(sequence(wire, 2, "a pair of sizes"))
+        if not all(map(is_unsigned, pair)):
+            raise unexpected("a pair of unsigned 64-bit integers", wire)
+        return pair
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        return [*argument]
+
+
+class PaddingModeCodec(FieldCodec):
+    """A mode of padding: ``("Reflect",)``, ``("Edge",)``, or ``("Constant", Scalar)``."""
+
+    PLAIN: ClassVar = ("Reflect", "Edge")
+
+    def decode(self, wire: Any, tensors: list[int]) -> Any:
+        if type(wire) is str and wire in self.PLAIN:
+            return (wire,)
+        name, body = variant(wire, "a mode of padding")
+        if name != "Constant":
+            raise unexpected(f"a mode of padding (Constant, {', '.join(self.PLAIN)})", name)
+        return ("Constant", decode_scalar(body))
+
+    def encode(self, argument: Any, tensors: Iterator[int]) -> Any:
+        name, *numbers = argument
+        return {name: encode_scalar(numbers[0])} if numbers else name
+
+    def plain(self, argument: Any) -> Any:
+        name, *numbers = argument
+        return (name, *[number.value for number in numbers])
 
 
 class DistributionCodec(FieldCodec):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["EVERYWHERE", "EXTENSION", "Lifetime", "Vocabulary"]
+__all__ = ["EVERYWHERE", "EXTENSION", "SINCE_BURN_0_22", "Lifetime", "Vocabulary"]
 
 
 class Vocabulary(IntEnum):
@@ -47,3 +47,4 @@ EVERYWHERE = Lifetime()
 
 # The lifetime of extension rows and of their kinds on the wire.
 EXTENSION = Lifetime(since=Vocabulary.NATIVE)
+SINCE_BURN_0_22 = Lifetime(since=Vocabulary.BURN_0_22)

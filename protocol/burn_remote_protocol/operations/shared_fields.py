@@ -20,12 +20,14 @@ from burn_remote_protocol.operations.fields import (
     tensor_out,
     usize,
 )
+from burn_remote_protocol.operations.releases import Vocabulary
 
 __all__ = [
     "BINARY",
     "CREATION",
     "DIM",
     "INTERPOLATE_MODES",
+    "INTERPOLATE_MODES_SINCE",
     "INTERPOLATE_OPTIONS",
     "RANDOM_NUMBERS",
     "REDUCE_DIM",
@@ -57,7 +59,11 @@ CREATION: Final[Fields] = (tensor_out("out"),)
 RANDOM_NUMBERS: Final[Fields] = (tensor_out("out"), distribution("distribution"))
 
 UPDATES: Final = ("Assign", "Add", "Mul", "Min", "Max")
-INTERPOLATE_MODES: Final = ("Nearest", "Bilinear", "Bicubic", "Lanczos3")
+INTERPOLATE_MODES: Final = ("Nearest", "NearestExact", "Bilinear", "Bicubic", "Lanczos3")
+# The modes that a release of Burn added.
+INTERPOLATE_MODES_SINCE: Final = {"NearestExact": Vocabulary.BURN_0_22}
 INTERPOLATE_OPTIONS: Final = options(
-    "options", name_of("mode", *INTERPOLATE_MODES), boolean("align_corners")
+    "options",
+    name_of("mode", *INTERPOLATE_MODES, since=INTERPOLATE_MODES_SINCE),
+    boolean("align_corners"),
 )

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import (
+    activations,
     base,
     bools,
     convolution_rows,
@@ -21,7 +22,12 @@ from burn_remote_protocol.operations.families import (
     sampling,
     session,
 )
-from burn_remote_protocol.operations.releases import EVERYWHERE, EXTENSION, Lifetime
+from burn_remote_protocol.operations.releases import (
+    EVERYWHERE,
+    EXTENSION,
+    SINCE_BURN_0_22,
+    Lifetime,
+)
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.rules.checks import (
     ANY,
@@ -42,6 +48,7 @@ ROWS: Final = (
     *floats.ROWS,
     *ints.ROWS,
     *bools.ROWS,
+    *activations.ROWS,
     *layers.ROWS,
     *convolution_rows.ROWS,
     *pooling_rows.ROWS,
@@ -88,6 +95,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         # The kinds of extension rows, one for each family.
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
         "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS, EXTENSION),
+        "Activation": WireKind("Activation", False, FLOATS, SINCE_BURN_0_22),
     }
 )
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.operations.extensions import ANNOUNCED, check_announced, is_extension
-from burn_remote_protocol.operations.families import elementwise_rows, floats
+from burn_remote_protocol.operations.extensions import (
+    ANNOUNCED,
+    announces,
+    check_announced,
+    is_announced,
+)
+from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import KINDS, TABLE, sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorStatus
 from support.specs import f32
+
+SINC = replace(floats.ARC_TAN2, name="Sinc", lifetime=EXTENSION)
 
 
 def signed(row: Row) -> Signature:
@@ -32,19 +41,31 @@ def test_a_kind_of_extension_rows_has_no_row_of_its_own_name() -> None:
     assert not {row.name for row in TABLE.values() if row.lifetime == EXTENSION} & set(KINDS)
 
 
-def test_only_operations_that_no_release_of_burn_has_are_extensions() -> None:
-    assert is_extension(signed(elementwise_rows.HYPOT))
-    assert not is_extension(signed(floats.ARC_TAN2))
+def test_operations_that_burn_0_21_lacks_are_announced() -> None:
+    assert is_announced(signed(SINC))
+    assert is_announced(signed(floats.HYPOT))
+    assert not is_announced(signed(floats.ARC_TAN2))
+    assert "Hypot" in ANNOUNCED["Float"]
+    assert "ArcTan2" not in ANNOUNCED["Float"]
+    assert "Relu" in ANNOUNCED["Activation"]
 
 
-@pytest.mark.parametrize("announced", [{}, {"Elementwise": []}, {"LinearAlgebra": ["Hypot"]}])
+def test_a_row_is_announced_under_each_kind_that_has_it() -> None:
+    assert "Neg" in ANNOUNCED["NumericFloat"]
+    assert "Neg" in ANNOUNCED["NumericInt"]
+    assert announces(ANNOUNCED, numeric.NEG)
+    assert not announces({"NumericInt": ["Neg"]}, numeric.NEG)
+    assert announces({}, numeric.ADD)
+
+
+@pytest.mark.parametrize("announced", [{}, {"Float": []}, {"LinearAlgebra": ["Hypot"]}])
 def test_an_extension_row_that_a_server_does_not_announce_is_refused_by_name(
     announced: dict[str, list[str]],
 ) -> None:
-    with pytest.raises(Unsupported, match=r"ws://box has no Elementwise\.Hypot.*update the server"):
-        check_announced(signed(elementwise_rows.HYPOT), announced, "ws://box")
+    with pytest.raises(Unsupported, match=r"ws://box has no Float\.Hypot.*update the server"):
+        check_announced(signed(floats.HYPOT), announced, "ws://box")
 
 
 def test_an_announced_row_and_burns_rows_are_sent() -> None:
-    check_announced(signed(elementwise_rows.HYPOT), {"Elementwise": ["Hypot"]}, "ws://box")
+    check_announced(signed(floats.HYPOT), {"Float": ["Hypot"]}, "ws://box")
     check_announced(signed(floats.ARC_TAN2), {}, "ws://box")

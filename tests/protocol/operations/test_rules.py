@@ -41,6 +41,9 @@ VALUES: dict[type[field_codecs.FieldCodec], st.SearchStrategy[Any]] = {
     field_codecs.TensorCodec: specs,
     parameter_codecs.UnsignedCodec: counts,
     parameter_codecs.PaddingCodec: counts | st.tuples(counts, counts),
+    parameter_codecs.PairCodec: st.tuples(counts, counts),
+    parameter_codecs.PaddingModeCodec: st.sampled_from([("Reflect",), ("Edge",)])
+    | st.tuples(st.just("Constant"), numbers),
     parameter_codecs.BoolCodec: st.booleans(),
     parameter_codecs.ScalarCodec: numbers,
     parameter_codecs.SliceCodec: st.builds(Slice, signed | st.just(0), st.none() | signed, signed),

@@ -11,6 +11,7 @@ from burn_remote_protocol.operations.shared_fields import (
     CREATION,
     DIM,
     INTERPOLATE_MODES,
+    INTERPOLATE_MODES_SINCE,
     INTERPOLATE_OPTIONS,
     RANDOM_NUMBERS,
     REDUCE_DIM,
@@ -69,7 +70,9 @@ def test_tensor_fields_named_out_are_outputs_and_all_others_inputs(
 
 def test_the_names_are_those_of_burns_enums() -> None:
     assert list(schema()["enums"]["IndexingUpdateOp"]) == list(UPDATES)
-    assert list(schema()["enums"]["InterpolateModeIr"]) == list(INTERPOLATE_MODES)
+    assert list(schema("0.22")["enums"]["InterpolateModeIr"]) == list(INTERPOLATE_MODES)
+    first = [name for name in INTERPOLATE_MODES if name not in INTERPOLATE_MODES_SINCE]
+    assert list(schema()["enums"]["InterpolateModeIr"]) == first
 
 
 def test_the_options_of_an_interpolation_are_those_of_burn() -> None:

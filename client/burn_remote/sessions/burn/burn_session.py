@@ -40,7 +40,8 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
 )
-from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["BurnSession"]
@@ -97,6 +98,10 @@ class BurnSession:
         return self._connection.traffic
 
     # -- operations ---------------------------------------------------------------------------
+
+    def has_row(self, row: Row) -> bool:
+        """Return whether the release of Burn has a row."""
+        return row.lifetime.includes(Vocabulary.BURN_0_21)
 
     def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
         """Raise ``Unsupported``; see ``graph_steps``."""

@@ -72,8 +72,12 @@ from burn_remote_protocol.messages import (
     Upload,
     Welcome,
 )
-from burn_remote_protocol.operations.extensions import EXTENSIONS_FIELD, check_announced
-from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.operations.extensions import (
+    EXTENSIONS_FIELD,
+    announces,
+    check_announced,
+)
+from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -133,6 +137,8 @@ class NativeSession:
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
         self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
         self._extensions: Final = self.welcome.device.get(EXTENSIONS_FIELD, {})
+        # By the identity of the row: the answers of ``has_row``.
+        self._rows: Final[dict[int, bool]] = {}
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
         self._connection.receiver.start()
@@ -197,6 +203,13 @@ class NativeSession:
             if end:
                 self._dropped.extend(range(first, end))
             raise
+
+    def has_row(self, row: Row) -> bool:
+        """Return whether the server has a row of the table of operations."""
+        found = self._rows.get(id(row))
+        if found is None:
+            found = self._rows[id(row)] = announces(self._extensions, row)
+        return found
 
     def _number(self, signature: Signature, *, even_if_long: bool = False) -> Numbered:
         check_announced(signature, self._extensions, self._connection.address)

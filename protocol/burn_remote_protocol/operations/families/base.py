@@ -15,8 +15,9 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_list,
 )
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import ANY
+from burn_remote_protocol.operations.rules.checks import ANY, QUANTIZED
 from burn_remote_protocol.operations.rules.elementwise_rules import (
     cast,
     compare,
@@ -45,7 +46,15 @@ from burn_remote_protocol.operations.rules.movement_rules import (
     swap_dims,
     unfold,
 )
-from burn_remote_protocol.operations.shared_fields import BINARY, CREATION, SCALAR, UNARY, UPDATES
+from burn_remote_protocol.operations.rules.reduction_rules import any_of_all, any_of_axis
+from burn_remote_protocol.operations.shared_fields import (
+    BINARY,
+    CREATION,
+    REDUCE_DIM,
+    SCALAR,
+    UNARY,
+    UPDATES,
+)
 
 RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape, estimates.per_element(2, converts=False))
 SWAP_DIMS: Final = Row(
@@ -184,8 +193,38 @@ EMPTY: Final = Row("Base", "Empty", CREATION, created(ANY), estimates.elementwis
 ONES: Final = Row("Base", "Ones", CREATION, created(ANY), estimates.elementwise(1))
 ZEROS: Final = Row("Base", "Zeros", CREATION, created(ANY), estimates.elementwise(1))
 
+NOT_EQUAL: Final = Row(
+    "Base", "NotEqual", BINARY, compare(ANY), estimates.elementwise(2), SINCE_BURN_0_22
+)
+NOT_EQUAL_ELEM: Final = Row(
+    "Base", "NotEqualElem", SCALAR, compare_scalar(ANY), estimates.elementwise(2), SINCE_BURN_0_22
+)
+ALL: Final = Row(
+    "Base", "All", UNARY, any_of_all(ANY - QUANTIZED), estimates.per_element(2, 1), SINCE_BURN_0_22
+)
+ANY_: Final = Row(
+    "Base", "Any", UNARY, any_of_all(ANY - QUANTIZED), estimates.per_element(2, 1), SINCE_BURN_0_22
+)
+ALL_DIM: Final = Row(
+    "Base",
+    "AllDim",
+    REDUCE_DIM,
+    any_of_axis(ANY - QUANTIZED),
+    estimates.along_rows(3, 40),
+    SINCE_BURN_0_22,
+)
+ANY_DIM: Final = Row(
+    "Base",
+    "AnyDim",
+    REDUCE_DIM,
+    any_of_axis(ANY - QUANTIZED),
+    estimates.along_rows(3, 40),
+    SINCE_BURN_0_22,
+)
+
 ROWS: Final = (
     RESHAPE, SWAP_DIMS, PERMUTE, FLIP, EXPAND, UNFOLD, SLICE, SLICE_ASSIGN, SELECT,
     SELECT_ASSIGN, MASK_WHERE, MASK_FILL, GATHER, SCATTER, SCATTER_ND, GATHER_ND, EQUAL,
-    EQUAL_ELEM, REPEAT_DIM, CAT, CAST, EMPTY, ONES, ZEROS,
+    EQUAL_ELEM, REPEAT_DIM, CAT, CAST, EMPTY, ONES, ZEROS, NOT_EQUAL, NOT_EQUAL_ELEM, ALL, ANY_,
+    ALL_DIM, ANY_DIM,
 )  # fmt: skip

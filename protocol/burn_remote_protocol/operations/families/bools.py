@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from burn_remote_protocol.operations import estimates
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import BOOLS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
@@ -21,4 +22,6 @@ NOT: Final = Row("Bool", "Not", UNARY, same(BOOLS), estimates.elementwise(1))
 AND: Final = Row("Bool", "And", BINARY, broadcast(BOOLS), estimates.elementwise(1))
 OR: Final = Row("Bool", "Or", BINARY, broadcast(BOOLS), estimates.elementwise(1))
 
-ROWS: Final = (INTO_FLOAT, INTO_INT, NOT, AND, OR)
+XOR: Final = Row("Bool", "Xor", BINARY, broadcast(BOOLS), estimates.elementwise(1), SINCE_BURN_0_22)
+
+ROWS: Final = (INTO_FLOAT, INTO_INT, NOT, AND, OR, XOR)

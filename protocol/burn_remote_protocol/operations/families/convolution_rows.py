@@ -16,6 +16,7 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.convolution_rules import (
     bias_backward,
@@ -23,6 +24,7 @@ from burn_remote_protocol.operations.rules.convolution_rules import (
     deformable,
     deformable_backward,
     transposed,
+    transposed_weight_backward,
     weight_backward,
     x_backward,
 )
@@ -193,9 +195,61 @@ CONV_TRANSPOSE3D: Final = Row(
     estimates.TRANSPOSED_CONVOLUTION,
 )
 
+CONV_TRANSPOSE1D_WEIGHT_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose1dWeightBackward",
+    _gradient(_transpose_options(1)),
+    transposed_weight_backward(1),
+    estimates.TRANSPOSED_BACKWARD,
+    SINCE_BURN_0_22,
+)
+CONV_TRANSPOSE1D_BIAS_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose1dBiasBackward",
+    BIAS_GRADIENT,
+    bias_backward(1),
+    estimates.per_element(3),
+    SINCE_BURN_0_22,
+)
+CONV_TRANSPOSE2D_WEIGHT_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose2dWeightBackward",
+    _gradient(_transpose_options(2)),
+    transposed_weight_backward(2),
+    estimates.TRANSPOSED_BACKWARD,
+    SINCE_BURN_0_22,
+)
+CONV_TRANSPOSE2D_BIAS_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose2dBiasBackward",
+    BIAS_GRADIENT,
+    bias_backward(2),
+    estimates.per_element(3),
+    SINCE_BURN_0_22,
+)
+CONV_TRANSPOSE3D_WEIGHT_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose3dWeightBackward",
+    _gradient(_transpose_options(3)),
+    transposed_weight_backward(3),
+    estimates.TRANSPOSED_BACKWARD,
+    SINCE_BURN_0_22,
+)
+CONV_TRANSPOSE3D_BIAS_BACKWARD: Final = Row(
+    "Module",
+    "ConvTranspose3dBiasBackward",
+    BIAS_GRADIENT,
+    bias_backward(3),
+    estimates.per_element(3),
+    SINCE_BURN_0_22,
+)
+
 ROWS: Final = (
     CONV1D, CONV1D_X_BACKWARD, CONV1D_WEIGHT_BACKWARD, CONV1D_BIAS_BACKWARD, CONV2D,
     CONV2D_X_BACKWARD, CONV2D_WEIGHT_BACKWARD, CONV2D_BIAS_BACKWARD, CONV3D, CONV3D_X_BACKWARD,
     CONV3D_WEIGHT_BACKWARD, CONV3D_BIAS_BACKWARD, DEFORMABLE_CONV2D, DEFORMABLE_CONV2D_BACKWARD,
     CONV_TRANSPOSE1D, CONV_TRANSPOSE2D, CONV_TRANSPOSE3D,
+    CONV_TRANSPOSE1D_WEIGHT_BACKWARD, CONV_TRANSPOSE1D_BIAS_BACKWARD,
+    CONV_TRANSPOSE2D_WEIGHT_BACKWARD, CONV_TRANSPOSE2D_BIAS_BACKWARD,
+    CONV_TRANSPOSE3D_WEIGHT_BACKWARD, CONV_TRANSPOSE3D_BIAS_BACKWARD,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.fields import (
     tensor_out,
     usize,
 )
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import FLOATS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
@@ -30,6 +31,7 @@ from burn_remote_protocol.operations.rules.signal_rules import dequantize, quant
 from burn_remote_protocol.operations.shared_fields import (
     BINARY,
     INTERPOLATE_MODES,
+    INTERPOLATE_MODES_SINCE,
     RANDOM_NUMBERS,
     SCALAR,
     UNARY,
@@ -108,7 +110,7 @@ GRID_SAMPLE2D: Final = Row(
         tensor_in("grid"),
         options(
             "options",
-            name_of("mode", *INTERPOLATE_MODES),
+            name_of("mode", *INTERPOLATE_MODES, since=INTERPOLATE_MODES_SINCE),
             name_of("padding_mode", "Zeros", "Border", "Reflection"),
             boolean("align_corners"),
         ),
@@ -119,8 +121,13 @@ GRID_SAMPLE2D: Final = Row(
 )
 POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS), estimates.elementwise(40))
 
+HYPOT: Final = Row(
+    "Float", "Hypot", BINARY, broadcast(FLOATS), estimates.elementwise(15), SINCE_BURN_0_22
+)
+
 ROWS: Final = (
     EXP, LOG, LOG1P, ERF, POWF_SCALAR, SQRT, COS, COSH, SIN, SINH, TAN, TANH, ARC_COS, ARC_COSH,
     ARC_SIN, ARC_SINH, ARC_TAN, ARC_TANH, ARC_TAN2, ROUND, FLOOR, CEIL, TRUNC, INTO_INT, MATMUL,
     CROSS, RANDOM, RECIP, IS_NAN, IS_INF, QUANTIZE, DEQUANTIZE, GRID_SAMPLE2D, POWF,
+    HYPOT,
 )  # fmt: skip

@@ -10,15 +10,21 @@ from burn_remote_protocol.operations.fields import (
     optional_scalar,
     optional_tensor_in,
     options,
+    scalar,
     tensor_in,
     tensor_out,
     usize,
+    usize_array,
 )
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.rules.convolution_rules import unfolded
 from burn_remote_protocol.operations.rules.linear_rules import (
     attention,
+    batch_norm,
     embedding,
     embedding_backward,
+    layer_norm,
     linear,
     linear_bias_backward,
     linear_weight_backward,
@@ -115,7 +121,58 @@ CTC_LOSS_BACKWARD: Final = Row(
     estimates.CTC_BACKWARD,
 )
 
+LAYER_NORM: Final = Row(
+    "Module",
+    "LayerNorm",
+    (
+        tensor_in("input"),
+        tensor_in("gamma"),
+        optional_tensor_in("beta"),
+        scalar("epsilon"),
+        tensor_out("out"),
+    ),
+    layer_norm,
+    estimates.per_element(12, 12, call_cost=20_000),
+    SINCE_BURN_0_22,
+)
+# Normalization with given statistics of each channel.
+BATCH_NORM: Final = Row(
+    "Module",
+    "BatchNorm",
+    (
+        tensor_in("x"),
+        tensor_in("gamma"),
+        tensor_in("beta"),
+        tensor_in("mean"),
+        tensor_in("variance"),
+        scalar("epsilon"),
+        tensor_out("out"),
+    ),
+    batch_norm,
+    estimates.per_element(6, 8, call_cost=20_000),
+    SINCE_BURN_0_22,
+)
+UNFOLD4D: Final = Row(
+    "Module",
+    "Unfold4d",
+    (
+        tensor_in("x"),
+        usize_array("kernel_size", 2),
+        options(
+            "options",
+            usize_array("stride", 2),
+            usize_array("padding", 2),
+            usize_array("dilation", 2),
+        ),
+        tensor_out("out"),
+    ),
+    unfolded,
+    estimates.UNFOLD4D,
+    SINCE_BURN_0_22,
+)
+
 ROWS: Final = (
     EMBEDDING, EMBEDDING_BACKWARD, LINEAR, LINEAR_X_BACKWARD, LINEAR_WEIGHT_BACKWARD,
-    LINEAR_BIAS_BACKWARD, ATTENTION, CTC_LOSS, CTC_LOSS_BACKWARD,
+    LINEAR_BIAS_BACKWARD, ATTENTION, CTC_LOSS, CTC_LOSS_BACKWARD, LAYER_NORM,
+    BATCH_NORM, UNFOLD4D,
 )  # fmt: skip

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from burn_remote_protocol.operations import estimates
-from burn_remote_protocol.operations.fields import scalar, tensor_in, tensor_out
+from burn_remote_protocol.operations.fields import (
+    boolean,
+    padding_mode,
+    padding_pairs,
+    scalar,
+    tensor_in,
+    tensor_out,
+    usize,
+    usize_list,
+)
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import INTEGERS, NUMBERS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
@@ -16,14 +26,20 @@ from burn_remote_protocol.operations.rules.elementwise_rules import (
     power,
     same,
 )
+from burn_remote_protocol.operations.rules.movement_rules import padded
 from burn_remote_protocol.operations.rules.reduction_rules import (
     along_axis,
     arg_reduce_axis,
     arg_top,
     reduce_all,
+    reduce_axes,
     reduce_axis,
     reduce_axis_with_indices,
+    sorted_along,
+    sorted_indices,
+    sorted_with_indices,
     top,
+    top_with_indices,
 )
 from burn_remote_protocol.operations.shared_fields import (
     BINARY,
@@ -166,11 +182,93 @@ CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS), estimates.
 CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 
+NEG: Final = Row("Numeric", "Neg", UNARY, same(NUMBERS), estimates.elementwise(2), SINCE_BURN_0_22)
+SIGN: Final = Row(
+    "Numeric", "Sign", UNARY, same(NUMBERS), estimates.elementwise(4), SINCE_BURN_0_22
+)
+CLAMP_MIN: Final = Row(
+    "Numeric",
+    "ClampMin",
+    SCALAR,
+    same(NUMBERS),
+    estimates.elementwise(4, 8, converts=True),
+    SINCE_BURN_0_22,
+)
+CLAMP_MAX: Final = Row(
+    "Numeric",
+    "ClampMax",
+    SCALAR,
+    same(NUMBERS),
+    estimates.elementwise(4, 8, converts=True),
+    SINCE_BURN_0_22,
+)
+SUM_DIMS: Final = Row(
+    "Numeric",
+    "SumDims",
+    (tensor_in("input"), tensor_out("out"), usize_list("axes")),
+    reduce_axes(NUMBERS),
+    estimates.per_element(4),
+    SINCE_BURN_0_22,
+)
+SORT: Final = Row(
+    "Numeric",
+    "Sort",
+    (tensor_in("input"), usize("dim"), boolean("descending"), tensor_out("out")),
+    sorted_along,
+    estimates.ranked(8, 18),
+    SINCE_BURN_0_22,
+)
+SORT_WITH_INDICES: Final = Row(
+    "Numeric",
+    "SortWithIndices",
+    (
+        tensor_in("input"),
+        usize("dim"),
+        boolean("descending"),
+        tensor_out("out"),
+        tensor_out("out_indices"),
+    ),
+    sorted_with_indices,
+    estimates.ranked(10, 32),
+    SINCE_BURN_0_22,
+)
+ARG_SORT: Final = Row(
+    "Numeric",
+    "ArgSort",
+    (tensor_in("input"), usize("dim"), boolean("descending"), tensor_out("out")),
+    sorted_indices,
+    estimates.ranked(8, 24),
+    SINCE_BURN_0_22,
+)
+TOP_K_WITH_INDICES: Final = Row(
+    "Numeric",
+    "TopKWithIndices",
+    (
+        tensor_in("tensor"),
+        usize("dim"),
+        usize("k"),
+        tensor_out("out"),
+        tensor_out("out_indices"),
+    ),
+    top_with_indices,
+    estimates.ranked(10, 32),
+    SINCE_BURN_0_22,
+)
+PAD: Final = Row(
+    "Numeric",
+    "Pad",
+    (tensor_in("input"), tensor_out("out"), padding_pairs("padding"), padding_mode("mode")),
+    padded(NUMBERS),
+    estimates.per_element(6, 16, call_cost=20_000),
+    SINCE_BURN_0_22,
+)
+
 ROWS: Final = (
     ADD, ADD_SCALAR, SUB, SUB_SCALAR, DIV, DIV_SCALAR, REM, REM_SCALAR, MUL, MUL_SCALAR, ABS,
     FULL, MEAN_DIM, MEAN, SUM, SUM_DIM, PROD, PROD_DIM, GREATER, GREATER_ELEM, GREATER_EQUAL,
     GREATER_EQUAL_ELEM, LOWER, LOWER_ELEM, LOWER_EQUAL, LOWER_EQUAL_ELEM, ARG_MAX, ARG_TOP_K,
     TOP_K, ARG_MIN, MAX, MAX_DIM_WITH_INDICES, MIN_DIM_WITH_INDICES, MIN, MAX_DIM, MIN_DIM,
     MAX_ABS, MAX_ABS_DIM, CLAMP, INT_RANDOM, POWI, POWI_SCALAR, CUM_SUM, CUM_PROD, CUM_MIN,
-    CUM_MAX,
+    CUM_MAX, NEG, SIGN, CLAMP_MIN, CLAMP_MAX, SUM_DIMS, SORT, SORT_WITH_INDICES, ARG_SORT,
+    TOP_K_WITH_INDICES, PAD,
 )  # fmt: skip

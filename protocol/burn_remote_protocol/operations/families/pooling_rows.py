@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
+from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.pooling_rules import (
     adaptive,
@@ -89,6 +90,22 @@ ADAPTIVE_AVG_POOL2D_BACKWARD: Final = Row(
     adaptive_backward(2),
     estimates.ADAPTIVE_POOLING_BACKWARD,
 )
+ADAPTIVE_AVG_POOL3D: Final = Row(
+    "Module",
+    "AdaptiveAvgPool3d",
+    (X, usize_array("output_size", 3), OUT),
+    adaptive(3),
+    estimates.ADAPTIVE_POOLING,
+    SINCE_BURN_0_22,
+)
+ADAPTIVE_AVG_POOL3D_BACKWARD: Final = Row(
+    "Module",
+    "AdaptiveAvgPool3dBackward",
+    (X, GRAD, OUT),
+    adaptive_backward(3),
+    estimates.ADAPTIVE_POOLING_BACKWARD,
+    SINCE_BURN_0_22,
+)
 MAX_POOL1D: Final = Row(
     "Module", "MaxPool1d", (X, *WINDOW_1D, *MAX_1D, OUT), pool(1), estimates.POOL
 )
@@ -128,5 +145,6 @@ ROWS: Final = (
     AVG_POOL1D, AVG_POOL2D, AVG_POOL1D_BACKWARD, AVG_POOL2D_BACKWARD, ADAPTIVE_AVG_POOL1D,
     ADAPTIVE_AVG_POOL2D, ADAPTIVE_AVG_POOL1D_BACKWARD, ADAPTIVE_AVG_POOL2D_BACKWARD, MAX_POOL1D,
     MAX_POOL1D_WITH_INDICES, MAX_POOL1D_WITH_INDICES_BACKWARD, MAX_POOL2D,
-    MAX_POOL2D_WITH_INDICES, MAX_POOL2D_WITH_INDICES_BACKWARD,
+    MAX_POOL2D_WITH_INDICES, MAX_POOL2D_WITH_INDICES_BACKWARD, ADAPTIVE_AVG_POOL3D,
+    ADAPTIVE_AVG_POOL3D_BACKWARD,
 )  # fmt: skip

@@ -30,6 +30,8 @@ __all__ = [
     "deformable_cost",
     "transposed",
     "transposed_cost",
+    "transposed_weight_backward",
+    "unfolded",
     "weight_backward",
     "window_count",
     "x_backward",
@@ -158,22 +160,54 @@ def transposed(spatial: int) -> Rule:
     def rule(call: Call) -> Outputs:
         x, weight, bias = call.inputs
         _check_layer(spatial + 2, x, weight, bias)
-        groups = call.parameters["groups"]
-        if groups < 1 or x.shape[1] % groups or x.shape[1] != weight.shape[0]:
-            refuse_shape(
-                f"x is {x}, weight {weight}: x must have {weight.shape[0]} channels, "
-                f"and {groups} groups divide them"
-            )
-        channels = weight.shape[1] * groups
+        shape = _transposed_shape(call, x, weight)
         if bias is not None:
-            check_shape("bias", bias, (channels,))
-        names = ("stride", "padding", "padding_out", "dilation")
-        axes = zip(
-            x.shape[2:], weight.shape[2:], *(call.parameters[name] for name in names), strict=True
-        )
-        return (result((x.shape[0], channels, *[_spread(*axis) for axis in axes]), x.dtype),)
+            check_shape("bias", bias, shape[1:2])
+        return (result(shape, x.dtype),)
 
     return rule
+
+
+def _transposed_shape(call: Call, x: TensorSpec, weight: TensorSpec) -> Shape:
+    groups = call.parameters["groups"]
+    if groups < 1 or x.shape[1] % groups or x.shape[1] != weight.shape[0]:
+        refuse_shape(
+            f"x is {x}, weight {weight}: x must have {weight.shape[0]} channels, "
+            f"and {groups} groups divide them"
+        )
+    names = ("stride", "padding", "padding_out", "dilation")
+    axes = zip(
+        x.shape[2:], weight.shape[2:], *(call.parameters[name] for name in names), strict=True
+    )
+    return (x.shape[0], weight.shape[1] * groups, *[_spread(*axis) for axis in axes])
+
+
+def transposed_weight_backward(spatial: int) -> Rule:
+    """Infer the gradient of a transposed convolution with respect to its kernels."""
+
+    def rule(call: Call) -> Outputs:
+        x, weight, grad = call.inputs
+        _check_layer(spatial + 2, x, weight, None)
+        check_same_dtype(x, output_grad=grad)
+        check_shape("output_grad", grad, _transposed_shape(call, x, weight))
+        return (weight,)
+
+    return rule
+
+
+def unfolded(call: Call) -> Outputs:
+    """Copy the windows of images ``[batch, channels, height, width]``.
+
+    The result is ``[batch, channels * taps, windows]``.
+    """
+    (x,) = call.inputs
+    check_category("x", x, FLOATS)
+    check_rank("x", x, 4)
+    kernel = call.parameters["kernel_size"]
+    names = ("stride", "padding", "dilation")
+    axes = zip(x.shape[2:], kernel, *(call.parameters[name] for name in names), strict=True)
+    windows = math.prod([window_count(*axis) for axis in axes])
+    return (result((x.shape[0], x.shape[1] * math.prod(kernel), windows), x.dtype),)
 
 
 def _spread(size: int, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> int:

@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.rules.checks import (
     broadcast_shapes,
     check_category,
     check_same_dtype,
+    check_shape,
     declared,
     declared_output,
     refuse_shape,
@@ -23,8 +24,10 @@ from burn_remote_protocol.operations.rules.checks import (
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
+    "alike",
     "as_declared",
     "broadcast",
+    "broadcast_to_first",
     "cast",
     "compare",
     "compare_scalar",
@@ -79,6 +82,33 @@ def broadcast(categories: Categories) -> Rule:
         check_category("lhs", lhs, categories)
         check_same_dtype(lhs, rhs=rhs)
         return (result(broadcast_shapes(lhs.shape, rhs.shape), lhs.dtype),)
+
+    return rule
+
+
+def broadcast_to_first(categories: Categories) -> Rule:
+    """Broadcast the second tensor to the shape of the first; both have one dtype."""
+
+    def rule(call: Call) -> Outputs:
+        lhs, rhs = call.inputs
+        check_category("lhs", lhs, categories)
+        check_same_dtype(lhs, rhs=rhs)
+        if broadcast_shapes(lhs.shape, rhs.shape) != lhs.shape:
+            refuse_shape(f"rhs is {rhs}, but must broadcast to the shape of lhs, {lhs}")
+        return (lhs,)
+
+    return rule
+
+
+def alike(categories: Categories) -> Rule:
+    """Combine two tensors of one shape and dtype."""
+
+    def rule(call: Call) -> Outputs:
+        lhs, rhs = call.inputs
+        check_category("lhs", lhs, categories)
+        check_same_dtype(lhs, rhs=rhs)
+        check_shape("rhs", rhs, lhs.shape)
+        return (lhs,)
 
     return rule
 

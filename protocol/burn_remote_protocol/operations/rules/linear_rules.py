@@ -24,9 +24,11 @@ from burn_remote_protocol.tensors import TensorSpec
 __all__ = [
     "attention",
     "attention_cost",
+    "batch_norm",
     "cross",
     "embedding",
     "embedding_backward",
+    "layer_norm",
     "linear",
     "linear_bias_backward",
     "linear_cost",
@@ -198,3 +200,28 @@ def attention_cost(call: Call) -> int:
     query, key = _two(call)
     value: TensorSpec = call.inputs[2]
     return 2 * math.prod(query.shape[:3]) * key.shape[2] * (query.shape[3] + value.shape[3])
+
+
+def layer_norm(call: Call) -> Outputs:
+    """Normalize the last axis; scale and bias have one element for each of its elements."""
+    x, gamma, beta = call.inputs
+    check_category("input", x, FLOATS)
+    check_same_dtype(x, gamma=gamma, beta=beta)
+    if not x.shape:
+        refuse_shape(f"input is {x}, but must have at least one dimension")
+    check_shape("gamma", gamma, x.shape[-1:])
+    if beta is not None:
+        check_shape("beta", beta, x.shape[-1:])
+    return (x,)
+
+
+def batch_norm(call: Call) -> Outputs:
+    """Normalize ``[batch, channels, …]``; the other tensors have one element per channel."""
+    x, *others = call.inputs
+    check_category("x", x, FLOATS)
+    if len(x.shape) < 2:
+        refuse_shape(f"x is {x}, but must have at least two dimensions")
+    for name, spec in zip(("gamma", "beta", "mean", "variance"), others, strict=True):
+        check_same_dtype(x, **{name: spec})
+        check_shape(name, spec, x.shape[1:2])
+    return (x,)

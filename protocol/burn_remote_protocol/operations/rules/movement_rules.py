@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from burn_remote_protocol.operations.row import Call
+from burn_remote_protocol.operations.row import Call, Rule
 from burn_remote_protocol.operations.rules.checks import (
     ANY,
+    Categories,
     check_axis,
+    check_category,
     check_same_dtype,
     check_shape,
     declared,
@@ -20,6 +22,7 @@ __all__ = [
     "cat",
     "expand",
     "flip",
+    "padded",
     "permute",
     "repeat_dim",
     "reshape",
@@ -53,6 +56,28 @@ def expand(call: Call) -> Outputs:
     if leading < 0 or any(size not in (1, stretched) for size, stretched in pairs):
         refuse_shape(f"{spec} does not expand to shape {list(target)}")
     return (TensorSpec(target, spec.dtype),)
+
+
+def padded(categories: Categories) -> Rule:
+    """Add elements before and after those of each axis."""
+
+    def rule(call: Call) -> Outputs:
+        (spec,) = call.inputs
+        check_category("input", spec, categories)
+        padding, (mode, *_) = call.parameters["padding"], call.parameters["mode"]
+        if len(padding) != len(spec.shape):
+            refuse_shape(f"padding has {len(padding)} pairs, but must have one per axis of {spec}")
+        for axis, (size, pair) in enumerate(zip(spec.shape, padding, strict=True)):
+            if mode == "Reflect" and max(pair) >= max(size, 1):
+                refuse_shape(f"axis {axis} of {spec} is too short to reflect {max(pair)} elements")
+            if mode == "Edge" and max(pair) and not size:
+                refuse_shape(f"axis {axis} of {spec} is empty, so it has no edge to repeat")
+        sizes = [
+            before + size + after for size, (before, after) in zip(spec.shape, padding, strict=True)
+        ]
+        return (result(sizes, spec.dtype),)
+
+    return rule
 
 
 def swap_dims(call: Call) -> Outputs:

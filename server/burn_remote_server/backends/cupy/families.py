@@ -17,6 +17,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
+from burn_remote_server.backends.array.kernels.activations import Activations
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.movement import BaseMovement
@@ -49,6 +50,13 @@ class CudaFunctions(FloatFunctions):
     ) -> Run | None:
         """Return ``None``: sessions on a GPU do not reuse input memory."""
         return None
+
+
+class CudaActivations(Activations):
+    """Activation functions with CUDA's error function."""
+
+    def _erf(self, x: Any) -> Any:
+        return erf(x)
 
 
 class CudaMasking(BaseMasking):
@@ -123,6 +131,7 @@ def _first(array: Any, extreme: Any, axis: int) -> Any:
 def cuda_families() -> list[KernelFamily]:
     """Return the families that replace those of ``shared_families``."""
     return [
+        CudaActivations(CUPY),
         CudaFunctions(CUPY),
         CudaIndexing(CUPY),
         CudaLinearAlgebra(CUPY),

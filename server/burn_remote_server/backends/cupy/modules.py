@@ -37,6 +37,7 @@ from burn_remote_server.backends.array.kernels.module.deformable_convolution imp
 )
 from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
 from burn_remote_server.backends.array.kernels.module.module_kernels import Array, ModuleKernels
+from burn_remote_server.backends.array.kernels.module.unfolding import Unfolding
 from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
@@ -144,6 +145,10 @@ class CudaTransposedConvolution(CudaCorrelation, TransposedConvolution):
     """Transposed convolution, the adjoint of a convolution."""
 
 
+class CudaUnfolding(CudaColumns, Unfolding):
+    """Windows as columns, in one launch per block."""
+
+
 class CudaDeformableConvolution(DeformableConvolution):
     """Deformable convolution by array functions, in larger blocks."""
 
@@ -239,6 +244,7 @@ def cuda_module_families() -> list[ModuleKernels]:
         for subject in (
             CudaConvolution,
             CudaTransposedConvolution,
+            CudaUnfolding,
             CudaDeformableConvolution,
             CudaAttention,
             CudaMaxPooling,

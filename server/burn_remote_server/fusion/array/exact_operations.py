@@ -49,7 +49,9 @@ _ALL: Final = _NUMBERS | {_BOOL}
 # NumPy uses. Other processors differ.
 _EXTREMES: Final = _NUMBERS if platform.machine() in ("x86_64", "AMD64") else _INTEGERS
 
-COMPARISONS: Final = frozenset({"equal", "greater", "greater_equal", "less", "less_equal"})
+COMPARISONS: Final = frozenset(
+    {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
+)
 
 # The functions by ufunc, and the dtypes of the operands for which they are exact.
 _UFUNCS: Final[Mapping[Any, tuple[str, frozenset[Any]]]] = {
@@ -67,6 +69,7 @@ _UFUNCS: Final[Mapping[Any, tuple[str, frozenset[Any]]]] = {
     np.maximum: ("maximum", _EXTREMES),
     np.minimum: ("minimum", _EXTREMES),
     np.equal: ("equal", _ALL),
+    np.not_equal: ("not_equal", _ALL),
     np.greater: ("greater", _NUMBERS),
     np.greater_equal: ("greater_equal", _NUMBERS),
     np.less: ("less", _NUMBERS),
@@ -75,6 +78,7 @@ _UFUNCS: Final[Mapping[Any, tuple[str, frozenset[Any]]]] = {
     np.isinf: ("isinf", _FLOATS),
     np.logical_and: ("and", frozenset({_BOOL})),
     np.logical_or: ("or", frozenset({_BOOL})),
+    np.logical_xor: ("xor", frozenset({_BOOL})),
     np.logical_not: ("not", frozenset({_BOOL})),
     np.bitwise_and: ("and", _INTEGERS),
     np.bitwise_or: ("or", _INTEGERS),
@@ -120,6 +124,14 @@ def _clamp(
     return ExactStep("maximum", (0, 1), result), ExactStep("minimum", (3, 2), result)
 
 
+def _relu_backward(
+    operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
+) -> tuple[ExactStep, ...] | None:
+    if len(operands) != 3 or {*operands} != {result} or result not in _FLOATS:
+        return None
+    return ExactStep("less_equal", (0, 2), _BOOL), ExactStep("select", (3, 2, 1), result)
+
+
 def _cast(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> tuple[ExactStep, ...] | None:
@@ -144,6 +156,7 @@ def _power(
 
 
 _ROWS: Final[Mapping[tuple[str, str], Callable[..., tuple[ExactStep, ...] | None]]] = {
+    ("Activation", "ReluBackward"): _relu_backward,
     ("Base", "MaskFill"): _mask_fill,
     ("Base", "MaskWhere"): _mask_fill,
     ("Base", "Cast"): _cast,

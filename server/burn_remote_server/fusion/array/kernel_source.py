@@ -220,7 +220,8 @@ _INTRINSICS: Final = {
     "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc",
 }  # fmt: skip
 _ORDERS: Final = {
-    "equal": "eq", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
+    "equal": "eq", "not_equal": "ne", "greater": "gt", "greater_equal": "ge", "less": "lt",
+    "less_equal": "le",
 }  # fmt: skip
 
 _INFINITY: Final = "0x7FF0000000000000"  # of both floating-point types
@@ -251,8 +252,9 @@ def _suffix(dtype: np.dtype[Any]) -> str:
 def _comparison(name: str, dtype: np.dtype[Any]) -> str:
     order = _ORDERS[name]
     if dtype.kind == "f":
-        return f"fcmp o{order} {_type(dtype)}"
-    sign = "" if order == "eq" else "s" if dtype.kind == "i" else "u"
+        # Every comparison with NaN is false but this one.
+        return f"fcmp {'u' if order == 'ne' else 'o'}{order} {_type(dtype)}"
+    sign = "" if order in ("eq", "ne") else "s" if dtype.kind == "i" else "u"
     return f"icmp {sign}{order} {_type(dtype)}"
 
 

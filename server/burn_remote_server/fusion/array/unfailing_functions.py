@@ -20,7 +20,7 @@ _UFUNCS: Final[frozenset[Any]] = frozenset({
     np.add, np.subtract, np.multiply, np.true_divide, np.reciprocal, np.negative, np.sqrt,
     np.absolute, np.rint, np.floor, np.ceil, np.trunc, np.maximum, np.minimum,
     np.equal, np.not_equal, np.greater, np.greater_equal, np.less, np.less_equal,
-    np.isnan, np.isinf, np.logical_and, np.logical_or, np.logical_not,
+    np.isnan, np.isinf, np.logical_and, np.logical_or, np.logical_not, np.logical_xor,
     np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
     np.exp, np.log, np.log1p, np.cos, np.cosh, np.sin, np.sinh, np.tan, np.tanh,
     np.arccos, np.arccosh, np.arcsin, np.arcsinh, np.arctan, np.arctanh, np.arctan2,

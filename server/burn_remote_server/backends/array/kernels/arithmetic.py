@@ -60,6 +60,10 @@ class NumericArithmetic(KernelFamily):
             ),
             "Abs": Elementwise(xp.absolute),
             "Clamp": Prepared(self.prepare_clamp, self.prepare_clamp, self.clamp_calls),
+            "ClampMin": Prepared(self.prepare_least, self.prepare_least, self.least_calls),
+            "ClampMax": Prepared(self.prepare_most, self.prepare_most, self.most_calls),
+            "Neg": Prepared(self.prepare_negative, self.prepare_negative, self.negative_calls),
+            "Sign": Elementwise(xp.sign),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
@@ -84,6 +88,48 @@ class NumericArithmetic(KernelFamily):
             for limit_by, limit in limits:
                 tensor = limit_by(tensor, limit, **options)
             return tensor
+
+        return run
+
+    def prepare_least(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel that raises each element to at least ``rhs``; it also takes ``out``."""
+        return self._with_constant(*self._least(first, parameters))
+
+    def prepare_most(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel that lowers each element to at most ``rhs``; it also takes ``out``."""
+        return self._with_constant(*self._most(first, parameters))
+
+    def prepare_negative(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel that changes signs; integers wrap around. It also takes ``out``."""
+        return self._with_constant(*self._opposite(first))
+
+    def least_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
+        """Return the call of the maximum with the limit."""
+        return direct_calls(*self._least(first, parameters))
+
+    def most_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
+        """Return the call of the minimum with the limit."""
+        return direct_calls(*self._most(first, parameters))
+
+    def negative_calls(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return the call of the product with -1."""
+        return direct_calls(*self._opposite(first))
+
+    def _least(self, first: ArraySpec, parameters: Parameters) -> tuple[Run, Array]:
+        return self.xp.maximum, self._limit(parameters["rhs"], first.dtype)
+
+    def _most(self, first: ArraySpec, parameters: Parameters) -> tuple[Run, Array]:
+        return self.xp.minimum, self._limit(parameters["rhs"], first.dtype)
+
+    def _opposite(self, first: ArraySpec) -> tuple[Run, Array]:
+        # A product, because a window of operations can be compiled with it.
+        return self.xp.multiply, scalar_array(self.xp, -1, first.dtype)
+
+    def _with_constant(self, function: Run, constant: Array) -> Run:
+        def run(tensor: Array, **options: Array) -> Array:
+            return function(tensor, constant, **options)
 
         return run
 

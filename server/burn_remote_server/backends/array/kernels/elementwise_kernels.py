@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from burn_remote_server.backends.array.core.kernel_forms import Elementwise, Kernel, KernelFamily
+from burn_remote_server.backends.array.core.kernel_forms import Kernel, KernelFamily
 
 __all__ = ["ElementwiseExtensions"]
 
@@ -16,4 +16,4 @@ class ElementwiseExtensions(KernelFamily):
     is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Hypot": Elementwise(self.xp.hypot)}
+        return {}

@@ -48,6 +48,7 @@ class FloatFunctions(KernelFamily):
             "ArcTan": Elementwise(xp.arctan),
             "ArcTanh": Elementwise(xp.arctanh),
             "ArcTan2": Elementwise(xp.arctan2),
+            "Hypot": Elementwise(xp.hypot),
             "Round": Elementwise(xp.rint),
             "Floor": Elementwise(xp.floor),
             "Ceil": Elementwise(xp.ceil),

@@ -272,6 +272,11 @@ class BaseMasking(KernelFamily):
         fill, fill_into = self._functions(number)
         return (ElementwiseCall(fill, (number,), fill_into),)
 
+    def filling(self, dtype: Any) -> Run:
+        """Return ``fill(tensor, mask, zero)``: 0 where the mask is true, else the tensor."""
+        fill, _ = self._functions(scalar_array(self.xp, 0, dtype))
+        return fill
+
     def _functions(self, number: Array) -> tuple[Run, Run]:
         """Return the functions that fill with a number: a new array, and ``out``."""
         if self.xp is np and number.dtype.kind != "b" and not any(number.tobytes()):

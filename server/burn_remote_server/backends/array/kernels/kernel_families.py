@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from burn_remote_server.backends.array.core.kernel_forms import KernelFamily
+from burn_remote_server.backends.array.kernels.activations import Activations, Softmaxes
 from burn_remote_server.backends.array.kernels.arithmetic import (
     FloatPowers,
     NumericArithmetic,
@@ -50,7 +51,13 @@ from burn_remote_server.backends.array.kernels.module.interpolation import Inter
 from burn_remote_server.backends.array.kernels.module.linear import Linear
 from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
 from burn_remote_server.backends.array.kernels.module.module_kernels import ModuleKernels
-from burn_remote_server.backends.array.kernels.movement import BaseMovement, BaseSlicing
+from burn_remote_server.backends.array.kernels.module.normalization import Normalization
+from burn_remote_server.backends.array.kernels.module.unfolding import Unfolding
+from burn_remote_server.backends.array.kernels.movement import (
+    BaseMovement,
+    BaseSlicing,
+    NumericPadding,
+)
 from burn_remote_server.backends.array.kernels.random_numbers import (
     FloatRandom,
     IntRandom,
@@ -58,6 +65,7 @@ from burn_remote_server.backends.array.kernels.random_numbers import (
 )
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.array.kernels.reduction import (
+    BaseReduction,
     NumericAccumulation,
     NumericReduction,
 )
@@ -74,11 +82,15 @@ def shared_families(xp: Any) -> list[KernelFamily]:
         BaseIndexing(xp),
         BaseMasking(xp),
         BaseMovement(xp),
+        BaseReduction(xp),
         BaseSlicing(xp),
+        Activations(xp),
+        Softmaxes(xp),
         NumericAccumulation(xp),
         NumericArithmetic(xp),
         NumericComparison(xp),
         NumericCreation(xp),
+        NumericPadding(xp),
         NumericPowers(xp),
         NumericRanking(xp),
         NumericReduction(xp),
@@ -117,6 +129,8 @@ MODULE_FAMILIES: Final[tuple[type[ModuleKernels], ...]] = (
     Fourier,
     Attention,
     Ctc,
+    Normalization,
+    Unfolding,
 )
 
 

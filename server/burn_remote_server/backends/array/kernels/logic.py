@@ -28,11 +28,12 @@ class BoolLogic(KernelFamily):
             "Not": Elementwise(xp.logical_not),
             "And": Elementwise(xp.logical_and),
             "Or": Elementwise(xp.logical_or),
+            "Xor": Elementwise(xp.logical_xor),
         }
 
 
 class BaseComparison(KernelFamily):
-    """Equality of tensors of any dtype, with broadcasting. NaN equals nothing."""
+    """Equality of tensors of any dtype, with broadcasting. NaN equals nothing, not even NaN."""
 
     family = "Base"
     is_elementwise = True
@@ -42,6 +43,8 @@ class BaseComparison(KernelFamily):
         return {
             "Equal": Elementwise(xp.equal),
             "EqualElem": WithScalar(xp, xp.equal, rounds_scalar=True),
+            "NotEqual": Elementwise(xp.not_equal),
+            "NotEqualElem": WithScalar(xp, xp.not_equal, rounds_scalar=True),
         }
 
 

@@ -19,8 +19,9 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Prepared,
     Run,
 )
+from burn_remote_server.backends.array.core.scalars import scalar_array
 
-__all__ = ["BaseMovement", "BaseSlicing", "compacted"]
+__all__ = ["BaseMovement", "BaseSlicing", "NumericPadding", "compacted"]
 
 
 class BaseMovement(KernelFamily):
@@ -90,6 +91,35 @@ class BaseMovement(KernelFamily):
     def cat(self, tensors: list[Array], *, dim: int, out: TensorSpec) -> Array:
         """Concatenate tensors along an axis."""
         return self.xp.concatenate(tensors, axis=dim)
+
+
+class NumericPadding(KernelFamily):
+    """New elements around those of a tensor."""
+
+    family = "Numeric"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {"Pad": Prepared(self.prepare_pad)}
+
+    def prepare_pad(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return a kernel that adds pairs of elements before and after those of each axis."""
+        xp, padding = self.xp, parameters["padding"]
+        mode, *numbers = parameters["mode"]
+        if mode == "Constant":
+            value = scalar_array(xp, numbers[0], first.dtype)
+            inside = tuple(
+                slice(before, before + size)
+                for size, (before, _) in zip(first.shape, padding, strict=True)
+            )
+            return lambda input: _framed(xp, input, out.shape, inside, value)
+        name = {"Reflect": "reflect", "Edge": "edge"}[mode]
+        return lambda input: xp.pad(input, padding, mode=name)
+
+
+def _framed(xp: Any, input: Array, shape: Shape, inside: tuple[slice, ...], value: Array) -> Array:
+    result = xp.full(shape, value, dtype=input.dtype)
+    result[inside] = input
+    return result
 
 
 class BaseSlicing(KernelFamily):

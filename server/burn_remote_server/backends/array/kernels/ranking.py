@@ -17,7 +17,10 @@ Pair = tuple[Array, Array]
 
 
 class NumericRanking(KernelFamily):
-    """Positions of extremes, and the k largest elements in descending order.
+    """Positions of extremes, the k largest elements in descending order, and sorting.
+
+    Sorting is stable in both directions: equal elements keep their order. NaN counts as larger than
+    all numbers, and 0 and -0 as equal. (Burn's own servers may exchange equal elements.)
 
     Burn passes k as ``accumulator_len``.
     """
@@ -32,6 +35,10 @@ class NumericRanking(KernelFamily):
             "MinDimWithIndices": self.min_dim_with_indices,
             "TopK": self.top_k,
             "ArgTopK": self.arg_top_k,
+            "TopKWithIndices": self.top_k_with_indices,
+            "Sort": self.sort,
+            "SortWithIndices": self.sort_with_indices,
+            "ArgSort": self.arg_sort,
         }
 
     def arg_max(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
@@ -81,3 +88,29 @@ class NumericRanking(KernelFamily):
         order = xp.argsort(reversed_rows, axis=-1, kind="stable")[..., ::-1]
         positions = size - 1 - order[..., :accumulator_len]
         return xp.moveaxis(positions, -1, axis).astype(array_dtype(out.dtype), copy=False)
+
+    def top_k_with_indices(
+        self, tensor: Array, *, dim: int, k: int, out: tuple[TensorSpec, TensorSpec]
+    ) -> Pair:
+        """Return the k largest elements along an axis and their positions."""
+        positions = self.arg_top_k(tensor, axis=dim, accumulator_len=k, out=out[1])
+        return self.xp.take_along_axis(tensor, positions, axis=dim), positions
+
+    def sort(self, input: Array, *, dim: int, descending: bool, out: TensorSpec) -> Array:
+        """Return the elements sorted along an axis."""
+        ordered = self.xp.sort(input, axis=dim)
+        return self.xp.flip(ordered, dim) if descending else ordered
+
+    def sort_with_indices(
+        self, input: Array, *, dim: int, descending: bool, out: tuple[TensorSpec, TensorSpec]
+    ) -> Pair:
+        """Return the elements sorted along an axis and their positions."""
+        positions = self.arg_sort(input, dim=dim, descending=descending, out=out[1])
+        return self.xp.take_along_axis(input, positions, axis=dim), positions
+
+    def arg_sort(self, input: Array, *, dim: int, descending: bool, out: TensorSpec) -> Array:
+        """Return the positions that sort an axis."""
+        if descending:
+            return self.arg_top_k(input, axis=dim, accumulator_len=input.shape[dim], out=out)
+        order = self.xp.argsort(input, axis=dim, kind="stable")
+        return order.astype(array_dtype(out.dtype), copy=False)

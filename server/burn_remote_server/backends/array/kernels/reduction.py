@@ -29,7 +29,7 @@ from burn_remote_server.backends.array.core.row_extremes import (
 )
 from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
 
-__all__ = ["NumericAccumulation", "NumericReduction"]
+__all__ = ["BaseReduction", "NumericAccumulation", "NumericReduction"]
 
 
 class NumericReduction(KernelFamily):
@@ -54,6 +54,7 @@ class NumericReduction(KernelFamily):
         return {
             "Sum": self.sum,
             "SumDim": self.sum_dim,
+            "SumDims": self.sum_dims,
             "Prod": self.prod,
             "ProdDim": self.prod_dim,
             "Mean": self.mean,
@@ -73,6 +74,12 @@ class NumericReduction(KernelFamily):
     def sum_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the sums along an axis."""
         return self._sum(input, axis=axis, dtype=input.dtype, keepdims=True)
+
+    def sum_dims(self, input: Array, *, axes: tuple[int, ...], out: TensorSpec) -> Array:
+        """Return the sums along several axes, one axis after the other."""
+        for axis in axes:
+            input = self._sum(input, axis=axis, dtype=input.dtype, keepdims=True)
+        return input
 
     def prod(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the product of all elements."""
@@ -148,6 +155,41 @@ class NumericReduction(KernelFamily):
             place = f"{shape}" if axis is None else f"axis {axis} of {shape}"
             raise ShapeMismatch(f"{place} is empty and has no largest or smallest element")
         return reduce(tensor, axis=axis, keepdims=True)
+
+
+class BaseReduction(KernelFamily):
+    """Whether all or any elements are nonzero; NaN is nonzero."""
+
+    family = "Base"
+
+    def table(self) -> Mapping[str, Kernel]:
+        return {
+            "All": self.all,
+            "Any": self.any,
+            "AllDim": self.all_dim,
+            "AnyDim": self.any_dim,
+        }
+
+    def all(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return whether all elements are nonzero; true if there are none."""
+        return _vector(self.xp.all(_truth(input)))
+
+    def any(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return whether any element is nonzero; false if there are none."""
+        return _vector(self.xp.any(_truth(input)))
+
+    def all_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return whether all elements along an axis are nonzero."""
+        return self.xp.all(_truth(input), axis=axis, keepdims=True)
+
+    def any_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
+        """Return whether any element along an axis is nonzero."""
+        return self.xp.any(_truth(input), axis=axis, keepdims=True)
+
+
+def _truth(input: Array) -> Array:
+    # Comparing floats first takes a fifth of the time of ``all`` on them.
+    return input if input.dtype.kind == "b" else input != 0
 
 
 def _vector(total: Array) -> Array:

@@ -43,6 +43,8 @@ class AdaptivePooling(AxisMapping):
             "AdaptiveAvgPool1dBackward": self.adaptive_avg_pool1d_backward,
             "AdaptiveAvgPool2d": self.adaptive_avg_pool2d,
             "AdaptiveAvgPool2dBackward": self.adaptive_avg_pool2d_backward,
+            "AdaptiveAvgPool3d": self.adaptive_avg_pool3d,
+            "AdaptiveAvgPool3dBackward": self.adaptive_avg_pool3d_backward,
         }
 
     def adaptive_avg_pool1d(self, x: Array, *, output_size: int, out: TensorSpec) -> Array:
@@ -60,6 +62,14 @@ class AdaptivePooling(AxisMapping):
     def adaptive_avg_pool2d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
         """Return the gradient with respect to ``x``; only the shape of ``x`` is used."""
         return self._backward("AdaptiveAvgPool2dBackward", x, grad, 2)
+
+    def adaptive_avg_pool3d(self, x: Array, *, output_size: Shape, out: TensorSpec) -> Array:
+        """Return the means of ``x`` ``[batch, channels, depth, height, width]``."""
+        return self._means("AdaptiveAvgPool3d", x, output_size)
+
+    def adaptive_avg_pool3d_backward(self, x: Array, grad: Array, *, out: TensorSpec) -> Array:
+        """Return the gradient with respect to ``x``; only the shape of ``x`` is used."""
+        return self._backward("AdaptiveAvgPool3dBackward", x, grad, 3)
 
     def _means(self, operation: str, x: Array, output_size: Shape) -> Array:
         check_rank(operation, "x", x, len(output_size) + 2, AXES[len(output_size)])

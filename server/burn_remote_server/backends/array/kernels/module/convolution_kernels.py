@@ -214,9 +214,13 @@ class Convolution(Correlation):
         return self._weight_gradient(x, output_grad, layer, weight.shape)
 
     def _bias_backward(self, operation: str, rank: int, bias: Array, output_grad: Array) -> Array:
-        check_rank(operation, "output_grad", output_grad, rank + 2, AXES[rank])
-        check_shape(operation, "bias", bias, (output_grad.shape[1],))
-        return output_grad.sum(axis=(0, *range(2, rank + 2)))
+        return _bias_gradient(operation, rank, bias, output_grad)
+
+
+def _bias_gradient(operation: str, rank: int, bias: Array, output_grad: Array) -> Array:
+    check_rank(operation, "output_grad", output_grad, rank + 2, AXES[rank])
+    check_shape(operation, "bias", bias, (output_grad.shape[1],))
+    return output_grad.sum(axis=(0, *range(2, rank + 2)))
 
 
 class TransposedGeometry(Geometry):
@@ -226,7 +230,7 @@ class TransposedGeometry(Geometry):
 
 
 class TransposedConvolution(Correlation):
-    """Transposed convolutions.
+    """Transposed convolutions and their gradients.
 
     ``x`` is ``[batch, channels, *sizes]``, ``weight`` ``[channels, filters / groups, *kernel]``,
     ``bias`` ``[filters]``, the output ``[batch, filters, *outputs]``.
@@ -238,6 +242,12 @@ class TransposedConvolution(Correlation):
             "ConvTranspose1d": self.conv_transpose1d,
             "ConvTranspose2d": self.conv_transpose2d,
             "ConvTranspose3d": self.conv_transpose3d,
+            "ConvTranspose1dWeightBackward": self.conv_transpose1d_weight_backward,
+            "ConvTranspose1dBiasBackward": self.conv_transpose1d_bias_backward,
+            "ConvTranspose2dWeightBackward": self.conv_transpose2d_weight_backward,
+            "ConvTranspose2dBiasBackward": self.conv_transpose2d_bias_backward,
+            "ConvTranspose3dWeightBackward": self.conv_transpose3d_weight_backward,
+            "ConvTranspose3dBiasBackward": self.conv_transpose3d_bias_backward,
         }
 
     def conv_transpose1d(
@@ -275,6 +285,77 @@ class TransposedConvolution(Correlation):
     ) -> Array:
         """Apply a transposed convolution to ``x`` ``[batch, channels, depth, height, width]``."""
         return self._spread("ConvTranspose3d", x, weight, bias, options)
+
+    def conv_transpose1d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[TransposedGeometry],
+    ) -> Array:
+        """Return the gradient with respect to ``weight``."""
+        operation = "ConvTranspose1dWeightBackward"
+        return self._weight_backward(operation, x, weight, output_grad, options)
+
+    def conv_transpose1d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient with respect to ``bias``."""
+        return _bias_gradient("ConvTranspose1dBiasBackward", 1, bias, output_grad)
+
+    def conv_transpose2d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[TransposedGeometry],
+    ) -> Array:
+        """Return the gradient with respect to ``weight``."""
+        operation = "ConvTranspose2dWeightBackward"
+        return self._weight_backward(operation, x, weight, output_grad, options)
+
+    def conv_transpose2d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient with respect to ``bias``."""
+        return _bias_gradient("ConvTranspose2dBiasBackward", 2, bias, output_grad)
+
+    def conv_transpose3d_weight_backward(
+        self,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[TransposedGeometry],
+    ) -> Array:
+        """Return the gradient with respect to ``weight``."""
+        operation = "ConvTranspose3dWeightBackward"
+        return self._weight_backward(operation, x, weight, output_grad, options)
+
+    def conv_transpose3d_bias_backward(
+        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+    ) -> Array:
+        """Return the gradient with respect to ``bias``."""
+        return _bias_gradient("ConvTranspose3dBiasBackward", 3, bias, output_grad)
+
+    def _weight_backward(
+        self,
+        operation: str,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        options: TransposedGeometry,
+    ) -> Array:
+        layer = _checked_adjoint(operation, x, weight, options)
+        expected = (x.shape[0], layer.channels, *layer.windows.sizes)
+        check_shape(operation, "output_grad", output_grad, expected)
+        # In the convolution whose adjoint this is, the gradient is the input and ``x`` the output.
+        return self._weight_gradient(output_grad, x, layer, weight.shape)
 
     def _spread(
         self,

@@ -2,9 +2,10 @@
 
 Every mode resamples one axis after the other. Output ``o`` of ``n`` is at the input position
 ``(o + 1/2) * size / n - 1/2``, or with aligned corners at ``o * (size - 1) / (n - 1)``. The modes
-weight the inputs around that position as in Burn 0.21:
+weight the inputs around that position as in Burn:
 
 - Nearest: the input at ``floor(o * size / n)``, regardless of ``align_corners``.
+- NearestExact: the input at ``floor((o + 1/2) * size / n)``, regardless of ``align_corners``.
 - Bilinear: two neighbours with linear weights; positions before the first input use the first.
 - Bicubic: four neighbours, weighted by Keys' kernel with a = -3/4 ("Cubic convolution interpolation
   for digital image processing", 1981); positions outside use the edge's input.
@@ -39,7 +40,13 @@ from burn_remote_server.backends.array.kernels.module.module_kernels import (
 __all__ = ["Interpolation"]
 
 # Number of inputs per output.
-TAPS: Final[Mapping[str, int]] = {"Nearest": 1, "Bilinear": 2, "Bicubic": 4, "Lanczos3": 6}
+TAPS: Final[Mapping[str, int]] = {
+    "Nearest": 1,
+    "NearestExact": 1,
+    "Bilinear": 2,
+    "Bicubic": 4,
+    "Lanczos3": 6,
+}
 
 
 class Interpolation(AxisMapping):
@@ -121,6 +128,11 @@ def _nearest(size: int, outputs: int, align_corners: bool, numbers: Table) -> Ax
     return AxisMap.of_taps(size, places[:, None], None)
 
 
+def _nearest_exact(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
+    places = (2 * numbers.astype(np.int64) + 1) * size // (2 * outputs)
+    return AxisMap.of_taps(size, places[:, None], None)
+
+
 def _bilinear(size: int, outputs: int, align_corners: bool, numbers: Table) -> AxisMap:
     places = np.maximum(_places(size, outputs, align_corners, numbers), 0.0)
     low = np.floor(places)
@@ -155,6 +167,7 @@ def _neighbours(places: Table, first: int, last: int) -> tuple[Table, Table]:
 
 _MODES: Mapping[str, Callable[[int, int, bool, Table], AxisMap]] = {
     "Nearest": _nearest,
+    "NearestExact": _nearest_exact,
     "Bilinear": _bilinear,
     "Bicubic": _bicubic,
     "Lanczos3": _lanczos3,
