@@ -1,16 +1,18 @@
-"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``load``, ``memory``, ``soak``
-or ``attack``."""
+"""Run one endurance run: ``python -m endurance kills``, ``faults``, ``groups``, ``load``,
+``memory``, ``soak`` or ``attack``."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import statistics
 import sys
 from pathlib import Path
 
 from endurance.attacks import LOOP_ATTACKS, attacked
 from endurance.chart import Line, Panel, chart
 from endurance.faults import Faults, sessions_through_faults
+from endurance.groups import GroupFaults, fault_rounds
 from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
 from endurance.memory import ATTACKS, attack
@@ -71,6 +73,28 @@ def run_faults(given: argparse.Namespace) -> None:
         say(f"{what}: {len(which)}")
         for line in which:
             say(f"  {line}")
+
+
+def run_groups(given: argparse.Namespace) -> None:
+    """Kill and stop members in the middle of a collective; print how long the others took."""
+    seen = GroupFaults()
+    rounds = fault_rounds(given.kills, given.stops, given.bound_seconds, given.seed)
+    for number, seen in enumerate(rounds):
+        if number % 10 == 0:
+            say(f"round {number}: {len(seen.kill_seconds)} kills, {len(seen.stop_seconds)} stops")
+    for what, times in (
+        ("killed: all others raised", seen.kill_seconds),
+        (f"stopped, bound {given.bound_seconds:g} s: all others raised", seen.stop_seconds),
+        ("the rest regrouped and carried out a collective", seen.regroup_seconds),
+    ):
+        if times:
+            say(
+                f"{what} after {statistics.median(times):.3f} s (median), {max(times):.3f} s "
+                f"(longest of {len(times)})"
+            )
+    for number, (before, after) in enumerate(zip(seen.before, seen.after, strict=True)):
+        say(f"server {number} after a tenth of the rounds: {shown(before)}")
+        say(f"server {number} at the end: {shown(after)}")
 
 
 def run_load(given: argparse.Namespace) -> None:
@@ -160,6 +184,12 @@ def main() -> None:
     faults.add_argument("--each", type=int, default=11)
     faults.add_argument("--seed", type=int, default=0)
     faults.set_defaults(run=run_faults)
+    groups = commands.add_parser("groups")
+    groups.add_argument("--kills", type=int, default=100)
+    groups.add_argument("--stops", type=int, default=20)
+    groups.add_argument("--bound-seconds", type=float, default=2.0)
+    groups.add_argument("--seed", type=int, default=0)
+    groups.set_defaults(run=run_groups)
     load = commands.add_parser("load")
     load.add_argument("--at-once", type=int, default=200)
     load.add_argument("--in-turn", type=int, default=5000)
