@@ -101,6 +101,7 @@ from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed import Transfers
 from burn_remote_server.tensors.slots import InFlight
+from fuzz.rings import ring, ring_frames
 from support.kernels import signature
 from support.recorded import golden
 from support.scripted import ScriptedLink
@@ -491,6 +492,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "session": session,
     "graph": graph,
     "peer_handshake": peer_handshake,
+    "ring": lambda data: ring(split(data)),
     "burn_frame": burn_frame,
     "burn_session": burn_session,
 }
@@ -502,6 +504,7 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "session": _sessions,
     "graph": _graphs,
     "peer_handshake": _peer_handshakes,
+    "ring": lambda: (joined(*frames) for frames in ring_frames()),
     "burn_frame": _burn_frames,
     "burn_session": _burn_sessions,
 }

@@ -288,6 +288,62 @@ def test_a_member_that_issues_another_collective_is_named(group: Group) -> None:
     regrouped_sum(group, [*range(len(group.devices))])
 
 
+@pytest.mark.parametrize(
+    "spec", [TensorSpec((200_000,), br.int32), TensorSpec((200_001,), br.float32)], ids=str
+)
+def test_members_with_another_dtype_or_size_are_told_both_calls(
+    servers: list[RunningServer], spec: TensorSpec
+) -> None:
+    with group_of(*[each.address for each in servers]) as group:
+        inputs = ones(group, range(3))
+        other = br.ones(spec.shape, dtype=spec.dtype, device=group.devices[1])
+        calls = {0: SUM, 1: CollectiveCall(Kind.ALL_REDUCE, (spec,)), 2: SUM}
+        outputs = {
+            rank: group.issue_one(rank, call, [other] if rank == 1 else inputs[rank])
+            for rank, call in calls.items()
+        }
+        for (output,) in outputs.values():
+            text = str(failure_of(output))
+            assert f"all_reduce by sum({spec})" in text
+            assert f"all_reduce by sum({SUM.specs[0]})" in text
+        regrouped_sum(group, [0, 1, 2])
+
+
+def test_a_member_that_skips_a_collective_is_named(servers: list[RunningServer]) -> None:
+    with group_of(*[each.address for each in servers]) as group:
+        inputs = ones(group, range(3))
+        session = group.devices[2].session
+        session._sequences[group.numbers[2]] = 5
+        outputs = {rank: group.issue_one(rank, SUM, inputs[rank]) for rank in range(3)}
+        for rank in (0, 1):
+            error = failure_of(outputs[rank][0])
+            assert (error.member, "it issued collective 5 after -1" in str(error)) == (2, True)
+        with pytest.raises(br.OperationFailed, match="it issued collective 5 after -1"):
+            outputs[2][0].numpy()
+        regrouped_sum(group, [0, 1, 2])
+
+
+def test_a_member_that_does_not_trust_the_certificate_of_another_names_it(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    flags = [*certificate(tmp_path, authority), "--peer-ca", str(tmp_path / "ca.pem")]
+    stranger = trustme.CA()
+    (tmp_path / "other").mkdir()
+    others = [*certificate(tmp_path / "other", stranger), "--peer-ca", str(tmp_path / "ca.pem")]
+    both = tmp_path / "both.pem"
+    both.write_bytes(authority.cert_pem.bytes() + stranger.cert_pem.bytes())
+    with (
+        server(*flags) as first,
+        server(*others) as second,
+        group_of(first.address, second.address, bound_seconds=5.0, tls=both) as group,
+    ):
+        tokens = [group.issue_one(rank, BARRIER)[0] for rank in range(2)]
+        error = failure_of(tokens[0])
+        assert (error.member, error.address) == (1, group.addresses[1])
+        assert "certificate" in str(error)
+        failure_of(tokens[1])
+
+
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[list[str]]:
     """The addresses of servers that soon give up a member that does not join."""

@@ -94,6 +94,7 @@ class Member:
         self._done = 0  # collectives that this member has carried out
         self._broken: GroupBroken | None = None
         self._broken_at = 0.0
+        self._told_by: int | None = None  # the neighbour that told the failure
         self._gone: Final[set[int]] = set()  # neighbours that left or were given up
         self._has_ended = False
         self._is_excluded = False
@@ -171,6 +172,7 @@ class Member:
                 return
             self._broken_at = time.monotonic()
             self._broken = broken
+            self._told_by = told_by
             failed = [job for number, job in self._unsettled.items() if number >= broken.first]
             for job in failed:
                 del self._unsettled[job.sequence]
@@ -445,8 +447,8 @@ class Member:
 
     def _finish(self) -> None:
         """Send what is queued, take leave of both neighbours, and end the links."""
-        if self.size > 1 and not self._is_excluded and self._is_own_failure():
-            # The next member may still be about to link itself, and has to hear of it.
+        if self.size > 1 and not self._is_excluded and self._told_by != self._next:
+            # The next member may still be about to link itself, and has to hear of a failure.
             self._sender.await_link(self._join_deadline, lambda: None)
         farewell = self._farewell()
         with self._lock:
@@ -462,9 +464,6 @@ class Member:
                 self._incoming.tell(farewell)
                 self._incoming.close()
         self._ended()
-
-    def _is_own_failure(self) -> bool:
-        return self._broken is not None and self._broken.member == self.spec.rank
 
     def _farewell(self) -> GroupBroken:
         # Without it, the end of a link would look like the failure of this member.

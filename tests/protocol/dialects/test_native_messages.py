@@ -29,12 +29,15 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
+    BeginCollective,
     Closing,
     Failed,
     FetchRequest,
+    GroupBroken,
     Hello,
     JoinLink,
     Lent,
+    LinkJoined,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -85,6 +88,14 @@ BYTES: list[tuple[Any, str]] = [
     (PeerConfirmation(PROOF), f"0e 91 {bin8(PROOF)}"),
     (Waiting(7), "0f 91 07"),
     (Waiting(7, 8), "0f 92 07 08"),
+    (JoinLink(TRANSFER), f"10 91 {bin8(TRANSFER)}"),
+    (JoinLink(TRANSFER, b"g" * 16), f"10 92 {bin8(TRANSFER)} {bin8(b'g' * 16)}"),
+    (LinkJoined(PROOF), f"11 91 {bin8(PROOF)}"),
+    (
+        BeginCollective(7, b"d" * 16, "barrier()"),
+        f"12 93 07 {bin8(b'd' * 16)} {fixstr('barrier()')}",
+    ),
+    (GroupBroken(3, 127, "it left"), f"14 93 03 7f {fixstr('it left')}"),
 ]
 
 
@@ -104,6 +115,13 @@ def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
 def test_the_frames_that_hold_secrets_are_marked_so() -> None:
     secret = (Hello, Welcome, PeerProof, PeerConfirmation, JoinLink)
     assert {MESSAGE_TO_WIRE[each][0] for each in secret} == SECRET_KINDS
+
+
+def test_the_head_of_a_piece_has_the_bytes_of_the_specification() -> None:
+    head = native.piece_head(7, 2**20)
+    assert head == bytes.fromhex("13 000000000000 0000000000000007 0000000000100000")
+    assert native.open_piece(head) == (7, 2**20)
+    assert native.open_piece(native.encode_frame(GroupBroken(3, 1, "it left the group"))) is None
 
 
 @pytest.mark.parametrize("body", ["92 07 09", "92 07 c0", "93 07 01 01", "90"])
