@@ -181,6 +181,9 @@ from burn_remote.functions.manipulation import (
     unfold,
     unstack,
 )
+from burn_remote.functions.manipulation import concat as cat
+from burn_remote.functions.manipulation import expand_dims as unsqueeze
+from burn_remote.functions.manipulation import permute_dims as permute
 from burn_remote.functions.matrices import kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
@@ -221,6 +224,7 @@ from burn_remote.functions.selection import (
     minimum,
     where,
 )
+from burn_remote.functions.selection import clip as clamp
 from burn_remote.functions.statistics import (
     all,
     any,
@@ -404,8 +408,10 @@ __all__ = [
     "broadcast_arrays",
     "broadcast_to",
     "can_cast",
+    "cat",
     "ceil",
     "checkpoint",
+    "clamp",
     "clip",
     "compile",
     "concat",
@@ -509,6 +515,7 @@ __all__ = [
     "optim",
     "outer",
     "pad",
+    "permute",
     "permute_dims",
     "pi",
     "positive",
@@ -569,6 +576,7 @@ __all__ = [
     "uint32",
     "uint64",
     "unfold",
+    "unsqueeze",
     "unstack",
     "update_along",
     "value_and_grad",

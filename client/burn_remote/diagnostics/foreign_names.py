@@ -18,6 +18,7 @@ __all__ = [
     "DEVICE_ATTRIBUTES",
     "DISTRIBUTED",
     "FUNCTIONS",
+    "GATHERED",
     "GROUP_ATTRIBUTES",
     "KEYWORDS",
     "METHODS",
@@ -117,7 +118,6 @@ FUNCTIONS: Final = {
     "as_tensor": "burn_remote.tensor(data)",
     "autocast": _PRECISION,
     "bmm": _MATMUL,
-    "cat": "burn_remote.concat([x, y])",
     "choice": "burn_remote.random.integers(0, count, shape), as indices of x.take",
     "clip_by_global_norm": "burn_remote.optim.clip_by_norm(grads, max_norm)",
     "clip_grad_norm_": "burn_remote.optim.clip_grad_norm_(params, max_norm)",
@@ -172,7 +172,6 @@ FUNCTIONS: Final = {
     "norm": "burn_remote.vector_norm(x)",
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
-    "permute": "burn_remote.permute_dims(x, axes)",
     "pmap": "burn_remote.DataParallel, for training",
     "pmean": "group.all_reduce(tensors, 'mean') of a burn_remote.distributed.Group",
     "power": "burn_remote.pow(x, y)",
@@ -193,7 +192,6 @@ FUNCTIONS: Final = {
     "stop_gradient": "x.detach()",
     "synchronize": "device.sync()",
     "tree_util": "burn_remote.tree",
-    "unsqueeze": "burn_remote.expand_dims(x, axis)",
     "tree_leaves": "burn_remote.tree.leaves(tree)",
     "tree_map": "burn_remote.tree.map(function, tree)",
     "kaiming": "burn_remote.init.kaiming_uniform, burn_remote.init.kaiming_normal",
@@ -300,7 +298,6 @@ METHODS: Final = {
     "bool": "x.astype(burn_remote.bool)",
     "byte": "x.astype(burn_remote.uint8)",
     "chunk": "x.split(count)",
-    "clamp": "x.clip(low, high)",
     "clamp_": "x = x.clip(low, high), for a parameter x.data = x.clip(low, high)",
     "clamp_max": "x.clip(max=…)",
     "clamp_min": "x.clip(min=…)",
@@ -361,7 +358,6 @@ METHODS: Final = {
     "logsumexp": "m + (x - m).exp().sum(axis=…).log() with m = x.max(axis=…, keepdims=True)",
     "long": "x.astype(burn_remote.int64)",
     "lt": "x < y",
-    "masked_fill": "x.mask_fill(mask, value)",
     "masked_fill_": "x.mask_fill(mask, value)",
     "masked_select": _DYNAMIC_SHAPE,
     "matmul": "x @ y",
@@ -386,7 +382,6 @@ METHODS: Final = {
     "normal_": "y = burn_remote.random.normal(x.shape), for a parameter x.data = y",
     "numel": "x.size",
     "outer": "burn_remote.outer(x, y)",
-    "permute": "x.permute_dims(axes)",
     "pow": "x ** y",
     "ptp": "x.max() - x.min()",
     "quantile": _NUMPY,
@@ -423,9 +418,7 @@ METHODS: Final = {
     "unbind": "list(x)",
     "uniform_": "y = burn_remote.random.uniform(x.shape), for a parameter x.data = y",
     "unique": _DYNAMIC_SHAPE,
-    "unsqueeze": "x.expand_dims(axis)",
     "values": "x.max_with_indices(axis) and similar methods return values and indices",
-    "view": "x.reshape(shape)",
     "view_as": "x.reshape(y.shape)",
     "where": "burn_remote.where(condition, x, y)",
     "zero_": (
@@ -435,6 +428,7 @@ METHODS: Final = {
 }
 
 # Keyword arguments: the foreign name, our parameter if the function has it, and the text after it.
+# Those without a text mean the same, and are accepted.
 RENAMED_KEYWORDS: Final = (
     ("a", "x", ""),
     ("a_max", "max", ""),
@@ -505,6 +499,20 @@ KEYWORDS: Final = {
     "static_argnames": _STATIC,
     "static_argnums": _STATIC,
     "where": "burn_remote.where(mask, x, 0) as the argument",
+}
+
+# Functions whose last argument by position is a tuple of integers -> its place. They accept the
+# integers without a tuple: zeros(2, 3), x.flip(0, 1).
+GATHERED: Final = {
+    "broadcast_to": 1,
+    "empty": 0,
+    "expand_dims": 1,
+    "flip": 1,
+    "ones": 0,
+    "permute_dims": 1,
+    "squeeze": 1,
+    "tile": 1,
+    "zeros": 0,
 }
 
 # Functions called with separate arguments instead of a tuple -> the correct call.

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 
 from burn_remote.diagnostics.foreign_names import (
+    GATHERED,
     KEYWORDS,
     POSITIONAL,
     RENAMED_KEYWORDS,
@@ -67,12 +68,68 @@ def explained(function: Function) -> Function:
             # The text says what to check. The frames would bury it: those of opening a device.
             raise error.with_traceback(None) from None
         except (AttributeError, TypeError):
+            # Only a call that Python could not bind is made again, so nothing is issued twice.
+            accepted = _accepted(_Call(function, arguments, options))
+            if accepted is not None:
+                return called(*accepted.arguments, **accepted.options)
             text = _explanation(_Call(function, arguments, options))
             if text is None:
                 raise
             raise ArgumentMismatch(f"{function.__qualname__}: {text}") from None
 
     return cast("Function", called)
+
+
+# Foreign keywords that mean the same as ours: those of the table without a remark.
+_SAME: Final = [(foreign, ours) for foreign, ours, remark in RENAMED_KEYWORDS if not remark]
+
+_BY_PLACE: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+def _accepted(call: _Call) -> _Call | None:
+    """Return a call with other libraries' keywords, or sizes without a tuple, in our form.
+
+    Returns ``None`` if Python could bind the call, or if its meaning is not certain.
+    """
+    signature = _signature(call.function)
+    parameters = signature.parameters
+    options: dict[str, Any] = {}
+    for keyword, value in call.options.items():
+        ours = keyword
+        if keyword not in parameters:
+            ours = next((o for f, o in _SAME if f == keyword and o in parameters), keyword)
+        if ours not in parameters or ours in options:
+            return None
+        options[ours] = value
+    arguments = list(call.arguments)
+    by_place = [p for p in parameters.values() if p.kind in _BY_PLACE]
+    if len(arguments) > len(by_place):
+        gathered = _gathered(call.function.__name__, arguments)
+        if gathered is None:
+            return None
+        arguments = gathered
+    elif options == dict(call.options):
+        return None  # nothing to change, so this is another error
+    for parameter in by_place[len(arguments) :]:
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in options:
+            arguments.append(options.pop(parameter.name))
+    return _Call(call.function, tuple(arguments), options)
+
+
+def _gathered(name: str, arguments: list[Any]) -> list[Any] | None:
+    """Put surplus integers into one tuple: ``zeros(2, 3)``, ``x.flip(0, 1)``."""
+    first = GATHERED.get(name)
+    if first is None or not all(type(size) is int for size in arguments[first:]):
+        return None
+    return [*arguments[:first], tuple(arguments[first:])]
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
 
 
 def no_tensor(name: str, value: object) -> str:
@@ -95,7 +152,7 @@ def _name_function(error: BaseException, function: Callable[..., Any]) -> None:
 
 
 def _explanation(call: _Call) -> str | None:
-    signature = inspect.signature(call.function)
+    signature = _signature(call.function)
     for keyword in call.options:
         if keyword not in signature.parameters:
             return _keyword(keyword, signature)

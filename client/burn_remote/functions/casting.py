@@ -64,9 +64,13 @@ def astype(
     return distinct(x) if copy and converted is x else converted
 
 
-def distinct(x: Tensor) -> Tensor:
-    """Return another object with the same elements: assignments to ``x[i]`` do not change it."""
-    return x.__class__(x.handle)
+def distinct(x: Tensor, result: Tensor | None = None) -> Tensor:
+    """Return ``result``, by default ``x`` itself, as another object than ``x``.
+
+    Functions whose result has the elements of ``x`` return this, so that ``x[i] = v`` does not
+    change what they returned.
+    """
+    return result if result is not None and result is not x else x.__class__(x.handle)
 
 
 def converted_to(x: Tensor, dtype: AnyDType) -> Tensor:

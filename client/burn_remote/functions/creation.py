@@ -49,7 +49,7 @@ from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import concat, stack
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.value import holds_tensors, is_tensor
 from burn_remote.runner.interface import DerivedData
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
@@ -126,7 +126,7 @@ def asarray(
             return moved
         return distinct(data) if copy else data
     _refuse_copy(copy, "the elements must be sent to the device")
-    if _holds_tensors(data):
+    if holds_tensors(data):
         return asarray(_stacked(data, wanted), dtype=wanted, device=device)
     return _sent(data, wanted, _client(device))
 
@@ -136,18 +136,6 @@ def _refuse_copy(copy: bool | None, reason: str) -> None:
         raise ValueError(f"copy=False is impossible: {reason}")
 
 
-def _holds_tensors(data: Any) -> bool:
-    """Return whether nested lists contain tensors: NumPy would read each of them by itself.
-
-    Of each level, only the first list is examined for lists, because their depths are equal.
-    """
-    while isinstance(data, list | tuple) and data:
-        if any(is_tensor(one) for one in data):
-            return True
-        data = data[0]
-    return False
-
-
 def _stacked(data: Any, dtype: DType | None) -> Tensor:
     """Stack nested lists of tensors and numbers; numbers are sent to the tensors' device."""
     first = next(one for one in leaves(data) if is_tensor(one))
@@ -155,7 +143,7 @@ def _stacked(data: Any, dtype: DType | None) -> Tensor:
         one
         if is_tensor(one)
         else _stacked(one, dtype)
-        if _holds_tensors(one)
+        if holds_tensors(one)
         else tensor(one, dtype=first.dtype if dtype is None else dtype, device=first.device)
         for one in data
     ]

@@ -52,6 +52,7 @@ __all__ = [
     "floor_divide_in_place",
     "gradient",
     "is_leaf",
+    "is_parameter",
     "is_tracked_leaf",
     "multiply_in_place",
     "power_in_place",
@@ -371,10 +372,10 @@ def update_all(leaves: Sequence[Tensor], values: Sequence[Tensor | None]) -> Non
     del before
 
 
-def _is_parameter(x: Tensor, operator: str) -> bool:
+def is_parameter(x: Tensor, operator: str, instead: str) -> bool:
     """Return whether a tensor is a tracked leaf, which may be updated in place.
 
-    Raises ``UsageError`` if recording is not paused.
+    Raises ``UsageError`` if recording is not paused; ``instead`` makes a new tensor.
     """
     handle = x.handle
     if not isinstance(handle, TrackedHandle) or type(handle.source) is not Leaf:
@@ -383,7 +384,7 @@ def _is_parameter(x: Tensor, operator: str) -> bool:
         raise UsageError(
             f"{operator} on {handle.spec}, a tracked leaf, would make it the result of an "
             "operation, which has no .grad; write it inside burn_remote.no_grad(), which updates "
-            f"the leaf, or x = x {operator[:-1]} y for a new tensor"
+            f"the leaf, or {instead} for a new tensor"
         )
     return True
 
@@ -391,9 +392,13 @@ def _is_parameter(x: Tensor, operator: str) -> bool:
 def _in_place(
     operator: str, function: Callable[[Tensor, Tensor | Number], Tensor]
 ) -> Callable[[Tensor, Tensor | Number], Tensor]:
+    instead = f"x = x {operator[:-1]} y"
+
     def in_place(x: Tensor, other: Tensor | Number) -> Tensor:
         """Update a tracked leaf inside ``no_grad``; any other tensor is replaced."""
-        return updated(x, function(x, other)) if _is_parameter(x, operator) else NotImplemented
+        if not is_parameter(x, operator, instead):
+            return NotImplemented  # type: ignore[no-any-return]
+        return updated(x, function(x, other))
 
     return in_place
 

@@ -14,6 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply
+from burn_remote.functions.casting import distinct
 from burn_remote.functions.logic import equal, greater, less, logical_or
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
@@ -99,8 +100,8 @@ def abs(x: Tensor, /) -> Tensor:
 
 
 def positive(x: Tensor, /) -> Tensor:
-    """Return ``x`` itself."""
-    return x
+    """Return the elements of ``x`` as another tensor."""
+    return distinct(x)
 
 
 @preferring(numeric.SIGN, lambda x, /: SIGN.unary(x))

@@ -1,6 +1,7 @@
 """Gather and scatter: reading and writing elements by tensors of indices.
 
-Indices have any integer dtype and count from 0. The device checks them: an index that is out of
+Indices have any integer dtype. They count from 0; where a function says so, negative ones count
+from the end. The device checks them: an index that is out of
 range fails the operation, and reading its result raises ``OperationFailed``.
 
 ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``, ``"min"``
@@ -17,9 +18,14 @@ from burn_remote.arguments.arrays import Array, as_array
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
+from burn_remote.functions.arithmetic import add
+from burn_remote.functions.casting import astype
 from burn_remote.functions.index_parser import checked_positions
+from burn_remote.functions.logic import less
 from burn_remote.functions.manipulation import broadcast_to
+from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.dtypes import I32, I64, Category
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Update",
+    "from_start",
     "gather",
     "gather_nd",
     "scatter",
@@ -57,15 +64,15 @@ def take(
     """Select elements along an axis by index.
 
     Shapes: ``[…, n, …]`` and indices ``[p…]`` to ``[…, p…, …]``. ``axis`` may be omitted for a
-    tensor of one axis. Integers, lists and arrays may be negative and are checked here; a tensor of
-    indices is checked on the device.
+    tensor of one axis. Negative indices count from the end. Integers, lists and arrays are checked
+    here; a tensor of indices is checked on the device.
     """
     if axis is None and x.ndim != 1:
         raise ShapeMismatch(f"axis is required for {x.handle.spec}, which has {x.ndim} axes")
     place = normal_axis(axis or 0, x.ndim)
     given = positions if is_tensor(positions) else as_array(positions, None)
     picker = checked_positions(given, x.shape[place])
-    places = picker if is_tensor(picker) else upload(x, picker)
+    places = from_start(picker, x.shape[place]) if is_tensor(picker) else upload(x, picker)
     taken = SELECT.apply((x, reshaped(places, (places.size,))), (place,))
     return reshaped(taken, (*x.shape[:place], *places.shape, *x.shape[place + 1 :]))
 
@@ -94,8 +101,12 @@ def gather(x: Tensor, axis: int, indices: Tensor, /) -> Tensor:
 
 @explained
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Select one element along an axis for each index; other axes broadcast, as in NumPy."""
+    """Select one element along an axis for each index; other axes broadcast, as in NumPy.
+
+    Negative indices count from the end.
+    """
     place = normal_axis(axis, x.ndim)
+    indices = from_start(indices, x.shape[place])
     if indices.ndim != x.ndim:
         raise ShapeMismatch(
             f"indices {indices.handle.spec} must have as many axes as x {x.handle.spec}"
@@ -137,6 +148,19 @@ def scatter_nd(
     ``value`` has the shape of ``gather_nd(x, coordinates)`` and the dtype of ``x``.
     """
     return SCATTER_ND.apply((x, coordinates, value), (update_name(update),))
+
+
+def from_start(positions: Tensor, size: int) -> Tensor:
+    """Convert negative indices along an axis of ``size`` elements to nonnegative ones.
+
+    Indices that are out of range stay so, and the device refuses them.
+    """
+    dtype = positions.handle.spec.dtype
+    if dtype.category is not Category.INT:
+        return positions
+    if dtype.itemsize < I32.itemsize:  # it may not hold the size
+        positions = astype(positions, I64)
+    return where(less(positions, 0), add(positions, size), positions)
 
 
 def update_name(update: Update) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 from burn_remote.arguments.numbers import Number
 from burn_remote.dispatch.operators import Operator, filled, reshaped, upload
 from burn_remote.functions.arithmetic import add, multiply
-from burn_remote.functions.casting import astype
+from burn_remote.functions.casting import astype, distinct
 from burn_remote.functions.gathering import (
     Update,
+    from_start,
     gather_nd,
     scatter_nd,
     take,
@@ -41,16 +42,17 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     """Return the elements that an index selects, as NumPy does: ``x[1:3, ..., None, ::-1]``.
 
     An index consists of integers, slices with any step, ``...``, ``None``, lists, arrays and
-    tensors of integers, and NumPy masks. A tensor of indices must not contain negative ones and is
-    checked on the device: reading the result raises ``OperationFailed`` if an index is out of
+    tensors of integers, and NumPy masks. Negative indices count from the end. A tensor of indices
+    is checked on the device: reading the result raises ``OperationFailed`` if an index is out of
     range. Raises ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for a mask that is a
     tensor.
     """
     selection = selection_of(index, x.shape)
+    given = x
     if selection.ranges:
         x = SLICE.apply((x,), (selection.ranges,))
-    x = reshaped(x, selection.shape)
-    return _picked(x, selection) if selection.pickers else x
+    selected = reshaped(x, selection.shape)
+    return _picked(selected, selection) if selection.pickers else distinct(given, selected)
 
 
 def set_item(
@@ -86,7 +88,7 @@ def _picked(x: Tensor, selection: Selection) -> Tensor:
         picked = take(x, positions[0], axis=axes[0])
         return _moved(picked, positions[0].ndim, axes[0], selection.place)
     leading = moveaxis(x, axes, range(len(axes)))
-    coordinates = _coordinates(x, positions)
+    coordinates = _coordinates(leading, positions)
     return _moved(gather_nd(leading, coordinates), coordinates.ndim - 1, 0, selection.place)
 
 
@@ -112,7 +114,7 @@ def _set_picked(x: Tensor, selection: Selection, value: Tensor | Number, update:
     place = selection.place
     if len(axes) == 1:
         (axis,) = axes
-        places = _as_positions(x, positions[0])
+        places = _as_positions(x, positions[0], x.shape[axis])
         rest = (*x.shape[:axis], *x.shape[axis + 1 :])
         picked = (*rest[:place], *places.shape, *rest[place:])
         new = _moved(_as_value(x, value, picked), places.ndim, place, axis)
@@ -120,7 +122,7 @@ def _set_picked(x: Tensor, selection: Selection, value: Tensor | Number, update:
         return update_along(x, axis, reshaped(places, (places.size,)), flat, update=update)
     order = range(len(axes))
     leading = moveaxis(x, axes, order)
-    coordinates = _coordinates(x, positions)
+    coordinates = _coordinates(leading, positions)
     rest = leading.shape[len(axes) :]
     picked = (*rest[:place], *coordinates.shape[:-1], *rest[place:])
     new = _moved(_as_value(x, value, picked), coordinates.ndim - 1, place, 0)
@@ -162,14 +164,15 @@ def _as_value(x: Tensor, value: Tensor | Number, shape: Shape) -> Tensor:
     return x.__class__(filled(x.handle.client, TensorSpec(shape, x.dtype), value))
 
 
-def _as_positions(x: Tensor, positions: Any) -> Tensor:
-    return positions if is_tensor(positions) else upload(x, positions)
+def _as_positions(x: Tensor, positions: Any, size: int) -> Tensor:
+    return from_start(positions, size) if is_tensor(positions) else upload(x, positions)
 
 
 def _coordinates(x: Tensor, positions: list[Any]) -> Tensor:
-    """Stack the indices of several axes, broadcast to a common shape, into ``[…, axes]``."""
+    """Stack the indices of the leading axes, broadcast to a common shape, into ``[…, axes]``."""
     if not any(is_tensor(one) for one in positions):
         return upload(x, np.stack(np.broadcast_arrays(*positions), axis=-1))
-    tensors = [astype(_as_positions(x, one), I64) for one in positions]
+    pairs = zip(positions, x.shape, strict=False)
+    tensors = [astype(_as_positions(x, one, size), I64) for one, size in pairs]
     shape = broadcast_shapes(*[one.shape for one in tensors])
     return concat([reshaped(broadcast_to(one, shape), (*shape, 1)) for one in tensors], -1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
+from burn_remote.functions.casting import distinct
 from burn_remote.functions.operands import all_alike
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
@@ -69,13 +70,13 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
         if target.count(-1) > 1 or not known or x.size % known:
             raise ShapeMismatch(f"{x.handle.spec} cannot be reshaped to {list(target)}")
         target = tuple([x.size // known if size == -1 else size for size in target])
-    return reshaped(x, target)
+    return distinct(x, reshaped(x, target))
 
 
 @explained
 def flatten(x: Tensor, /) -> Tensor:
     """Return the elements, in C order, with shape ``[size]``."""
-    return reshaped(x, (x.size,))
+    return distinct(x, reshaped(x, (x.size,)))
 
 
 @explained
@@ -83,11 +84,12 @@ def squeeze(x: Tensor, /, axis: Axes = None) -> Tensor:
     """Remove axes of size 1: the given ones, or all."""
     shape = x.shape
     if axis is None:
-        return reshaped(x, tuple([size for size in shape if size != 1]))
+        return distinct(x, reshaped(x, tuple([size for size in shape if size != 1])))
     axes = normal_axes(axis, len(shape))
     if any(shape[place] != 1 for place in axes):
         raise ShapeMismatch(f"{x.handle.spec} does not have size 1 along axis {axis}")
-    return reshaped(x, tuple([size for place, size in enumerate(shape) if place not in axes]))
+    kept = tuple([size for place, size in enumerate(shape) if place not in axes])
+    return distinct(x, reshaped(x, kept))
 
 
 @explained
@@ -97,7 +99,8 @@ def expand_dims(x: Tensor, /, axis: int | Sequence[int] = 0) -> Tensor:
     axes = normal_axes(axis, x.ndim + count)
     sizes = iter(x.shape)
     places = range(x.ndim + count)
-    return reshaped(x, tuple([1 if place in axes else next(sizes) for place in places]))
+    shape = tuple([1 if place in axes else next(sizes) for place in places])
+    return distinct(x, reshaped(x, shape))
 
 
 @explained
@@ -105,7 +108,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Permute the axes: axis ``i`` of the result is axis ``axes[i]`` of ``x``."""
     places = normal_axes(axes, x.ndim)
     if places == tuple(range(x.ndim)):
-        return x
+        return distinct(x)
     return PERMUTE.apply((x,), (places,))
 
 
@@ -149,7 +152,7 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
     target = normal_shape(shape)
     spec = x.handle.spec
     if target == spec.shape:
-        return x
+        return distinct(x)
     return EXPAND.into(with_rank(x, len(target)), target)
 
 

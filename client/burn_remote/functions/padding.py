@@ -12,6 +12,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE, Operator, counted, filled, upload
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import remainder, subtract
+from burn_remote.functions.casting import distinct
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
@@ -20,7 +21,8 @@ from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.tensor import Tensor
+    from burn_remote.functions.casting import distinct
+from burn_remote.functions.tensor import Tensor
 
 __all__ = ["pad"]
 
@@ -50,7 +52,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     cut = _cut(input, borders)
     grown = [(max(before, 0), max(after, 0)) for before, after in borders]
     if not any(before or after for before, after in grown):
-        return cut
+        return distinct(input, cut)
     if mode == "constant":
         return _framed(cut, grown, value)
     if mode not in _MODES:

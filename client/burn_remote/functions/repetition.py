@@ -15,6 +15,7 @@ from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, counted, reshaped, upload, with_rank
 from burn_remote.functions.arithmetic import add, subtract
+from burn_remote.functions.casting import distinct
 from burn_remote.functions.logic import greater, less
 from burn_remote.functions.manipulation import concat, flatten, part
 from burn_remote.functions.selection import mask_fill
@@ -57,12 +58,13 @@ def repeat(x: Tensor, repeats: int | Sequence[int], /, *, axis: int | None = Non
 def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
     """Repeat the whole tensor along its axes; the last count applies to the last axis."""
     counts = normal_shape(repetitions)
+    given = x
     x = with_rank(x, len(counts))
     counts = (1,) * (x.ndim - len(counts)) + counts
     for axis, count in enumerate(counts):
         if count != 1:
             x = REPEAT_DIM.apply((x,), (axis, count))
-    return x
+    return distinct(given, x)
 
 
 @explained
@@ -72,6 +74,7 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
         if not isinstance(shift, int):
             raise ShapeMismatch("several shifts require one axis for each")
         return reshaped(roll(flatten(x), shift, 0), x.shape)
+    given = x
     axes = normal_axes(axis, x.ndim)
     shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
     if len(shifts) != len(axes):
@@ -81,7 +84,7 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
         if size and count % size:
             seam = size - count % size
             x = concat([part(x, place, seam, size), part(x, place, 0, seam)], place)
-    return x
+    return distinct(given, x)
 
 
 @explained
@@ -92,12 +95,13 @@ def diff(x: Tensor, /, axis: int = -1, n: int = 1) -> Tensor:
     """
     place = normal_axis(axis, x.ndim)
     n = whole_number("n", n, 0, MAX_ELEMENTS)
+    given = x
     if n >= x.shape[place]:
         x, n = part(x, place, 0, 0), min(n, 1)
     for _ in range(n):
         size = x.shape[place]
         x = subtract(part(x, place, 1, size), part(x, place, 0, max(size - 1, 0)))
-    return x
+    return distinct(given, x)
 
 
 @explained

@@ -16,7 +16,7 @@ from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, with_rank
 from burn_remote.dispatch.preferred_rows import preferring
-from burn_remote.functions.casting import NOT
+from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
 from burn_remote.functions.operands import Pair, alike, refuse_numbers
 from burn_remote.functions.value import is_tensor
@@ -70,15 +70,19 @@ def clip(
     A bound is a number, a tensor that broadcasts with ``x``, or ``None``. The gradient is 0 where
     ``x`` equals a bound that is a number, as in PyTorch 2.15.
     """
+    given = x
     if is_tensor(min):
         x, min = maximum(x, min), None
     if is_tensor(max):
         x, max = minimum(x, max), None
+    if min is None and max is None:
+        return distinct(given, x)
     for bound in (min, max):
         if bound is not None:
             x, _ = alike(x, bound)
     if min is None:
-        return x if max is None else _at_most(x, max)
+        assert max is not None  # returned above
+        return _at_most(x, max)
     if max is None:
         return _at_least(x, min)
     return CLAMP.numbers((x,), (min, max))

@@ -19,7 +19,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import divide, multiply, subtract
-from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32
+from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32, distinct
 from burn_remote.functions.elementwise import norm_of_squares, sqrt
 from burn_remote.functions.logic import equal, greater
 from burn_remote.functions.manipulation import broadcast_to, concat
@@ -268,6 +268,8 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
     shape = x.shape
     rank = len(shape)
     axes = normal_axes(axis, rank)
+    if not axes and axis is not None:
+        return distinct(x)
     if len(axes) == rank and (axis is None or rank > 1):
         # In Burn's IR the result of a full reduction has shape [1].
         return reshaped(whole.unary(x), (1,) * rank if keepdims else ())

@@ -11,6 +11,7 @@ from burn_remote.dispatch.operators import operator_method
 from burn_remote.functions import (
     activations,
     arithmetic,
+    assignment,
     casting,
     differentiation,
     elementwise,
@@ -38,7 +39,7 @@ __all__ = ["Tensor"]
 
 @final
 class Tensor(TensorValue):
-    """An immutable array on a device.
+    """An array on a device, whose elements never change: ``x[i] = v`` makes ``x`` another array.
 
     Operators and methods issue operations and return at once; shape and dtype of the result are
     known without waiting. Only ``numpy``, ``item``, ``tolist``, ``bool(x)``, ``int(x)``,
@@ -115,6 +116,7 @@ class Tensor(TensorValue):
     __invert__ = logic.bitwise_invert
 
     __getitem__ = indexing.get_item
+    __setitem__ = assignment.assign_item
     set = indexing.set_item
 
     @property
@@ -237,6 +239,13 @@ class Tensor(TensorValue):
     tile = repetition.tile
     transpose = manipulation.transpose
     unfold = manipulation.unfold
+
+    # Names of PyTorch for functions that mean the same.
+    clamp = selection.clip
+    masked_fill = selection.mask_fill
+    permute = manipulation.permute_dims
+    unsqueeze = manipulation.expand_dims
+    view = manipulation.reshape
 
     gather = gathering.gather
     gather_nd = gathering.gather_nd

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TensorValue",
+    "holds_tensors",
     "is_tensor",
     "read",
     "read_array",
@@ -189,9 +190,6 @@ class TensorValue:
         """Wait for the elements and return them as nested lists of Python numbers."""
         return self.numpy().tolist()
 
-    def __setitem__(self, index: object, value: object) -> NoReturn:
-        raise TypeError("tensors are immutable; y = x.set(index, value) returns a changed copy")
-
     def __bool__(self) -> bool:
         """Wait for the only element and return its truth value."""
         if self.size != 1:
@@ -264,6 +262,18 @@ def _read(argument: Any) -> Any:
 def is_tensor(value: object) -> TypeIs[Tensor]:
     """Return whether a value is a ``Tensor``."""
     return isinstance(value, TensorValue)
+
+
+def holds_tensors(data: Any) -> bool:
+    """Return whether nested lists contain tensors: NumPy would read each of them by itself.
+
+    Of each level, only the first list is examined for lists, because their depths are equal.
+    """
+    while isinstance(data, list | tuple) and data:
+        if any(is_tensor(one) for one in data):
+            return True
+        data = data[0]
+    return False
 
 
 @explained

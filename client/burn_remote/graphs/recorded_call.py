@@ -130,6 +130,11 @@ def record_call(
             argument = reference()
             if argument is not None:
                 argument.handle = plain(argument.handle)
+                if not recorder.has_argument(argument.handle):
+                    raise UsageError(
+                        "the compiled function assigns to elements of an argument, and later "
+                        "calls would not; write y = x.set(index, value) and return y"
+                    )
         argument = None
         if recorder.line_of_kept(_handle_ids(value)) is not None:
             gc.collect()  # reference cycles may keep tensors for a while

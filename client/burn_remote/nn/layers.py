@@ -9,7 +9,7 @@ from burn_remote.autodiff.pausing import check_random_numbers
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, counted, reshaped, with_rank
 from burn_remote.functions.arithmetic import divide
-from burn_remote.functions.casting import NOT
+from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.gathering import scatter
 from burn_remote.functions.logic import less, logical_or
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
@@ -21,7 +21,8 @@ from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.tensor import Tensor
+    from burn_remote.functions.casting import distinct
+from burn_remote.functions.tensor import Tensor
 
 __all__ = ["dropout", "embedding", "linear", "one_hot", "scaled_dot_product_attention"]
 
@@ -86,7 +87,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not 0 <= real_number("p", p) <= 1:
         raise UsageError(f"p must be from 0 to 1, not {p}")
     if not training or p == 0:
-        return input
+        return distinct(input)
     spec = TensorSpec(input.shape, input.dtype)
     check_random_numbers()
     draw = RANDOM.create(input.handle.client, spec, (("Uniform", 0.0, 1.0),))

@@ -24,9 +24,9 @@ from support.runners import RecordingDevice
 @pytest.mark.parametrize("module", [burn_remote, functional, random])
 def test_a_foreign_function_name_gives_our_equivalent(module: object) -> None:
     with pytest.raises(
-        AttributeError, match=r"'cat'; in burn_remote: burn_remote\.concat\(\[x, y\]\)"
+        AttributeError, match=r"'concatenate'; in burn_remote: burn_remote\.concat\(\[x, y\]\)"
     ):
-        getattr(module, "cat")  # noqa: B009
+        getattr(module, "concatenate")  # noqa: B009
     with pytest.raises(
         AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum\(axis=…\)"
     ):

@@ -151,12 +151,6 @@ def test_other_numpy_functions_read_the_tensors_in_their_arguments(
     thread.join(5)
 
 
-def test_assigning_to_elements_is_refused_with_advice(device: RecordingDevice) -> None:
-    x = br.zeros((2,), device=device)
-    with pytest.raises(TypeError, match=r"x\.set\(index, value\)"):
-        x[0] = 1
-
-
 def test_a_foreign_method_name_gives_our_equivalent(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(AttributeError, match=r"'cumsum'; in burn_remote: x\.cumulative_sum"):

@@ -1,0 +1,105 @@
+"""``x[index] = value``: assignment to elements, by making the tensor refer to a changed copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from burn_remote.arguments.arrays import as_array
+from burn_remote.arguments.promotion import promoted
+from burn_remote.dispatch.operators import filled, reshaped, upload
+from burn_remote.functions.casting import converted_to
+from burn_remote.functions.differentiation import is_parameter, updated
+from burn_remote.functions.gathering import take
+from burn_remote.functions.indexing import set_item
+from burn_remote.functions.logic import not_equal
+from burn_remote.functions.manipulation import broadcast_to, concat, flatten
+from burn_remote.functions.selection import where
+from burn_remote.functions.statistics import cumulative_sum
+from burn_remote.functions.value import holds_tensors, is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["assign_item"]
+
+
+def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
+    """Carry out ``x[index] = value``: this object refers to a changed copy from now on.
+
+    No element is written, so tensors that were made from ``x`` before, also ``x[1:]``,
+    ``x.reshape(…)`` and ``x.detach()``, keep the old elements, unlike NumPy's views. Gradients pass
+    to the old ``x``, where its elements were kept, and to ``value``.
+
+    ``value`` is a number, or a tensor, an array or a list that broadcasts to the shape of
+    ``x[index]``; its elements are converted to the dtype of ``x``. With a mask tensor, that shape
+    begins with the number of true elements: if ``value`` has another number of rows, and not one,
+    the operation fails, and reading ``x`` raises ``OperationFailed``.
+
+    Raises as ``x.set`` does, ``DTypeMismatch`` for a dtype that the one of ``x`` does not hold, and
+    ``UsageError`` for a tracked leaf outside ``no_grad``.
+    """
+    is_leaf = is_parameter(x, "x[…] =", "y = x.set(index, value)")
+    new = _converted(x, value)
+    if is_tensor(index) and index.dtype.is_bool and is_tensor(new):
+        changed = _with_rows(x, index, new)
+    else:
+        changed = set_item(x, index, new)
+    if is_leaf:
+        updated(x, changed)
+    else:
+        x.handle = changed.handle
+
+
+def _converted(x: Tensor, value: Any) -> Any:
+    """Convert a value to the dtype and the device of ``x``; a number stays a number."""
+    dtype = x.handle.spec.dtype
+    if value.__class__ is bool and not dtype.is_bool:
+        return int(value)
+    if isinstance(value, list | tuple) and holds_tensors(value):
+        raise ArgumentMismatch("the value is a list of tensors; write x[…] = stack([y, z])")
+    if isinstance(value, np.ndarray | list | tuple):
+        return upload(x, as_array(value, dtype))
+    if not is_tensor(value):
+        return value
+    given = value.handle.spec.dtype
+    # Floats are rounded. Any other change of values must be visible in the program.
+    are_floats = given.is_floating and dtype.is_floating
+    if given is not dtype and not are_floats and promoted(dtype, given) is not dtype:
+        raise DTypeMismatch(
+            f"{given} is not stored in {x.handle.spec} without a change of values; write "
+            "x[…] = value.astype(x.dtype)"
+        )
+    return converted_to(value, dtype)
+
+
+def _with_rows(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """Assign one row of ``value`` after the other where a mask of the leading axes is true.
+
+    Only the device knows the number of true elements, and it need not tell: the k-th one takes row
+    k. If the numbers differ, the positions of the rows are made invalid, and the operation fails.
+    """
+    shape = x.shape
+    if mask.shape != shape[: mask.ndim]:
+        raise ShapeMismatch(
+            f"a mask {mask.handle.spec} does not match the leading axes of {x.handle.spec}"
+        )
+    rest = shape[mask.ndim :]
+    if value.ndim > len(rest) and value.shape[0] == 1:
+        value = reshaped(value, value.shape[1:])
+    if value.ndim <= len(rest):
+        return set_item(x, mask, broadcast_to(value, rest))
+    rows = value.shape[0]
+    # Row 0 is for the elements that are not selected, so that there is one also without ``rows``.
+    unused = x.__class__(
+        filled(x.handle.client, TensorSpec((1, *rest), x.dtype), False if x.dtype.is_bool else 0)
+    )
+    selected = cumulative_sum(flatten(mask))
+    counted = selected[-1:] if mask.size else selected
+    places = where(not_equal(counted, rows), rows + 1, where(flatten(mask), selected, 0))
+    chosen = take(concat([unused, broadcast_to(value, (rows, *rest))]), places, axis=0)
+    selector = reshaped(mask, mask.shape + (1,) * len(rest))
+    return where(selector, reshaped(chosen, shape), x)
