@@ -43,6 +43,7 @@ from burn_remote_protocol.links.interface import (
 )
 
 __all__ = [
+    "HEADER_BYTES",
     "AnyAsyncLink",
     "CheckedAsyncLink",
     "CheckedLink",
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 _MARK: Final = b"\xfe"
-_HEADER_BYTES: Final = 9
+HEADER_BYTES: Final = 9
 # Up to this size, copying a frame takes less time than the 1 µs by which a memoryview slows its
 # decoding.
 COPIED_BYTES: Final = 16 * 1024
@@ -122,8 +123,8 @@ class Checks:
 
     def open_parts(self, sealed: bytes, rest: memoryview) -> bytes:
         """Return the first part of a frame that arrived in two. Raises ``GarbledBytes``."""
-        head = sealed[_HEADER_BYTES:]
-        if sealed[:_HEADER_BYTES] != _MARK + _digest_parts(head, rest, self._received):
+        head = sealed[HEADER_BYTES:]
+        if sealed[:HEADER_BYTES] != _MARK + _digest_parts(head, rest, self._received):
             raise GarbledBytes(f"frame {self._received:,} does not match its checksum")
         self._received += 1
         return head
@@ -131,12 +132,12 @@ class Checks:
     def open(self, sealed: bytes | memoryview) -> bytes | memoryview:
         """Return the frame inside. Raises ``GarbledBytes``."""
         frame: bytes | memoryview = (
-            sealed[_HEADER_BYTES:]
+            sealed[HEADER_BYTES:]
             if len(sealed) <= COPIED_BYTES
-            else memoryview(sealed)[_HEADER_BYTES:]
+            else memoryview(sealed)[HEADER_BYTES:]
         )
-        if sealed[:_HEADER_BYTES] != _MARK + _digest(frame, self._received):
-            if len(sealed) < _HEADER_BYTES or sealed[:1] != _MARK:
+        if sealed[:HEADER_BYTES] != _MARK + _digest(frame, self._received):
+            if len(sealed) < HEADER_BYTES or sealed[:1] != _MARK:
                 raise UncheckedFrame(sealed)
             raise GarbledBytes(
                 f"frame {self._received:,} of {len(frame):,} bytes does not match its checksum"
@@ -304,8 +305,8 @@ class CheckedSource:
         """Return the next message, as ``BulkSource.receive``. Raises ``GarbledBytes``."""
         try:
             sealed, rest = self._source.receive(
-                _HEADER_BYTES + head_bytes,
-                lambda head, size: place(head[_HEADER_BYTES:], size),
+                HEADER_BYTES + head_bytes,
+                lambda head, size: place(head[HEADER_BYTES:], size),
                 check,
             )
         except ProtocolViolation as error:

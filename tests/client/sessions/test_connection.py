@@ -20,10 +20,12 @@ from burn_remote_protocol.errors import (
     ConnectionFailed,
     ConnectionLost,
     HandshakeRefused,
+    LimitExceeded,
     ProtocolViolation,
     SessionLost,
     VersionMismatch,
 )
+from burn_remote_protocol.links.checked import HEADER_BYTES
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Refused, Resume, Welcome
 from support.link_ends import in_thread
@@ -118,6 +120,24 @@ def test_a_server_that_is_back_a_second_before_the_lease_ends_is_found(
 
 def welcome(*, lease_seconds: float = 60.0, received: int = 0) -> Welcome:
     return Welcome(VERSIONS[0], 1, b"secret", lease_seconds, {}, {}, "", received)
+
+
+def test_a_frame_longer_than_the_server_accepts_ends_the_session_and_is_never_sent() -> None:
+    near, far = memory_pair()
+    limited = Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, {"message_bytes": 1000}, "")
+    far.send(encode_frame(limited))
+    lost: queue.SimpleQueue[BurnRemoteError] = queue.SimpleQueue()
+    connection = Connection(lambda _: near, None, 5, lambda frame, link: None, lost.put)
+    far.receive(PATIENCE_SECONDS)  # Hello
+    connection.send(bytes(1000 - HEADER_BYTES))
+    with pytest.raises(LimitExceeded, match=r"max_message_bytes.*seen 1,001, allowed 1,000"):
+        connection.send(b"head", memoryview(bytes(1001 - HEADER_BYTES - 4)))
+    assert isinstance(lost.get(timeout=PATIENCE_SECONDS), LimitExceeded)
+    assert len(far.receive(PATIENCE_SECONDS) or b"") == 1000 - HEADER_BYTES
+    with pytest.raises(ConnectionLost):
+        far.receive(PATIENCE_SECONDS)
+    with pytest.raises(LimitExceeded):
+        connection.send(b"short")
 
 
 class Ends:

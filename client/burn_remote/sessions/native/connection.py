@@ -27,11 +27,12 @@ from burn_remote_protocol.errors import (
     ConnectionFailed,
     ConnectionLost,
     GarbledBytes,
+    LimitExceeded,
     SessionLost,
     fresh,
 )
 from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.checked import CheckedLink
+from burn_remote_protocol.links.checked import HEADER_BYTES, CheckedLink
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
 from burn_remote_protocol.session_states import (
@@ -164,8 +165,17 @@ class Connection:
         Blocks while the replay window is full, which gives the program backpressure. After an
         interrupt, ``handover`` tells whether the frame counts as sent. If it does, it arrives once,
         otherwise never.
-        Raises the session's error once it has ended.
+        Raises the session's error once it has ended. A frame that the server does not accept ends
+        it with ``LimitExceeded``: the server would close the connection each time it is sent.
         """
+        allowed = self.welcome.limits.get("message_bytes")
+        if allowed is not None:
+            seen = HEADER_BYTES + len(frame) + (0 if payload is None else len(payload))
+            if seen > allowed:
+                limit = "bytes in one message to this server (its max_message_bytes)"
+                error = LimitExceeded(limit, seen=seen, allowed=allowed)
+                self.end(error)
+                raise fresh(error)
         handover = handover or Handover()
         while not self._send_if_room(frame, payload, handover):
             # Not under the sending lock, because resuming, which makes room, needs it.
