@@ -163,7 +163,7 @@ class Walk:
                 tensors = [tensor_of(one) for one in grads]
                 found = node.recipe.apply(node, tensors, kind, is_wanted, self._is_recorded)
         except BurnRemoteError as error:
-            line = _line_of(node, grads)
+            line = _line_of(node, grads).removesuffix(",")
             error.add_note(f"in the gradient of {node.recipe.describe()}{line}")
             raise
         if not self._retains:
@@ -249,8 +249,8 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
 
 
 def _line_of(node: Node, grads: Sequence[Any]) -> str:
-    """Return where the program issued an operation, if it is known."""
+    """Return where the program issued an operation, between commas, if it is known."""
     gradient = next(one for one in grads if one is not None)
     client = gradient.client if type(gradient) is Uniform else gradient.handle.client
     line = client.session.line_of(node.output)
-    return f", issued at {line}" if line else ""
+    return f", issued at {line}," if line else ""

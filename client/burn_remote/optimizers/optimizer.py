@@ -100,6 +100,7 @@ class Optimizer:
         if params is not None:
             for group in _groups(params):
                 self.add_param_group(group)
+            self._check_tracked()
 
     def __repr__(self) -> str:
         """Return the class, its options, and the number of parameters."""
@@ -209,11 +210,7 @@ class Optimizer:
                 "the optimizer was made without parameters; pass them, as in Adam(params, "
                 "lr=1e-3), or call params, state = optimizer.update(params, grads, state)"
             )
-        if not any(parameter.requires_grad for parameter in self._names):
-            raise UsageError(
-                "no parameter of the optimizer is tracked, so none has a gradient; call "
-                "w.requires_grad_() on them before computing the loss"
-            )
+        self._check_tracked()
         made: list[tuple[Tensor, Tensor, dict[str, Any]]] = []
         for group, first in zip(self.param_groups, self._first, strict=True):
             _check_options(group)
@@ -225,6 +222,13 @@ class Optimizer:
                 made += self._stepped(parameters, options, counters)
         self._replace(made)
         return result
+
+    def _check_tracked(self) -> None:
+        if not any(parameter.requires_grad for parameter in self._names):
+            raise UsageError(
+                "no parameter of the optimizer is tracked, so none has a gradient; call "
+                "w.requires_grad_() on them before making the optimizer"
+            )
 
     # -- checkpoints --------------------------------------------------------------------------
 

@@ -343,6 +343,14 @@ def test_a_row_without_a_gradient_is_refused_with_its_line() -> None:
     assert caught.value.__notes__[0].startswith("in the gradient of Custom")
 
 
+def test_a_second_walk_names_the_operation_and_its_line(device: br.Device) -> None:
+    x = leaf(device)
+    loss = br.exp(x).sum()
+    loss.backward()
+    with pytest.raises(br.UsageError, match=r"the recorded \S+\(.*\), issued at .*, was used by"):
+        loss.backward()
+
+
 def test_an_update_inside_no_grad_keeps_the_leaf(device: br.Device) -> None:
     x = leaf(device)
     same = x

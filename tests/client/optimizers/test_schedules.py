@@ -51,7 +51,7 @@ def test_one_cycle_rises_to_the_maximum_and_falls_far_below_the_first_rate() -> 
 def optimizer(kind: Any = br.optim.SGD, **options: Any) -> Any:
     device = RecordingDevice()
     groups = [
-        {"params": [br.ones(2, device=device)]},
+        {"params": [br.ones(2, device=device).requires_grad_()]},
         {"params": [br.ones(3, device=device)], "lr": 0.5},
     ]
     return kind(groups, lr=1.0, **options)
@@ -160,7 +160,7 @@ def test_schedulers_that_cannot_work_are_refused() -> None:
     with pytest.raises(br.ArgumentMismatch, match="a scheduler takes an optimizer with parameters"):
         lr_scheduler.StepLR(br.optim.SGD(), 2)
     with pytest.raises(br.UsageError, match="has a schedule as its lr already"):
-        params = [br.ones(2, device=RecordingDevice())]
+        params = [br.ones(2, device=RecordingDevice()).requires_grad_()]
         lr_scheduler.StepLR(br.optim.SGD(params, lr=schedules.constant(1.0)), 2)
     for wrong in (0, -1, 1.5, True, math.inf):
         with pytest.raises(br.UsageError, match="steps must be an integer of at least 1"):

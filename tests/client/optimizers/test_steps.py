@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "the parameter 0 is the result of an operation": (
         br.UsageError, lambda: optim.SGD([W * 2])),
     "no parameter of the optimizer is tracked": (
-        br.UsageError, lambda: stepped([br.ones(2, device=DEVICE)])),
+        br.UsageError, lambda: optim.Adam([br.ones(2, device=DEVICE)])),
     "was made without parameters; pass them, as in": (
         br.UsageError, lambda: optim.SGD(lr=0.1).step()),
     "a group of parameters has no entry 'lrr'.*has 'params' and any of lr, momentum": (
