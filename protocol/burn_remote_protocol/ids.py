@@ -31,10 +31,13 @@ TransferId = NewType("TransferId", bytes)
 MAX_ID: Final = 2**64 - 1
 TRANSFER_ID_BYTES: Final = 32
 
-# Burn 0.21 identifies transfers by numbers, which its own client counts up from 0. For a move to or
-# from such a server, our client draws a random number of at least this value, which cannot be
-# guessed.
-SECRET_NUMBERS: Final = 2**63
+# Burn's servers identify transfers by numbers. Burn 0.21's client counts them up from 0. That of
+# Burn 0.22, and ours, draw them at random. Nobody counts as far as this in years of moves, and a
+# random number of 64 bits is smaller once in 16 million times.
+SECRET_NUMBERS: Final = 2**40
+
+# Servers of earlier versions of this project take only such numbers for random ones.
+DRAWN_NUMBERS: Final = 2**63
 
 
 def new_transfer_id() -> TransferId:
@@ -44,7 +47,7 @@ def new_transfer_id() -> TransferId:
 
 def new_transfer_number() -> int:
     """Draw a transfer id for servers that speak Burn 0.21: 63 random bits."""
-    return SECRET_NUMBERS + secrets.randbits(63)
+    return DRAWN_NUMBERS + secrets.randbits(63)
 
 
 def is_secret(transfer: bytes | int) -> bool:

@@ -56,8 +56,13 @@ def schema(release: str = "0.21") -> dict[str, Any]:
 
 
 def recordings() -> tuple[str, ...]:
-    """Return the names of the files of recorded sessions."""
+    """Return the names of the files of recorded sessions of Burn 0.21."""
     return tuple(sorted(path.name for path in DATA.glob("*.msgpack.xz")))
+
+
+def recordings_0_22() -> tuple[str, ...]:
+    """Return the names of the files of recorded sessions of Burn 0.22."""
+    return tuple(sorted(f"burn-0.22/{path.name}" for path in DATA.glob("burn-0.22/*.xz")))
 
 
 def sessions(recording: str) -> list[dict[str, Any]]:

@@ -20,11 +20,19 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import decode_tensor_data
-from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, unexpected, variant
+from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.wire_values import (
+    dtype_to_wire,
+    is_unsigned,
+    sequence,
+    unexpected,
+    variant,
+)
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = [
     "BurnReply",
+    "data_pieces",
     "decode_data",
     "decode_data_request",
     "decode_reply",
@@ -57,7 +65,7 @@ def encode_reply(reply: BurnReply, *, is_sync: bool = False) -> list[bytes | mem
     value = reply.value
     identity = encode_identity(reply.request)
     if isinstance(value, TensorData):
-        return [b"\x92\x81\xaaReadTensor\x81\xa2Ok", *_data_pieces(value, identity)]
+        return [b"\x92\x81\xaaReadTensor\x81\xa2Ok", *data_pieces(value, identity)]
     if isinstance(value, BurnRemoteError):
         name = "SyncBackend" if is_sync else "ReadTensor"
         return [b"\x92" + _pack({name: {"Err": {"Generic": [str(value)]}}}) + identity]
@@ -84,10 +92,12 @@ def decode_reply(frame: bytes | memoryview) -> BurnReply:
     return BurnReply(request, decode_tensor_data(value) if name == "ReadTensor" else None)
 
 
-def _data_pieces(data: TensorData, end: bytes) -> list[bytes | memoryview]:
+def data_pieces(
+    data: TensorData, end: bytes, vocabulary: Vocabulary = Vocabulary.BURN_0_21
+) -> list[bytes | memoryview]:
     """Return ``[bytes, [dims], dtype]`` followed by ``end``, as a list of buffers."""
     elements = memoryview(data.bytes)
-    rest = _pack(list(data.shape)) + _pack(data.dtype.wire) + end
+    rest = _pack(list(data.shape)) + _pack(dtype_to_wire(data.dtype, vocabulary)) + end
     return [b"\x93" + _buffer_header(len(elements)), elements, rest]
 
 
@@ -99,7 +109,7 @@ def _buffer_header(length: int) -> bytes:
     if length < 2**32:
         return b"\xc6" + length.to_bytes(4, "big")
     raise LimitExceeded(
-        "bytes of a tensor in a message of Burn 0.21", seen=length, allowed=MAX_ELEMENT_BYTES
+        "bytes of a tensor in a message of Burn", seen=length, allowed=MAX_ELEMENT_BYTES
     )
 
 
@@ -121,7 +131,7 @@ def decode_data_request(frame: bytes) -> int:
 
 def encode_data(data: TensorData) -> list[bytes | memoryview]:
     """Encode the frame that carries a tensor to a peer, as a list of buffers."""
-    return [b"\x81\xa6Tensor", *_data_pieces(data, b"")]
+    return [b"\x81\xa6Tensor", *data_pieces(data, b"")]
 
 
 # The start of a tensor, up to its elements.

@@ -67,7 +67,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
-from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Transfers, transfer_key
+from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Key, Transfers, transfer_key
 from burn_remote_server.tensors.plans import Plan, memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 
@@ -394,6 +394,11 @@ class Engine:
         self._outbox.reply(task.request, int(self._interpreter.backend.dtype_usage(task.dtype)))
 
     def _expose(self, task: Expose) -> None:
+        secret = is_secret(task.transfer)
+        self.expose(task, transfer_key(self._transfer_domain, task.transfer), is_secret=secret)
+
+    def expose(self, task: Expose, key: Key, *, is_secret: bool) -> None:
+        """Make a tensor available to fetches under a key."""
         backend = self._interpreter.backend
         try:
             array = self._tensors.read(task.tensor, task.spec)
@@ -402,7 +407,6 @@ class Engine:
         except OperationFailed as error:
             # Expose the failure instead of the tensor, so that a fetch receives the reason.
             exposed = Exposed(None, task.spec, backend, error.with_traceback(None))
-        key = transfer_key(self._transfer_domain, task.transfer)
         try:
             self._exposed_account.add(EXPOSED_BYTES)
             freed = weakref.finalize(exposed, self._exposed_account.remove, EXPOSED_BYTES)
@@ -414,7 +418,7 @@ class Engine:
                 count=task.count,
                 expires_seconds=task.expires_seconds,
                 limits=self._exposes,
-                is_secret=is_secret(task.transfer),
+                is_secret=is_secret,
             )
         except OperationFailed as error:
             failure = type(error)(
@@ -471,6 +475,20 @@ class Engine:
                 slot.received += count
             file.check_unchanged()
         self._tensors.finish_upload(task.tensor, slot)
+
+    def alias(self, tensor: int, source: int) -> None:
+        """Give the elements of a tensor a second id."""
+        try:
+            self._tensors.alias(tensor, source)
+        except OperationFailed as error:
+            if error.operation:  # the source failed, and has reported it
+                self._tensors.pass_failure((tensor,), error.with_traceback(None))
+            else:
+                self._fail(tensor, error, "RegisterAlias", "")
+
+    def fail_tensor(self, tensor: int, error: OperationFailed, operation: str) -> None:
+        """Store a failure as a tensor, and report it."""
+        self._fail(tensor, error, operation, "")
 
     def _own_groups(self) -> Groups:
         if self._groups is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, Final
@@ -129,10 +129,17 @@ class Interpreter:
 
     def define_graph(self, task: DefineGraph) -> None:
         """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
+        self.numbered[task.number] = self.compile_graph(task, self.numbered)
+
+    def compile_graph(self, task: DefineGraph, numbered: Mapping[int, Any]) -> GraphPlan:
+        """Compile a graph whose steps are the numbers of plans, and count its memory.
+
+        Raises ``ProtocolViolation`` for an invalid one.
+        """
         started = time.perf_counter()
         plan = GraphPlan(
             task,
-            self.numbered,
+            numbered,
             self.backend,
             self.session,
             self._prepare,
@@ -142,7 +149,7 @@ class Interpreter:
         self.counts.graphs += 1
         self.counts.compile_seconds += time.perf_counter() - started
         self._count_plan(plan, plan.nbytes)
-        self.numbered[task.number] = plan
+        return plan
 
     def definition_bytes(self) -> int:
         """Return the memory of the signatures and graphs, in bytes (an estimate)."""
@@ -214,13 +221,17 @@ class Interpreter:
         if signature.row.family == "Drop":
             self.tensors.drop(tensors)
             return
+        self.invoke(self.plan_of(signature), tensors)
+
+    def plan_of(self, signature: Signature) -> Plan:
+        """Return the plan of a signature, prepared now or before."""
         plan = self._plans.get(id(signature))
         if plan is None:
             plan = self._prepare(signature)
             if len(self._plans) >= PLAN_CACHE_LENGTH:
                 self._plans.pop(next(iter(self._plans)))
             self._plans[id(signature)] = plan
-        self.invoke(plan, tensors)
+        return plan
 
     def begin_batch(self) -> None:
         """Prepare for the tasks of another batch."""

@@ -39,6 +39,7 @@ from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.tensors.exposed import (
     Exposed,
     ExposeLimits,
+    Key,
     Transfers,
     burn_domain,
     transfer_key,
@@ -443,6 +444,16 @@ class Host:
             self.downloads.begin(owner, slot, fetch)
             return
 
+        is_number = isinstance(task.transfer, int)
+        domain = burn_domain(task.address) if is_number else NATIVE_TRANSFERS
+        key = transfer_key(domain, task.transfer)
+        self.start_local_fetch(owner, backend, task, slot, key)
+
+    def start_local_fetch(
+        self, owner: object, backend: Backend, task: Fetch, slot: InFlight, key: Key
+    ) -> None:
+        """Start a fetch of a tensor that a session of this process exposes under a key."""
+
         def deliver(exposed: Exposed) -> None:
             if exposed.failure is not None or exposed.backend is backend:
                 hand_over(exposed, task, slot, backend)
@@ -451,9 +462,7 @@ class Host:
             copy = partial(asyncio.to_thread, hand_over, exposed, task, slot, backend)
             self.downloads.begin(owner, slot, copy)
 
-        is_number = isinstance(task.transfer, int)
-        domain = burn_domain(task.address) if is_number else NATIVE_TRANSFERS
-        self._local_fetches.begin(owner, slot, transfer_key(domain, task.transfer), deliver)
+        self._local_fetches.begin(owner, slot, key, deliver)
 
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight

@@ -114,6 +114,18 @@ class TensorTable:
         self._quota.take(self._backend.nbytes(array), 1)
         self.arrays[tensor] = self._allocations.add(array)
 
+    def alias(self, tensor: int, source: int) -> None:
+        """Store the array of a tensor under a second id, waiting for it if it is being fetched.
+
+        Each id counts the bytes of the elements. Raises ``QuotaExceeded`` if those do not fit, and
+        the errors of ``array``.
+        """
+        array = self.array(source)
+        self._quota.take(self._backend.nbytes(array), 1)
+        recorded = self._allocations.add(array, [array])
+        self.forget(tensor)
+        self.arrays[tensor] = recorded
+
     def store_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
         """Store a new failure in the place of tensors.
 

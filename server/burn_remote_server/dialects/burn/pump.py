@@ -32,7 +32,16 @@ from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed import Key, burn_domain, transfer_key
 from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
 
-__all__ = ["serve_data", "serve_request", "serve_response"]
+__all__ = [
+    "POLICY_VIOLATION",
+    "drain",
+    "end_with",
+    "finish",
+    "send_replies",
+    "serve_data",
+    "serve_request",
+    "serve_response",
+]
 
 logger = get_logger(__name__)
 
@@ -75,8 +84,8 @@ async def serve_request(
     try:
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(_complete_or_end(session, device, "/response"))
-            ending = tasks.create_task(_end_with(session))
-            draining = tasks.create_task(_drain(session, device.host))
+            ending = tasks.create_task(end_with(session))
+            draining = tasks.create_task(drain(session, device.host))
             await _execute(link, session, device)
             for task in (waiting, ending, draining):
                 task.cancel()
@@ -108,7 +117,7 @@ async def serve_response(
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(_listen(link))
             waiting = tasks.create_task(_complete_or_end(session, device, "/request"))
-            await _send_replies(link, session)
+            await send_replies(link, session)
             listening.cancel()
             waiting.cancel()
     except* BurnRemoteError:
@@ -152,7 +161,8 @@ async def _complete_or_end(session: BurnSession, device: Device, missing: str) -
         ) from None
 
 
-async def _end_with(session: BurnSession) -> None:
+async def end_with(session: BurnSession) -> None:
+    """Wait until the session ends, and raise the reason."""
     await session.ended.wait()
     raise session.session.error or ProtocolViolation("the session has ended")
 
@@ -175,7 +185,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             batch = _decoded_batch(frame, link, predictor)
             is_last = _submit(batch, session)
         if is_last:
-            await _finish(session)
+            await finish(session)
             return
         waiting, is_long = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
         del frame, batch  # do not keep them alive during the waits below
@@ -242,20 +252,22 @@ def _submit(batch: _Batch, session: BurnSession) -> bool:
     return is_last
 
 
-async def _drain(session: BurnSession, host: Host) -> None:
+async def drain(session: BurnSession, host: Host) -> None:
     """Finish the queued work and end the session when the server shuts down."""
     await host.draining.wait()
-    await _finish(session)
+    await finish(session)
     raise SessionLost("the server is shutting down")
 
 
-async def _finish(session: BurnSession) -> None:
+async def finish(session: BurnSession) -> None:
+    """Wait until the queued work is done, or the session has ended."""
     while session.session.queued and session.session.error is None:
         session.progress.clear()
         await session.progress.wait()
 
 
-async def _send_replies(link: AsyncLink, session: BurnSession) -> None:
+async def send_replies(link: AsyncLink, session: BurnSession) -> None:
+    """Send the replies of a session until it ends."""
     frames = session.outbox.frames
     sent = 0
     while True:

@@ -47,6 +47,9 @@ MAX_UNREPORTED: Final = 64
 class BurnOutbox:
     """The queue of reply frames in Burn's dialect. The engine appends, the pump takes."""
 
+    # encode(reply, is_sync=False): the release's form of a reply, as a list of buffers.
+    encode = staticmethod(encode_reply)
+
     def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
         self._max_waiting_bytes = max_waiting_bytes
@@ -77,20 +80,29 @@ class BurnOutbox:
                 f"bytes of queued responses: {waiting + size:,} would be queued, "
                 f"{self._max_waiting_bytes:,} are allowed; read fewer tensors at once"
             )
-            frame = encode_reply(BurnReply(request, refusal))
+            frame = self.encode(BurnReply(request, refusal))
             size = sum(map(len, frame))
         elif size <= INLINE_BYTES:
             frame = [b"".join(frame)]  # a small view could keep a large tensor's memory alive
         try:
             self._count(frame)
         except QuotaExceeded as error:
-            frame = encode_reply(BurnReply(request, error))
+            frame = self.encode(BurnReply(request, error))
             size = sum(map(len, frame))
             try:
                 self._count(frame)
             except QuotaExceeded:
                 raise ended_for_memory("a response", error) from error
         self._added_bytes += size
+        self.frames.append(frame)
+
+    def append(self, frame: list[bytes | memoryview]) -> None:
+        """Queue another small frame. Raises ``SessionLost`` if it does not fit into the quota."""
+        try:
+            self._count(frame)
+        except QuotaExceeded as error:
+            raise ended_for_memory("a response", error) from error
+        self._added_bytes += sum(map(len, frame))
         self.frames.append(frame)
 
     def taken(self, frame: Sequence[bytes | memoryview]) -> None:
@@ -115,10 +127,10 @@ class BurnOutbox:
         try:
             if value is None and self._unreported:
                 first, self._unreported = self._unreported[0], []
-                return encode_reply(BurnReply(request, first), is_sync=True)
-            return encode_reply(BurnReply(request, value))
+                return self.encode(BurnReply(request, first), is_sync=True)
+            return self.encode(BurnReply(request, value))
         except LimitExceeded as error:
-            return encode_reply(BurnReply(request, OperationFailed(str(error))))
+            return self.encode(BurnReply(request, OperationFailed(str(error))))
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:
         """Start a fetch."""
@@ -134,12 +146,14 @@ def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
 
 
 class BurnSession:
-    """A session and the state of its two sockets."""
+    """A session and the state of its sockets: two in Burn 0.21, one in Burn 0.22."""
 
-    def __init__(self, session: Session, outbox: BurnOutbox) -> None:
+    def __init__(
+        self, session: Session, outbox: BurnOutbox, runner: TaskRunner | None = None
+    ) -> None:
         self.session: Final = session
         self.outbox: Final = outbox
-        self._runner: Final = TaskRunner(session.engine, session.interpreter, outbox)
+        self._runner: Final = runner or TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = ReplyDTypes()
         # ``wake`` is set when there may be frames to send, ``progress`` when there may be room to
         # read on.

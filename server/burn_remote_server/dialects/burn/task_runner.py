@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Execute, Fetch, QueryDType, Read, Sync, Task, Upload
@@ -55,7 +55,7 @@ class TaskRunner:
     # One loop with a branch per kind of task: a call per operation would cost 5 %.
     def run(self, tasks: Sequence[BurnTask]) -> None:  # noqa: C901
         """Execute tasks in order. Never raises."""
-        handle = self._engine.handle
+        handle = self.handle
         execute = self._interpreter.execute
         known_plan = self._interpreter.known_plan
         invoke = self._interpreter.invoke
@@ -93,6 +93,24 @@ class TaskRunner:
                 logger.exception("session_failed")
                 self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
+    def handle(self, task: Any) -> None:
+        """Execute a task other than an operation."""
+        self._engine.handle(task)
+
+    def cost_of(self, task: Any) -> int | None:
+        """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
+        if isinstance(task, Fetch):
+            return None
+        return len(task.data.bytes) if isinstance(task, Upload) else 0
+
+    def answer_refused(self, task: Any, failure: OperationFailed) -> None:
+        """Reply to a request of a session that has failed."""
+        if isinstance(task, Read | QueryDType):
+            self._outbox.reply(task.request, failure)
+        elif isinstance(task, Sync):
+            self._outbox.failed((), failure)
+            self._outbox.reply(task.request, None)
+
     def _fusible(self, tasks: Sequence[BurnTask]) -> Iterator[Entry]:
         """Yield the tasks that fusers may take: the current one and those directly after it."""
         for task in tasks[self.place : self.place + MAX_WINDOW_TASKS]:
@@ -121,10 +139,11 @@ class TaskRunner:
                 if plan is None:
                     return None
                 total += plan.cost
-            elif isinstance(task, Fetch):
-                return None
-            elif isinstance(task, Upload):
-                total += len(task.data.bytes)
+            else:
+                cost = self.cost_of(task)
+                if cost is None:
+                    return None
+                total += cost
             total += TASK_COST
         return total
 
@@ -132,8 +151,4 @@ class TaskRunner:
         if self.failure is None:
             self.failure = OperationFailed(f"the session has failed: {error}")
             self._engine.close()
-        if isinstance(task, Read | QueryDType):
-            self._outbox.reply(task.request, self.failure)
-        elif isinstance(task, Sync):
-            self._outbox.failed((), self.failure)
-            self._outbox.reply(task.request, None)
+        self.answer_refused(task, self.failure)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
+from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
+from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.handshake import receive_first, refuse
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.dialects.native.session_pump import serve_session
 from burn_remote_server.dialects.route import Route
@@ -14,19 +17,36 @@ from burn_remote_server.hosting.host import Device
 __all__ = ["native_routes"]
 
 
-def native_routes() -> Mapping[str, Route]:
-    """Return the native routes of one process, with a registry of its native sessions."""
+# serve(link, device, token, address, first): serves a session whose first frame is not ours.
+ServeForeign = Callable[[AsyncLink, Device, str | None, str, bytes], Awaitable[None]]
+
+
+def native_routes(serve_foreign: ServeForeign | None = None) -> Mapping[str, Route]:
+    """Return the native routes of one process, with a registry of its native sessions.
+
+    Burn's clients since 0.22 use the same path; ``serve_foreign`` serves those.
+    """
     attachments = Attachments()
 
-    def serve_client(
-        link: AsyncLink, device: Device, token: str | None, _address: str
-    ) -> Awaitable[None]:
+    async def serve_client(
+        link: AsyncLink, device: Device, token: str | None, address: str
+    ) -> None:
+        try:
+            first = await receive_first(link, device.host)
+        except BurnRemoteError as error:
+            device.host.counters.sessions_refused += 1
+            await refuse(link, error)
+            return
+        if serve_foreign is not None and is_burn_frame(first):
+            await serve_foreign(link, device, token, address, first)
+            return
+
         def admitted() -> None:
             link.limit_messages(device.host.settings.max_message_bytes)
             link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
             link.keep_alive(device.host.settings.heartbeat_seconds)
 
-        return serve_session(link, device, attachments, token, admitted)
+        await serve_session(link, device, attachments, token, admitted, first)
 
     def serve_transfer(
         link: AsyncLink, device: Device, _token: str | None, _address: str

@@ -65,16 +65,19 @@ async def serve_session(
     attachments: Attachments,
     token: str | None = None,
     admitted: Callable[[], None] = _nothing,
+    first: bytes | None = None,
 ) -> None:
     """Serve one client until it disconnects, violates the protocol, or the server drains.
 
     ``attachments`` are the native sessions of this process. ``token`` is from the path, for a
     client whose ``Hello`` has none. ``admitted`` is called once the client is admitted.
+    ``first`` is the connection's first frame, if it has been received.
     """
     host = device.host
     link: AnyAsyncLink = plain
     try:
-        first = await receive_first(plain, host)
+        if first is None:
+            first = await receive_first(plain, host)
         if is_checked(first):  # then every frame has a checksum, in both directions
             link = checked = CheckedAsyncLink(plain)
             hello, version = read_hello(checked.open(first))

@@ -1,0 +1,507 @@
+"""Encoding and decoding of the messages of Burn 0.22's remote backend.
+
+A client has one socket, on ``/session``. It sends frames that are arrays of messages, and the first
+frame holds nothing but ``Init``. The server sends one response per frame. All values are
+MessagePack as Rust's ``rmp_serde::to_vec`` writes it; docs/wire-burn-0.22.md is the specification.
+
+Operations are those of the vocabulary ``BURN_0_22``. Streams are not decoded: the tasks of a
+session run in the order of their arrival, as in the original.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    MAX_LIST_LENGTH,
+    MAX_VALUE_BYTES,
+    unpack_frozen,
+)
+from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, Unsupported, shown
+from burn_remote_protocol.messages import (
+    Drop,
+    Expose,
+    Fetch,
+    QueryDType,
+    Read,
+    Seed,
+    Sync,
+    Task,
+    Upload,
+)
+from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
+from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.wire_values import (
+    ARRAYS,
+    Scalar,
+    decode_scalar,
+    decode_slice,
+    decode_tensor,
+    is_unsigned,
+    sequence,
+    unexpected,
+    variant,
+)
+from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice, TensorSpec, TensorStatus
+
+__all__ = [
+    "VERSION",
+    "Alias",
+    "Bindings",
+    "Close",
+    "ExposeLocally",
+    "FetchLocally",
+    "FetchUnsupported",
+    "Message",
+    "Profile",
+    "RunGraph",
+    "SessionInit",
+    "decode_init",
+    "decode_messages",
+    "encode_init",
+    "is_burn_frame",
+]
+
+# The version of the protocol in burn-remote 0.22.0 and 0.22.1. 0.23.0-pre.1 has version 6: the same
+# ``Init``, but frames are cut differently after it.
+VERSION: Final = 2
+
+MAX_TOKEN_BYTES: Final = 4096
+MAX_HOST_CHARACTERS: Final = 255
+MAX_SCHEME_CHARACTERS: Final = 16
+CAPABILITY_BYTES: Final = 32
+
+# The operations of one graph. A training step of a large model has some thousands.
+MAX_GRAPH_OPERATIONS: Final = 4096
+
+_MAX_U32: Final = 2**32 - 1
+
+_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+
+
+class SessionInit(NamedTuple):
+    """The first message of a client."""
+
+    version: int
+    session: int
+    device_index: int
+    authorization: bytes
+
+    def __repr__(self) -> str:
+        """Show all but the token."""
+        return f"SessionInit(version={self.version}, device_index={self.device_index})"
+
+
+class Close(NamedTuple):
+    """The client ends its session."""
+
+    session: int
+
+
+class Alias(NamedTuple):
+    """A second id for the elements of a tensor; either may be dropped first."""
+
+    tensor: int
+    source: int
+
+
+class ExposeLocally(NamedTuple):
+    """Hand a tensor to another session of the same client on this server.
+
+    ``is_last``: this session does not use the tensor afterwards.
+    """
+
+    tensor: int
+    spec: TensorSpec
+    transfer: int
+    is_last: bool
+
+
+class FetchLocally(NamedTuple):
+    """Take the tensor that another session of the same client hands over."""
+
+    transfer: int
+    tensor: int
+
+
+class FetchUnsupported(NamedTuple):
+    """A fetch from a peer that this server cannot reach; the tensor fails with ``error``."""
+
+    tensor: int
+    error: Unsupported
+
+
+class Bindings(NamedTuple):
+    """What a call of a graph puts in the place of its relative values.
+
+    ``tensors`` has pairs of a relative id and the id in the session.
+    """
+
+    tensors: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+    scalars: tuple[Scalar, ...]
+    slices: tuple[Slice, ...]
+
+
+class RunGraph(NamedTuple):
+    """Run a graph; ``operations`` are given if the message registers it, with relative values.
+
+    ``nbytes`` is the size of the message's operations, for the account of registered graphs.
+    """
+
+    graph: int
+    operations: tuple[Operation, ...] | None
+    bindings: Bindings
+    nbytes: int = 0
+
+
+class Profile(NamedTuple):
+    """A question about a profile: ``answer`` names the response."""
+
+    request: int
+    answer: str
+
+
+Message = (
+    Task
+    | Operation
+    | Close
+    | Alias
+    | ExposeLocally
+    | FetchLocally
+    | FetchUnsupported
+    | RunGraph
+    | Profile
+)
+
+
+def is_burn_frame(frame: bytes | memoryview) -> bool:
+    """Whether a connection's first frame is a MessagePack array, as Burn's are since 0.22.
+
+    Frames of the native dialect begin with a smaller number, the type of a message.
+    """
+    return bool(frame) and (0x90 <= frame[0] <= 0x9F or frame[0] in (0xDC, 0xDD))
+
+
+# -- the first message ------------------------------------------------------------------------
+
+
+def encode_init(init: SessionInit) -> bytes:
+    """Return the first frame of a session."""
+    version, session, device_index, authorization = init
+    return _pack([{"Init": [version, [session], device_index, authorization]}])
+
+
+def decode_init(frame: bytes) -> SessionInit:
+    """Decode a session's first frame, of any version that has these fields.
+
+    Raises ``ProtocolViolation`` for anything else, also if the frame holds further messages.
+    """
+    (message,) = sequence(unpack_frozen(frame), 1, "the first frame, with Init alone")
+    name, body = variant(message, "Init")
+    if name != "Init":
+        raise unexpected("Init, which opens a session", name)
+    version, session, device_index, authorization = sequence(body, 4, "Init")
+    if not _is_u32(version) or not _is_u32(device_index):
+        raise unexpected("a version and the index of a device", body[::2])
+    if type(authorization) is not bytes or len(authorization) > MAX_TOKEN_BYTES:
+        raise ProtocolViolation(
+            f"expected an authorization of at most {MAX_TOKEN_BYTES} bytes (contents withheld)"
+        )
+    return SessionInit(version, _wrapped(session, "a session"), device_index, authorization)
+
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+def decode_messages(frame: bytes) -> list[Message | ProtocolViolation]:
+    """Decode a frame into its messages, with the error in the place of a malformed message.
+
+    If a read or an expose is a tensor's last use, a ``Drop`` follows it. Raises
+    ``ProtocolViolation`` if the frame is no array of messages.
+    """
+    decoded: list[Message | ProtocolViolation] = []
+    for wire, elements in _messages(frame):
+        try:
+            decoded += _decode_message(wire, elements)
+        except ProtocolViolation as error:
+            # Its traceback would keep what was decoded of the frame.
+            decoded.append(error.with_traceback(None))
+    return decoded
+
+
+# The start of an upload, up to its elements.
+_UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
+_BEFORE_ELEMENTS: Final = re.compile(
+    rb"\x81\xa4Task\x81\xaeRegisterTensor\x93\x91" + _UNSIGNED + rb"\x91" + _UNSIGNED + rb"\x93",
+    re.DOTALL,
+)
+# MessagePack's types of byte buffers: the bytes of their lengths.
+_BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+_EMPTY_BUFFER: Final = b"\xc4\x00"
+
+# Enough for the shape and dtype after the elements of an upload.
+_AFTER_ELEMENTS_BYTES: Final = 1024
+
+
+def _messages(frame: bytes) -> Iterator[tuple[Any, memoryview | None]]:
+    """Yield the messages of a frame, and the elements that belong into an empty buffer.
+
+    A client may put several large uploads into one frame. Raises ``ProtocolViolation``.
+    """
+    if len(frame) <= MAX_VALUE_BYTES:
+        value = unpack_frozen(frame)
+        if type(value) not in ARRAYS:
+            raise unexpected("an array of messages", value)
+        for wire in value:
+            yield wire, None
+        return
+    count, place = frame[0] - 0x90, 1
+    if frame[0] in (0xDC, 0xDD):
+        place = 3 if frame[0] == 0xDC else 5
+        count = int.from_bytes(frame[1:place], "big")
+    if not 0 <= count <= MAX_LIST_LENGTH:
+        raise ProtocolViolation(f"expected an array of at most {MAX_LIST_LENGTH:,} messages")
+    room = MAX_VALUE_BYTES
+    for _ in range(count):
+        match = _BEFORE_ELEMENTS.match(frame, place)
+        elements = None
+        if match is None or (found := _buffer(frame, match.end())) is None:
+            end = place + _length(frame[place : place + room], 1)
+            body = frame[place:end]
+        else:
+            start, stop = found
+            elements = memoryview(frame)[start:stop]
+            end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
+            body = frame[place : match.end()] + _EMPTY_BUFFER + frame[stop:end]
+        room -= len(body)
+        yield unpack_frozen(body), elements
+        place = end
+    if place != len(frame):
+        raise ProtocolViolation(f"{len(frame) - place:,} bytes follow the messages of a frame")
+
+
+def _buffer(frame: bytes, place: int) -> tuple[int, int] | None:
+    """Return where the contents of a byte buffer begin and end, ``None`` for another value."""
+    size = _BUFFERS.get(frame[place]) if place < len(frame) else None
+    if size is None:
+        return None
+    start = place + 1 + size
+    stop = start + int.from_bytes(frame[place + 1 : start], "big")
+    if stop > len(frame):
+        raise ProtocolViolation("not MessagePack: a byte buffer is longer than its frame")
+    return start, stop
+
+
+def _length(values: bytes, count: int) -> int:
+    """Return the length of the first ``count`` values."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(values) or 1)
+    try:
+        unpacker.feed(values)
+        for _ in range(count):
+            unpacker.skip()
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        raise ProtocolViolation(
+            "not MessagePack, or a message without the elements of tensors has more than "
+            f"{MAX_VALUE_BYTES:,} bytes"
+        ) from None
+    return int(unpacker.tell())
+
+
+def _decode_message(wire: Any, elements: memoryview | None) -> tuple[Message, ...]:
+    kind, body = variant(wire, "a message")
+    if kind == "Close":
+        return (Close(_wrapped(body, "a session")),)
+    if kind != "Task":
+        raise unexpected("a message (Task, Close)", kind)
+    name, body = variant(body, "a task")
+    decode = _DECODE_TASK.get(name)
+    if decode is None:
+        raise unexpected(f"a task ({', '.join(_DECODE_TASK)})", name)
+    if elements is not None:
+        stream, tensor, (_, dims, dtype) = body
+        body = stream, tensor, (elements, dims, dtype)
+    try:
+        return decode(body)
+    except BurnRemoteError as error:
+        if isinstance(error, ProtocolViolation):
+            raise
+        raise ProtocolViolation(str(error)) from None
+    except (TypeError, ValueError):
+        raise ProtocolViolation(f"not a body of {name}: {shown(body)}") from None
+
+
+def _is_u32(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_U32
+
+
+def _unsigned(value: Any, what: str) -> int:
+    if not is_unsigned(value):
+        raise unexpected(f"{what}, an unsigned 64-bit integer", value)
+    return int(value)
+
+
+def _wrapped(wire: Any, what: str) -> int:
+    """Return the number in an array of one."""
+    (value,) = sequence(wire, 1, f"the id of {what}")
+    return _unsigned(value, f"the id of {what}")
+
+
+def _operation(wire: Any) -> tuple[Message, ...]:
+    _, operation = sequence(wire, 2, "a stream and an operation")
+    return (decode_operation(operation, Vocabulary.BURN_0_22),)
+
+
+def _upload(wire: Any) -> tuple[Message, ...]:
+    _, tensor, data = sequence(wire, 3, "a stream, an id and the data of a tensor")
+    return (Upload(_wrapped(tensor, "a tensor"), decode_tensor_data(data)),)
+
+
+def _alias(wire: Any) -> tuple[Message, ...]:
+    _, tensor, source = sequence(wire, 3, "a stream and two ids")
+    return (Alias(_wrapped(tensor, "a tensor"), _wrapped(source, "a tensor")),)
+
+
+def _read(wire: Any) -> tuple[Message, ...]:
+    request, _, described = sequence(wire, 3, "a request, a stream and a tensor")
+    tensor, use = decode_tensor(described)
+    read = Read(_unsigned(request, "a request"), tensor, use.spec)
+    return _with_drop(read, tensor, use.status)
+
+
+def _with_drop(task: Task, tensor: int, status: TensorStatus) -> tuple[Message, ...]:
+    return (task, Drop((tensor,))) if status is TensorStatus.READ_WRITE else (task,)
+
+
+def _sync(wire: Any) -> tuple[Message, ...]:
+    request, _ = sequence(wire, 2, "a request and a stream")
+    return (Sync(_unsigned(request, "a request")),)
+
+
+def _dtype_usage(wire: Any) -> tuple[Message, ...]:
+    request, dtype = sequence(wire, 2, "a request and a dtype")
+    return (QueryDType(_unsigned(request, "a request"), DType.from_wire(dtype)),)
+
+
+def _expose(wire: Any) -> tuple[Message, ...]:
+    _, described, count, capability, _ = sequence(
+        wire, 5, "a stream, a tensor, a count, a capability and a peer"
+    )
+    tensor, use = decode_tensor(described)
+    if not _is_u32(count):
+        raise unexpected("a count, an unsigned 32-bit integer", count)
+    expose = Expose(tensor, use.spec, count, _transfer(capability), EXPIRES_SECONDS)
+    return _with_drop(expose, tensor, use.status)
+
+
+def _transfer(capability: Any) -> int:
+    """Return the number under which servers exchange a tensor: the capability's first 8 bytes."""
+    values = sequence(capability, CAPABILITY_BYTES, "a capability")
+    try:
+        return int.from_bytes(bytes(values)[:8], "little")
+    except (TypeError, ValueError):
+        raise ProtocolViolation("expected the 32 bytes of a capability") from None
+
+
+def _fetch(wire: Any) -> tuple[Message, ...]:
+    _, remote, new = sequence(wire, 3, "a stream, an exposed tensor and an id")
+    capability, peer = sequence(remote, 2, "a capability and a peer")
+    tensor, transfer = _wrapped(new, "a tensor"), _transfer(capability)
+    name, address = variant(peer, "a peer")
+    if name != "WebSocket":
+        reason = f"this server fetches tensors over WebSocket, not over {shown(name)}"
+        return (FetchUnsupported(tensor, Unsupported(reason)),)
+    scheme, host, port = sequence(address, 3, "an address")
+    if type(scheme) is not str or type(host) is not str:
+        raise unexpected("a scheme, a host and a port", address)
+    if len(scheme) > MAX_SCHEME_CHARACTERS or len(host) > MAX_HOST_CHARACTERS:
+        raise unexpected(f"a host of at most {MAX_HOST_CHARACTERS} characters", address)
+    if port is not None and not (type(port) is int and 0 <= port < 2**16):
+        raise unexpected("a port or nil", port)
+    written = f"{scheme}://{host}" if port is None else f"{scheme}://{host}:{port}"
+    return (Fetch(transfer, written, tensor, None),)
+
+
+def _expose_locally(wire: Any) -> tuple[Message, ...]:
+    _, described, transfer = sequence(wire, 3, "a stream, a tensor and a transfer")
+    tensor, use = decode_tensor(described)
+    is_last = use.status is TensorStatus.READ_WRITE
+    return (ExposeLocally(tensor, use.spec, _unsigned(transfer, "a transfer"), is_last),)
+
+
+def _fetch_locally(wire: Any) -> tuple[Message, ...]:
+    _, transfer, new = sequence(wire, 3, "a stream, a transfer and an id")
+    return (FetchLocally(_unsigned(transfer, "a transfer"), _wrapped(new, "a tensor")),)
+
+
+def _register_graph(wire: Any) -> tuple[Message, ...]:
+    _, graph, operations, bindings = sequence(wire, 4, "a stream, a graph, operations, bindings")
+    if type(operations) not in ARRAYS or len(operations) > MAX_GRAPH_OPERATIONS:
+        raise unexpected(f"at most {MAX_GRAPH_OPERATIONS:,} operations", len(operations))
+    decoded = tuple(decode_operation(one, Vocabulary.BURN_0_22) for one in operations)
+    return (RunGraph(_unsigned(graph, "a graph"), decoded, _bindings(bindings)),)
+
+
+def _execute_graph(wire: Any) -> tuple[Message, ...]:
+    _, graph, bindings = sequence(wire, 3, "a stream, a graph and bindings")
+    return (RunGraph(_unsigned(graph, "a graph"), None, _bindings(bindings)),)
+
+
+def _bindings(wire: Any) -> Bindings:
+    tensors, sizes, scalars, slices = sequence(wire, 4, "the bindings of a graph")
+    for values in (tensors, sizes, scalars, slices):
+        if type(values) not in ARRAYS:
+            raise unexpected("the bindings of a graph, arrays", values)
+    pairs = tuple([(_wrapped(old, "a tensor"), _wrapped(new, "a tensor")) for old, new in tensors])
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+            raise unexpected("the size of a dimension", size)
+    return Bindings(
+        pairs, tuple(sizes), tuple(map(decode_scalar, scalars)), tuple(map(decode_slice, slices))
+    )
+
+
+def _seed(wire: Any) -> tuple[Message, ...]:
+    return (Seed(_unsigned(wire, "a seed")),)
+
+
+def _profile_start(wire: Any) -> tuple[Message, ...]:
+    request, _ = sequence(wire, 2, "a request and a stream")
+    return (Profile(_unsigned(request, "a request"), "ProfileStart"),)
+
+
+def _profile_end(wire: Any) -> tuple[Message, ...]:
+    request, _, _, _ = sequence(wire, 4, "a request, a stream, a token and options")
+    return (Profile(_unsigned(request, "a request"), "ProfileEnd"),)
+
+
+def _profile_abandon(wire: Any) -> tuple[Message, ...]:
+    sequence(wire, 2, "a stream and a token")
+    return ()
+
+
+_DECODE_TASK: Final[dict[str, Callable[[Any], tuple[Message, ...]]]] = {
+    "Seed": _seed,
+    "RegisterOperation": _operation,
+    "RegisterAndExecuteGraph": _register_graph,
+    "ExecuteGraph": _execute_graph,
+    "RegisterTensor": _upload,
+    "RegisterAlias": _alias,
+    "RegisterTensorRemote": _fetch,
+    "ExposeTensorRemote": _expose,
+    "ExposeTensorLocal": _expose_locally,
+    "RegisterTensorLocal": _fetch_locally,
+    "ReadTensor": _read,
+    "SyncBackend": _sync,
+    "DTypeUsage": _dtype_usage,
+    "ProfileStart": _profile_start,
+    "ProfileEnd": _profile_end,
+    "ProfileAbandon": _profile_abandon,
+}

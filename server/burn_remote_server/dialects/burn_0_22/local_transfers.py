@@ -1,0 +1,102 @@
+"""Which sessions of Burn 0.22 may hand tensors to each other: those of one client.
+
+A client opens a session per device, and moves a tensor between two of them by a number that it
+counts up from 0. Nothing in the protocol says which sessions belong to one client. Sessions of one
+client have the same token and come from the same address. If the client runs on this machine, its
+process is known, too. If not, the server takes the sessions of one token from one address for those
+of one client, as long as no two of them use the same device: a client opens one session per device.
+If two do, there are two clients, and a move is refused rather than given to the wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_server.tensors.exposed import Key
+
+__all__ = ["ClientIdentity", "LocalClient", "LocalClients"]
+
+
+def _not_found() -> None:
+    """Find no process."""
+
+
+class ClientIdentity(NamedTuple):
+    """The name of a client's token, and its address."""
+
+    token: str
+    host: str
+
+
+class LocalClient:
+    """The client of one session; sessions with the same identity share their transfers."""
+
+    def __init__(
+        self,
+        clients: LocalClients,
+        identity: ClientIdentity,
+        device: int,
+        find_process: Callable[[], int | None],
+    ) -> None:
+        self._clients: Final = clients
+        self.identity: Final = identity
+        self.device: Final = device
+        self._find_process: Final = find_process
+        self._process: int | None = None
+        self._is_found = False
+
+    def key(self, transfer: int) -> Key:
+        """Return the registry key of a transfer between sessions of this client.
+
+        The first call looks for the client's process, which takes some milliseconds. Raises
+        ``TransferFailed`` if it is not certain which sessions are those of this client.
+        """
+        if not self._is_found:
+            self._process = self._find_process()
+            self._is_found = True
+        if self._process is not None:
+            return f"burn-0.22 {self.identity!r} process {self._process}", transfer
+        if self._clients.is_ambiguous(self.identity):
+            raise TransferFailed(
+                f"several clients at {self.identity.host} move tensors between devices of this "
+                "server, and Burn 0.22 does not say which session is whose; give each client a "
+                "token of its own"
+            )
+        return f"burn-0.22 {self.identity!r}", transfer
+
+
+class LocalClients:
+    """The clients of all sessions of a process. Belongs to the event loop's thread.
+
+    Only ``is_ambiguous`` is called by other threads.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[ClientIdentity, list[int]] = {}
+
+    def join(
+        self,
+        identity: ClientIdentity,
+        device: int,
+        find_process: Callable[[], int | None] = _not_found,
+    ) -> LocalClient:
+        """Add a session on a device; ``find_process`` returns its client's process, if known."""
+        # A new list each time: other threads read it.
+        self._devices[identity] = [*self._devices.get(identity, ()), device]
+        return LocalClient(self, identity, device, find_process)
+
+    def leave(self, client: LocalClient) -> None:
+        """Remove a session that has ended."""
+        left = [*self._devices[client.identity]]
+        left.remove(client.device)
+        if left:
+            self._devices[client.identity] = left
+        else:
+            del self._devices[client.identity]
+
+    def is_ambiguous(self, identity: ClientIdentity) -> bool:
+        """Whether sessions with this identity belong to several clients."""
+        devices = self._devices.get(identity, [])
+        return len({*devices}) < len(devices)

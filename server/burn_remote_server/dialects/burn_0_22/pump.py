@@ -1,0 +1,277 @@
+"""The handler of the socket of a Burn 0.22 session.
+
+Burn's client waits for ever, or fails without a reason, when the server closes its socket. So
+failures are sent as responses and the socket stays open. No pings are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.dialects.burn_0_22 import (
+    VERSION,
+    Close,
+    SessionInit,
+    decode_init,
+    decode_messages,
+)
+from burn_remote_protocol.dialects.burn_0_22_responses import (
+    IncompatibleProtocol,
+    NoSuchDevice,
+    Refusal,
+    SessionInfo,
+    Unauthorized,
+    encode_info,
+    encode_refusal,
+)
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    HandshakeRefused,
+    ProtocolViolation,
+)
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_server.access.admission import Grant
+from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.dialects.burn.pump import (
+    POLICY_VIOLATION,
+    drain,
+    end_with,
+    finish,
+    send_replies,
+)
+from burn_remote_server.dialects.burn.sessions import BurnSession
+from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_22.client_process import process_at
+from burn_remote_server.dialects.burn_0_22.local_transfers import (
+    ClientIdentity,
+    LocalClient,
+    LocalClients,
+)
+from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
+from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.hosting.host import Device, Host
+from burn_remote_server.telemetry.logs import get_logger, session_name
+from burn_remote_server.tensors.exposed import burn_domain
+from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
+
+__all__ = ["serve_burn_session"]
+
+logger = get_logger(__name__)
+
+DIALECT: Final = "burn-0.22"
+
+# Most frames in one batch for the worker, as for Burn 0.21; a frame has four tasks by default.
+MAX_BATCH_FRAMES: Final = 64
+# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
+# loop, and so many bytes take up to 2 ms.
+FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
+
+NORMAL_CLOSURE: Final = 1000  # RFC 6455, section 7.4.1
+
+
+class _Refused(Exception):
+    """A client is refused; ``answer`` is the response of Burn's protocol, if it has one."""
+
+    def __init__(self, reason: str, answer: Refusal | None) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class _Opened(NamedTuple):
+    """An open session, its device and its client."""
+
+    session: BurnSession
+    device: Device
+    client: LocalClient
+
+
+async def serve_burn_session(
+    link: AsyncLink,
+    host: Host,
+    clients: LocalClients,
+    token: str | None,
+    address: str,
+    first: bytes,
+) -> None:
+    """Serve a client of Burn 0.22 until it disconnects or closes its session.
+
+    ``token`` is the token in the path, for a client that sends none. ``address`` is the address at
+    which the client reached this server. ``first`` is the connection's first frame.
+    """
+    try:
+        opened = _open(link, host, clients, token, address, first)
+    except _Refused as refused:
+        host.counters.sessions_refused += 1
+        logger.warning("connection refused", peer=link.peer, reason=str(refused))
+        await _refuse(link, refused)
+        return
+    session, device, _ = opened
+    log = logger.bind(
+        session=session_name(session.session.identifier), peer=link.peer, device=device.index
+    )
+    log.info("session opened", dialect=DIALECT)
+    # One message may contain a whole tensor, so the session's quota is the size limit.
+    link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
+    link.count_received(device.host_memory, host.settings.fetch_timeout_seconds)
+    try:
+        await link.send(encode_info(SessionInfo(len(host.devices))))
+        async with asyncio.TaskGroup() as tasks:
+            others = [
+                tasks.create_task(send_replies(link, session)),
+                tasks.create_task(end_with(session)),
+                tasks.create_task(drain(session, host)),
+            ]
+            await _execute(link, session, device)
+            for task in others:
+                task.cancel()
+    except* BurnRemoteError as group:
+        log.info("connection ended", reason=str(group.exceptions[0]))
+    finally:
+        clients.leave(opened.client)
+        host.end_session(session.session)
+        session.ended.set()
+        session.notify()
+        interpreter = session.session.interpreter
+        log.info(
+            "session closed",
+            operations=interpreter.executed,
+            fused=interpreter.counts.operations_fused,
+            graph_calls=interpreter.counts.graph_calls,
+        )
+    await link.close(NORMAL_CLOSURE, "")
+
+
+def _open(
+    link: AsyncLink,
+    host: Host,
+    clients: LocalClients,
+    token: str | None,
+    address: str,
+    first: bytes,
+) -> _Opened:
+    """Open the session that a first frame asks for. Raises ``_Refused``."""
+    try:
+        init = decode_init(first)
+    except ProtocolViolation as error:
+        raise _Refused(str(error), IncompatibleProtocol()) from None
+    if init.version != VERSION:
+        reason = f"the client speaks version {init.version} of Burn's protocol, not {VERSION}"
+        raise _Refused(reason, IncompatibleProtocol())
+    try:
+        grant = host.access.admit(_token(init, token))
+    except HandshakeRefused as error:
+        raise _Refused(str(error), Unauthorized()) from None
+    if init.device_index >= len(host.devices):
+        reason = f"the client asks for device {init.device_index} of {len(host.devices)}"
+        raise _Refused(reason, NoSuchDevice(len(host.devices)))
+    device = host.devices[init.device_index]
+    identity = ClientIdentity(grant.name, link.peer_host)
+    find = partial(process_at, link.peer_host, _port(link.peer), host.port)
+    client = clients.join(identity, device.index, find)
+    try:
+        session = _session(device, grant, client, address)
+    except BurnRemoteError as error:
+        clients.leave(client)
+        raise _Refused(str(error), None) from None
+    return _Opened(session, device, client)
+
+
+def _port(peer: str) -> int:
+    """Return the port in a peer's ``host:port``; 0 for a connection without one."""
+    port = peer.rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
+
+
+def _token(init: SessionInit, in_path: str | None) -> str | None:
+    """Return the token that a client presents."""
+    if not init.authorization:
+        return in_path
+    try:
+        return init.authorization.decode()
+    except UnicodeDecodeError:
+        raise HandshakeRefused("the client's token is not UTF-8") from None
+
+
+def _session(device: Device, grant: Grant, client: LocalClient, address: str) -> BurnSession:
+    host = device.host
+    settings = host.settings.limited(grant.limits)
+    outbox = Burn22Outbox(device, settings.session_bytes(device.backend.memory_bytes()))
+    session = device.open_session(host.draw_session_id(grant), outbox, burn_domain(address), grant)
+    outbox.count_in(OverheadAccount(session.interpreter.reply_quota))
+    session.counters.failures = outbox.failures
+    runner = Burn22Runner(session.engine, session.interpreter, outbox, client)
+    return BurnSession(session, outbox, runner)
+
+
+async def _refuse(link: AsyncLink, refused: _Refused) -> None:
+    try:
+        if refused.answer is None:
+            await link.close(POLICY_VIOLATION, str(refused))
+            return
+        await link.send(encode_refusal(refused.answer))
+        await link.close(NORMAL_CLOSURE, "")
+    except ConnectionLost:
+        pass
+
+
+async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
+    settings = device.host.settings
+    while True:
+        frame = await link.receive()
+        if len(frame) > LARGE_FRAME_BYTES:
+            async with device.host.decoding.turn():
+                is_last = _submit_after(frame, link, session)
+        else:
+            is_last = _submit_after(frame, link, session)
+        del frame  # do not keep it alive during the waits below
+        if is_last:
+            await finish(session)
+            return
+        while (
+            session.session.is_behind(settings.session_queue_batches, settings.session_queue_bytes)
+            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
+        ):
+            session.progress.clear()
+            await session.progress.wait()
+        if session.session.spent >= TURN_COST:
+            # ``receive`` does not yield while frames are buffered: let other sessions run.
+            session.session.spent = 0
+            await asyncio.sleep(0)
+
+
+def _submit_after(frame: bytes, link: AsyncLink, session: BurnSession) -> bool:
+    """Decode a frame and those that have arrived after it, and execute or queue their tasks.
+
+    Returns whether the client closes its session.
+    """
+    tasks, size, count = _decoded(frame), len(frame), 1
+    while (
+        size < FULL_BATCH_BYTES
+        and count < MAX_BATCH_FRAMES
+        and (more := link.receive_nowait()) is not None
+    ):
+        tasks += _decoded(more)
+        size += len(more)
+        count += 1
+    counters = session.session.counters
+    counters.client_received_bytes += size
+    counters.batches += 1
+    places = [place for place, task in enumerate(tasks) if type(task) is Close]
+    session.submit(tasks[: places[0]] if places else tasks, size)
+    return bool(places)
+
+
+def _decoded(frame: bytes) -> list[Any]:
+    try:
+        return [
+            Unreadable(task) if isinstance(task, ProtocolViolation) else task
+            for task in decode_messages(frame)
+        ]
+    except ProtocolViolation as error:
+        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+        return [Unreadable(error.with_traceback(None))]

@@ -1,0 +1,100 @@
+"""Execution of the tasks that Burn 0.22 has and Burn 0.21 has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
+from burn_remote_protocol.dialects.burn_0_22 import (
+    Alias,
+    ExposeLocally,
+    FetchLocally,
+    FetchUnsupported,
+    Profile,
+    RunGraph,
+)
+from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.messages import Expose, Fetch
+from burn_remote_server.dialects.burn.task_runner import TaskRunner
+from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
+from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.registered_graphs import RegisteredGraphs
+from burn_remote_server.programs.graph_runner import Stopped
+
+__all__ = ["Burn22Runner"]
+
+
+class Burn22Runner(TaskRunner):
+    """Executes the tasks of a session of Burn 0.22."""
+
+    def __init__(
+        self, engine: Engine, interpreter: Interpreter, outbox: Burn22Outbox, client: LocalClient
+    ) -> None:
+        super().__init__(engine, interpreter, outbox)
+        self._own_outbox: Final = outbox
+        self._client: Final = client
+        self.graphs: Final = RegisteredGraphs(
+            interpreter, lambda tensor, error: engine.fail_tensor(tensor, error, "Graph")
+        )
+        self._handlers: Final[dict[type[Any], Callable[[Any], None]]] = {
+            Alias: lambda task: engine.alias(task.tensor, task.source),
+            RunGraph: self._run_graph,
+            ExposeLocally: self._expose_locally,
+            FetchLocally: self._fetch_locally,
+            FetchUnsupported: lambda task: engine.fail_tensor(
+                task.tensor, task.error, "RegisterTensorRemote"
+            ),
+            Profile: lambda task: outbox.profile(task.request, task.answer),
+        }
+
+    def handle(self, task: Any) -> None:
+        """Execute a task other than an operation."""
+        handler = self._handlers.get(type(task))
+        if handler is None:
+            super().handle(task)
+        else:
+            handler(task)
+
+    def cost_of(self, task: Any) -> int | None:
+        """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
+        if isinstance(task, RunGraph):
+            return self.graphs.estimate(task)
+        # The first of these looks for the process of the client.
+        if isinstance(task, ExposeLocally | FetchLocally):
+            return None
+        return super().cost_of(task)
+
+    def answer_refused(self, task: Any, failure: OperationFailed) -> None:
+        """Reply to a request of a session that has failed."""
+        if isinstance(task, Profile):
+            self._own_outbox.profile(task.request, task.answer)
+        else:
+            super().answer_refused(task, failure)
+
+    def _run_graph(self, task: RunGraph) -> None:
+        try:
+            self.graphs.run(task)
+        except Stopped:
+            return
+
+    def _expose_locally(self, task: ExposeLocally) -> None:
+        expose = Expose(task.tensor, task.spec, 1, task.transfer, EXPIRES_SECONDS)
+        try:
+            key = self._client.key(task.transfer)
+        except TransferFailed as error:
+            self._own_outbox.failed((task.tensor,), error)
+        else:
+            self._engine.expose(expose, key, is_secret=False)
+        if task.is_last:
+            self._interpreter.tensors.drop((task.tensor,))
+
+    def _fetch_locally(self, task: FetchLocally) -> None:
+        try:
+            self._own_outbox.local_keys[task.tensor] = self._client.key(task.transfer)
+        except TransferFailed as error:
+            self._engine.fail_tensor(task.tensor, error, "RegisterTensorLocal")
+            return
+        super().handle(Fetch(task.transfer, LOCAL, task.tensor, None))

@@ -1,0 +1,238 @@
+"""The graphs that a client of Burn 0.22 has registered in a session, and their calls.
+
+The operations of a call run one by one the first time, because a fusion client registers many
+graphs that it calls once. When a graph is called again with equal shapes, it is compiled to a
+``GraphPlan``. The memory of graphs counts in the session's quota: a graph that does not fit is
+refused, and the graphs before it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    LimitExceeded,
+    OperationFailed,
+    ProtocolViolation,
+    QuotaExceeded,
+    SessionLost,
+)
+from burn_remote_protocol.operations.row import Operation
+from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.relative_graphs import (
+    Interface,
+    RelativeGraph,
+    bound_signature,
+    definition,
+    graph_interface,
+)
+from burn_remote_server.tensors.plans import PLAN_BYTES
+
+__all__ = ["RegisteredGraphs"]
+
+# Shapes for which one graph is compiled. A program whose shapes keep changing runs the operations
+# of further ones one by one.
+MAX_FORMS: Final = 8
+
+# Ids of tensors that exist only during a call. Clients have ids below.
+FIRST_OWN_ID: Final = 2**64
+
+Report = Callable[[int, OperationFailed], None]
+
+
+class _Form(NamedTuple):
+    """A graph compiled for certain shapes; ``scalars`` has the places of a call's numbers."""
+
+    plan: GraphPlan
+    interface: Interface
+    scalars: tuple[int, ...]
+
+
+class _Uncompiled(Enum):
+    """Why a form has no program."""
+
+    ONCE = "it was called once"
+    NEVER = "it cannot be compiled"
+
+
+class _Registered:
+    """A registered graph, the forms in which it was called, and what is compiled."""
+
+    def __init__(self, graph: RelativeGraph) -> None:
+        self.graph: Final = graph
+        self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
+        self.forms: Final[dict[Any, _Form | _Uncompiled]] = {}
+        self.nbytes = graph.nbytes
+        # The operations of the last call that ran one by one.
+        self.last: tuple[Any, tuple[Operation, ...]] | None = None
+
+    def key(self, bindings: Bindings) -> Any:
+        """Return what calls must have in common to use the same compiled form."""
+        tensors, sizes, scalars, slices = bindings
+        of_scalars: Any = tuple([scalar.variant for scalar in scalars])
+        if self.graph.has_inner_scalars:
+            of_scalars = scalars
+        return tuple([tensor for tensor, _ in tensors]), sizes, of_scalars, slices
+
+    def interface(self, bindings: Bindings) -> Interface:
+        """Return the interface of the graph in a call."""
+        named = tuple([tensor for tensor, _ in bindings.tensors])
+        found = self.interfaces.get(named)
+        if found is None:
+            if len(self.interfaces) >= MAX_FORMS:
+                self.interfaces.clear()
+            found = self.interfaces[named] = graph_interface(self.graph, {*named})
+        return found
+
+
+class RegisteredGraphs:
+    """The graphs of one session. Not thread-safe: only the session's worker calls it.
+
+    ``fail(tensor, error)`` stores a failure as a tensor and reports it.
+    """
+
+    def __init__(self, interpreter: Interpreter, fail: Report) -> None:
+        self._interpreter: Final = interpreter
+        self._fail: Final = fail
+        self._account: Final = OverheadAccount(interpreter.reply_quota)
+        self._graphs: Final[dict[int, _Registered]] = {}
+        self._refusal: OperationFailed | None = None  # of the last graph that did not fit
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def run(self, task: RunGraph) -> None:
+        """Register the graph of a task, if it has one, and run it."""
+        if task.operations is None:
+            registered = self._graphs.get(task.graph)
+            if registered is None:
+                self._fail_unknown(task)
+                return
+        else:
+            registered = self._register(task.graph, RelativeGraph(task.operations))
+        bindings = task.bindings
+        if not self._run_compiled(registered, bindings):
+            self._run_operations(registered, bindings)
+
+    def estimate(self, task: RunGraph) -> int | None:
+        """Estimate the cost of a task in nanoseconds; return ``None`` if it is unknown."""
+        registered = None if task.operations is not None else self._graphs.get(task.graph)
+        if registered is None:
+            return None
+        form = registered.forms.get(registered.key(task.bindings))
+        return form.plan.cost if isinstance(form, _Form) else None
+
+    # -- registration -------------------------------------------------------------------------
+
+    def _register(self, number: int, graph: RelativeGraph) -> _Registered:
+        registered = _Registered(graph)
+        replaced = self._graphs.pop(number, None)
+        if replaced is not None:
+            self._account.remove(replaced.nbytes)
+        try:
+            self._account.add(graph.nbytes)
+        except QuotaExceeded as error:
+            # It runs once nevertheless: only later calls need the registration.
+            self._refusal = QuotaExceeded(
+                f"graph {number} was not registered, because the session's quota has no room for "
+                f"its {len(graph.operations):,} operations: {error.reason}"
+            )
+        else:
+            self._graphs[number] = registered
+        return registered
+
+    def _fail_unknown(self, task: RunGraph) -> None:
+        refusal = self._refusal or OperationFailed(f"graph {task.graph} is not registered")
+        tensors = self._interpreter.tensors
+        for _, tensor in task.bindings.tensors:
+            if tensor not in tensors.arrays and tensors.slot(tensor) is None:
+                self._fail(tensor, type(refusal)(refusal.reason))
+
+    # -- compiled calls -----------------------------------------------------------------------
+
+    def _run_compiled(self, registered: _Registered, bindings: Bindings) -> bool:
+        key = registered.key(bindings)
+        form = registered.forms.get(key)
+        if form is None:
+            if len(registered.forms) < MAX_FORMS:
+                registered.forms[key] = _Uncompiled.ONCE
+            return False
+        if form is _Uncompiled.ONCE:
+            form = registered.forms[key] = self._compiled(registered, bindings)
+        if not isinstance(form, _Form):
+            return False
+        tensors = dict(bindings.tensors)
+        plan, interface, scalars = form
+        taken = [tensors[tensor] for tensor in interface.inputs]
+        made = [tensors[tensor] for tensor in interface.outputs]
+        if {*taken} & {*made}:
+            return False
+        dropped = [tensors[tensor] for tensor in interface.consumed]
+        arguments: tuple[Any, ...] = (*taken, *made)
+        if scalars:
+            arguments += (tuple([bindings.scalars[place].value for place in scalars]),)
+        self._interpreter.invoke_graph(plan, arguments, dropped)
+        self._interpreter.tensors.drop(dropped)
+        return True
+
+    def _compiled(self, registered: _Registered, bindings: Bindings) -> _Form | _Uncompiled:
+        interface = registered.interface(bindings)
+        if not interface.is_regular or not interface.outputs:
+            return _Uncompiled.NEVER
+        size = PLAN_BYTES * len(registered.graph.operations)
+        try:
+            self._account.add(size)
+        except QuotaExceeded:
+            return _Uncompiled.NEVER
+        try:
+            task, signatures, scalars = definition(registered.graph, interface, bindings)
+            plans = [self._interpreter.plan_of(signature) for signature in signatures]
+            plan = self._interpreter.compile_graph(task, dict(enumerate(plans)))
+        except (LimitExceeded, ProtocolViolation, SessionLost):
+            # Its operations run one by one, and those that fail say why.
+            self._account.remove(size)
+            return _Uncompiled.NEVER
+        registered.nbytes += size
+        return _Form(plan, interface, scalars)
+
+    # -- calls that run one by one ------------------------------------------------------------
+
+    def _run_operations(self, registered: _Registered, bindings: Bindings) -> None:
+        tensors = dict(bindings.tensors)
+        own: list[int] = []
+        values = bindings[1:]
+        last = registered.last
+        if last is None or last[0] != values:
+            try:
+                operations = tuple(
+                    Operation(bound_signature(signature, bindings), ids)
+                    for signature, ids in registered.graph.operations
+                )
+            except BurnRemoteError as error:
+                self._fail_all(registered, bindings, error)
+                return
+            last = registered.last = (values, operations)
+        for signature, ids in last[1]:
+            bound = []
+            for tensor in ids:
+                found = tensors.get(tensor)
+                if found is None:
+                    found = tensors[tensor] = FIRST_OWN_ID + tensor
+                    own.append(found)
+                bound.append(found)
+            self._interpreter.check_stopped()
+            self._interpreter.execute(Operation(signature, tuple(bound)))
+        self._interpreter.tensors.drop(own)
+
+    def _fail_all(
+        self, registered: _Registered, bindings: Bindings, error: BurnRemoteError
+    ) -> None:
+        tensors = dict(bindings.tensors)
+        for tensor in registered.interface(bindings).outputs:
+            self._fail(tensors[tensor], OperationFailed(str(error)))
