@@ -221,7 +221,7 @@ def decode_init(frame: bytes) -> SessionInit:
 # -- messages ---------------------------------------------------------------------------------
 
 
-def decode_messages(frame: bytes) -> list[Message | ProtocolViolation]:
+def decode_messages(frame: bytes | memoryview) -> list[Message | ProtocolViolation]:
     """Decode a frame into its messages, with the error in the place of a malformed message.
 
     If a read or an expose is a tensor's last use, a ``Drop`` follows it. Raises
@@ -251,7 +251,7 @@ _EMPTY_BUFFER: Final = b"\xc4\x00"
 _AFTER_ELEMENTS_BYTES: Final = 1024
 
 
-def _messages(frame: bytes) -> Iterator[tuple[Any, memoryview | None]]:
+def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None]]:
     """Yield the messages of a frame, and the elements that belong into an empty buffer.
 
     A client may put several large uploads into one frame. Raises ``ProtocolViolation``.
@@ -263,6 +263,7 @@ def _messages(frame: bytes) -> Iterator[tuple[Any, memoryview | None]]:
         for wire in value:
             yield wire, None
         return
+    frame = memoryview(frame)
     count, place = frame[0] - 0x90, 1
     if frame[0] in (0xDC, 0xDD):
         place = 3 if frame[0] == 0xDC else 5
@@ -275,12 +276,12 @@ def _messages(frame: bytes) -> Iterator[tuple[Any, memoryview | None]]:
         elements = None
         if match is None or (found := _buffer(frame, match.end())) is None:
             end = place + _length(frame[place : place + room], 1)
-            body = frame[place:end]
+            body = bytes(frame[place:end])
         else:
             start, stop = found
-            elements = memoryview(frame)[start:stop]
+            elements = frame[start:stop]
             end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
-            body = frame[place : match.end()] + _EMPTY_BUFFER + frame[stop:end]
+            body = b"".join((frame[place : match.end()], _EMPTY_BUFFER, frame[stop:end]))
         room -= len(body)
         yield unpack_frozen(body), elements
         place = end
@@ -288,7 +289,7 @@ def _messages(frame: bytes) -> Iterator[tuple[Any, memoryview | None]]:
         raise ProtocolViolation(f"{len(frame) - place:,} bytes follow the messages of a frame")
 
 
-def _buffer(frame: bytes, place: int) -> tuple[int, int] | None:
+def _buffer(frame: memoryview, place: int) -> tuple[int, int] | None:
     """Return where the contents of a byte buffer begin and end, ``None`` for another value."""
     size = _BUFFERS.get(frame[place]) if place < len(frame) else None
     if size is None:
@@ -300,7 +301,7 @@ def _buffer(frame: bytes, place: int) -> tuple[int, int] | None:
     return start, stop
 
 
-def _length(values: bytes, count: int) -> int:
+def _length(values: memoryview, count: int) -> int:
     """Return the length of the first ``count`` values."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(values) or 1)
     try:

@@ -17,6 +17,7 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     decode_init,
     decode_messages,
 )
+from burn_remote_protocol.dialects.burn_0_22_operations import recognize_operations
 from burn_remote_protocol.dialects.burn_0_22_responses import (
     IncompatibleProtocol,
     NoSuchDevice,
@@ -244,7 +245,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             await asyncio.sleep(0)
 
 
-def _submit_after(frame: bytes, link: AsyncLink, session: BurnSession) -> bool:
+def _submit_after(frame: bytes | memoryview, link: AsyncLink, session: BurnSession) -> bool:
     """Decode a frame and those that have arrived after it, and execute or queue their tasks.
 
     Returns whether the client closes its session.
@@ -266,7 +267,10 @@ def _submit_after(frame: bytes, link: AsyncLink, session: BurnSession) -> bool:
     return bool(places)
 
 
-def _decoded(frame: bytes) -> list[Any]:
+def _decoded(frame: bytes | memoryview) -> list[Any]:
+    operations = recognize_operations(frame)
+    if operations is not None:
+        return [*operations]
     try:
         return [
             Unreadable(task) if isinstance(task, ProtocolViolation) else task
