@@ -17,18 +17,7 @@ from support.socket_replay_0_22 import replay_over_sockets_0_22
 TOKEN = "5f0d3a1c9e7b48d2a6c4e8f01b3d5a79"
 TESTS = Path(__file__).parents[1]
 
-# Sessions whose client uses operations that the table does not have yet.
-NOT_YET = {"train"}
-
-SESSIONS = [
-    pytest.param(
-        session,
-        id=session["name"],
-        marks=[pytest.mark.xfail(strict=True)] if session["name"] in NOT_YET else [],
-    )
-    for recording in recordings_0_22()
-    for session in sessions(recording)
-]
+SESSIONS = [session for recording in recordings_0_22() for session in sessions(recording)]
 
 
 @pytest.fixture(scope="module", params=["--fusion", "--no-fusion"])
@@ -41,7 +30,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield [first.address, second.address]
 
 
-@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize("session", SESSIONS, ids=[each["name"] for each in SESSIONS])
 def test_a_recorded_session_gets_the_recorded_responses(
     session: dict[str, Any], pair: list[str]
 ) -> None:
@@ -55,12 +44,7 @@ def test_a_recorded_session_gets_the_recorded_responses(
 
 
 def test_sessions_get_the_recorded_responses_beside_each_other(pair: list[str]) -> None:
-    chosen = [
-        session
-        for recording in recordings_0_22()
-        for session in sessions(recording)
-        if not session["name"].startswith(("token", *NOT_YET))
-    ]
+    chosen = [session for session in SESSIONS if "token" not in session["name"]]
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda session: replay_over_sockets_0_22(session, pair), chosen)
         wrong = {
