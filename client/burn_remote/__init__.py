@@ -63,6 +63,7 @@ from burn_remote.functions.casting import (
     astype,
     dequantize,
 )
+from burn_remote.functions.counting import bincount, histogram, isin, searchsorted
 from burn_remote.functions.creation import (
     arange,
     asarray,
@@ -82,6 +83,12 @@ from burn_remote.functions.creation import (
 from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.default_device import default_device, set_default_device
 from burn_remote.functions.device_class import Device
+from burn_remote.functions.distinct import (
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from burn_remote.functions.dtype_information import (
     can_cast,
     finfo,
@@ -187,6 +194,7 @@ from burn_remote.functions.manipulation import permute_dims as permute
 from burn_remote.functions.matrices import kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
+from burn_remote.functions.nonzero_elements import argwhere, boolean_mask, nonzero
 from burn_remote.functions.padding import pad
 from burn_remote.functions.printing import set_printoptions
 from burn_remote.functions.quantization import (
@@ -389,6 +397,7 @@ __all__ = [
     "argmin",
     "argsort",
     "argtopk",
+    "argwhere",
     "asarray",
     "asin",
     "asinh",
@@ -398,6 +407,7 @@ __all__ = [
     "atanh",
     "autograd",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -405,6 +415,7 @@ __all__ = [
     "bitwise_right_shift",
     "bitwise_xor",
     "bool",
+    "boolean_mask",
     "broadcast_arrays",
     "broadcast_to",
     "can_cast",
@@ -462,6 +473,7 @@ __all__ = [
     "gradients",
     "greater",
     "greater_equal",
+    "histogram",
     "hypot",
     "id_to_address",
     "iinfo",
@@ -473,6 +485,7 @@ __all__ = [
     "int64",
     "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "jvp",
@@ -509,6 +522,7 @@ __all__ = [
     "negative",
     "newaxis",
     "no_grad",
+    "nonzero",
     "not_equal",
     "ones",
     "ones_like",
@@ -540,6 +554,7 @@ __all__ = [
     "save_safetensors",
     "scatter",
     "scatter_nd",
+    "searchsorted",
     "set_default_device",
     "set_printoptions",
     "sign",
@@ -576,6 +591,10 @@ __all__ = [
     "uint32",
     "uint64",
     "unfold",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unsqueeze",
     "unstack",
     "update_along",

@@ -17,8 +17,9 @@ import numpy as np
 import burn_remote as br
 from burn_remote import functional as F
 from burn_remote import gradients as G
+from burn_remote.dispatch.operators import Operator
 from burn_remote.dispatch.preferred_rows import CHOICES
-from burn_remote_protocol.operations.families import numeric
+from burn_remote_protocol.operations.families import numeric, search_rows
 from burn_remote_protocol.operations.row import Row
 
 __all__ = ["CALLS", "WITHOUT_A_DEVICE", "calling_on", "public_call", "public_functions"]
@@ -220,6 +221,10 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Activation", "LogSoftmax"): lambda: F.log_softmax(f(2, 3)),
     ("Activation", "Softmin"): lambda: F.softmin(f(2, 3)),
     ("Float", "Hypot"): lambda: br.hypot(f(2), f(2)),
+    ("Search", "Nonzero"): lambda: br.nonzero(f(2, 3), size=6),
+    ("Search", "UniqueOrder"): lambda: Operator(search_rows.UNIQUE_ORDER).apply_all((f(3),)),
+    ("Search", "Unique"): lambda: Operator(search_rows.UNIQUE).apply_all((f(3), i(3)), (2,)),
+    ("Search", "SearchSorted"): lambda: br.searchsorted(f(3), f(2)),
     ("Module", "Embedding"): lambda: F.embedding(i(2, 3), f(5, 4)),
     ("Module", "EmbeddingBackward"): lambda: G.embedding_backward(f(5, 4), f(2, 3, 4), i(2, 3)),
     ("Module", "Linear"): lambda: F.linear(f(2, 3), f(4, 3), f(4)),
@@ -428,6 +433,10 @@ def saved_file() -> Path:
 
 # Arguments of the functions that accept none of those.
 EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
+    "burn_remote.bincount": lambda: (i(4), f(4)),
+    "burn_remote.boolean_mask": lambda: (f(4, 2), b(4)),
+    "burn_remote.histogram": lambda: (f(4), 3),
+    "burn_remote.searchsorted": lambda: (f(4), f(2)),
     "burn_remote.cross": lambda: (f(2, 3), f(2, 3)),
     "burn_remote.einsum": lambda: ("ijj,jk->ki", f(2, 3, 3), f(3, 4)),
     "burn_remote.full": lambda: ((2,), 3),

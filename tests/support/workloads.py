@@ -224,6 +224,27 @@ def _equations(source: Source) -> Case:
     return Case((lhs, rhs.astype(lhs.dtype)))
 
 
+def _nonzero(source: Source) -> Case:
+    tensor = source.any(source.shape())
+    return Case((tensor,), (), {"count": int(np.count_nonzero(tensor))})
+
+
+def _vector(source: Source) -> Any:
+    return source.any((source.elements,), "fib")
+
+
+def _unique(source: Source) -> Case:
+    tensor = _vector(source)
+    order = np.argsort(tensor, kind="stable")
+    count = int(np.unique(tensor, equal_nan=False).size)
+    return Case((tensor, order), (), {"count": count})
+
+
+def _search_sorted(source: Source) -> Case:
+    ordered = np.sort(source.any((source.whole(1, source.elements),), "fi"))
+    return Case((ordered, source.like(ordered)), (), {"right": source.one_of(False, True)})
+
+
 def _along(kinds: str, name: str = "axis", **more: Any) -> Make:
     def make(source: Source) -> Case:
         tensor = source.any(source.shape(), kinds)
@@ -820,6 +841,9 @@ DRAWN: Final[Mapping[str, Make]] = {
         for axes in (1, 2, 3)
         for part in ("weight", "bias")
     },
+    "Search.Nonzero": _nonzero, "Search.Unique": _unique,
+    "Search.UniqueOrder": lambda source: Case((_vector(source),)),
+    "Search.SearchSorted": _search_sorted,
     "Float.IntoInt": _unary("f", _any_integer), "Int.IntoFloat": _unary("i", _any_float),
     "Bool.IntoFloat": _unary("b", _any_float), "Bool.IntoInt": _unary("b", _any_integer),
     "Bool.Not": _unary("b"), "Bool.And": _binary("b"), "Bool.Or": _binary("b"),

@@ -35,9 +35,6 @@ __all__ = [
 ]
 
 _IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
-_DYNAMIC_SHAPE: Final = (
-    "numpy's function on x.numpy(), because the shape of the result depends on the elements"
-)
 _NUMPY: Final = "numpy's function on x.numpy()"
 _NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
 _LAYOUT: Final = "nothing; the memory layout of a device is not exposed"
@@ -289,10 +286,10 @@ METHODS: Final = {
     "allclose": _NUMPY,
     "amax": "x.max(axis=…)",
     "amin": "x.min(axis=…)",
-    "argwhere": _DYNAMIC_SHAPE,
+    "argwhere": "burn_remote.argwhere(x)",
     "at": "x.set(index, value)",
     "bfloat16": "x.astype(burn_remote.bfloat16)",
-    "bincount": _NUMPY,
+    "bincount": "burn_remote.bincount(x)",
     "block_until_ready": "x.device.sync()",
     "bmm": "x @ y",
     "bool": "x.astype(burn_remote.bool)",
@@ -312,7 +309,7 @@ METHODS: Final = {
     "cumprod": "x.cumulative_prod(axis=…)",
     "cumsum": "x.cumulative_sum(axis=…)",
     "data_ptr": _LAYOUT,
-    "det": _NUMPY,
+    "det": "burn_remote.linalg.det(x)",
     "detach_": "x = x.detach()",
     "diag": _NUMPY,
     "diff": "burn_remote.diff(x)",
@@ -359,7 +356,7 @@ METHODS: Final = {
     "long": "x.astype(burn_remote.int64)",
     "lt": "x < y",
     "masked_fill_": "x.mask_fill(mask, value)",
-    "masked_select": _DYNAMIC_SHAPE,
+    "masked_select": "burn_remote.boolean_mask(x, mask)",
     "matmul": "x @ y",
     "maximum": "burn_remote.maximum(x, y)",
     "median": _NUMPY,
@@ -377,7 +374,7 @@ METHODS: Final = {
     "new_ones": "burn_remote.ones(shape, dtype=x.dtype, device=x.device)",
     "new_tensor": "burn_remote.tensor(data, dtype=x.dtype, device=x.device)",
     "new_zeros": "burn_remote.zeros(shape, dtype=x.dtype, device=x.device)",
-    "nonzero": _DYNAMIC_SHAPE,
+    "nonzero": "burn_remote.nonzero(x)",
     "norm": "burn_remote.vector_norm(x)",
     "normal_": "y = burn_remote.random.normal(x.shape), for a parameter x.data = y",
     "numel": "x.size",
@@ -392,7 +389,7 @@ METHODS: Final = {
     "reshape_as": "x.reshape(y.shape)",
     "scatter_": "x.scatter(axis, indices, value)",
     "scatter_add_": "x.scatter(axis, indices, value, update='add')",
-    "searchsorted": _NUMPY,
+    "searchsorted": "burn_remote.searchsorted(x, values)",
     "select": "x[:, place]",
     "short": "x.astype(burn_remote.int16)",
     "sigmoid_": "x = x.sigmoid()",
@@ -417,7 +414,7 @@ METHODS: Final = {
     "type_as": "x.astype(y.dtype)",
     "unbind": "list(x)",
     "uniform_": "y = burn_remote.random.uniform(x.shape), for a parameter x.data = y",
-    "unique": _DYNAMIC_SHAPE,
+    "unique": "burn_remote.unique_values(x)",
     "values": "x.max_with_indices(axis) and similar methods return values and indices",
     "view_as": "x.reshape(y.shape)",
     "where": "burn_remote.where(condition, x, y)",

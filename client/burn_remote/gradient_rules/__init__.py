@@ -11,6 +11,7 @@ from burn_remote.gradient_rules import (
     numeric_rules,
     pooling_rules,
     sampling_rules,
+    search_rules,
     session_rules,
     update_rules,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "numeric_rules",
     "pooling_rules",
     "sampling_rules",
+    "search_rules",
     "session_rules",
     "update_rules",
 ]

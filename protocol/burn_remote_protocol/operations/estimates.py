@@ -41,13 +41,16 @@ __all__ = [
     "LINEAR_WEIGHT_BACKWARD",
     "LINEAR_X_BACKWARD",
     "MATMUL",
+    "NONZERO",
     "NOTHING",
     "POOL",
     "POOL_BACKWARD",
     "POOL_INDICES_BACKWARD",
     "POOL_WITH_INDICES",
     "SCATTER_ND",
+    "SEARCHED",
     "SOLVE",
+    "SORTED",
     "TRANSPOSED_BACKWARD",
     "TRANSPOSED_CONVOLUTION",
     "UNFOLD4D",
@@ -238,6 +241,29 @@ def ranked(cost: int, workspace: int) -> Estimates:
         return int(cost * spec.size * max(1, length.bit_length()) + 300 * _lines(call))
 
     return Estimates(total, lambda call: workspace * call.inputs[0].size)
+
+
+def _sorting_cost(call: Call) -> int:
+    size = call.inputs[0].size
+    return int(2 * KERNEL_COST + (10 * max(1, size.bit_length()) + 10) * size)
+
+
+# The library makes the indices with the axes in another order.
+NONZERO: Final = Estimates(
+    lambda call: KERNEL_COST + 12 * _elements(call),
+    lambda call: 2 * INDEX_BYTES * _output_elements(call),
+)
+# A stable sort of a vector by its indices, and one pass over the sorted elements.
+SORTED: Final = Estimates(_sorting_cost, lambda call: 24 * int(call.inputs[0].size))
+# A binary search for each value.
+SEARCHED: Final = Estimates(
+    lambda call: (
+        KERNEL_COST
+        + (8 * max(1, call.inputs[0].size.bit_length()) + 10) * call.inputs[1].size
+        + 2 * call.inputs[0].size
+    ),
+    lambda call: _width(call.inputs[0]) * _input_elements(call),
+)
 
 
 VIEW: Final = Estimates(_none, _none, converts=False)

@@ -20,6 +20,7 @@ from burn_remote_protocol.operations.families import (
     numeric,
     pooling_rows,
     sampling,
+    search_rows,
     session,
 )
 from burn_remote_protocol.operations.releases import (
@@ -56,6 +57,7 @@ ROWS: Final = (
     *session.ROWS,
     *elementwise_rows.ROWS,
     *matrix_rows.ROWS,
+    *search_rows.ROWS,
 )
 
 TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
@@ -96,6 +98,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
         "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS, EXTENSION),
         "Activation": WireKind("Activation", False, FLOATS, SINCE_BURN_0_22),
+        "Search": WireKind("Search", False, ANY, EXTENSION),
     }
 )
 

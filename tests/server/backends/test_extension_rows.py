@@ -132,6 +132,61 @@ for _shape in _MATRICES:
         )
 
 
+# -- Searches -------------------------------------------------------------------------------------
+
+
+def repeated(*shape: int, dtype: Any = np.float32) -> Array:
+    """Return few distinct numbers, with zeros, NaN and infinity among floats."""
+    drawn = RANDOM.integers(-2, 3, shape) if np.dtype(dtype).kind != "u" else None
+    array = np.asarray(RANDOM.integers(0, 3, shape) if drawn is None else drawn).astype(dtype)
+    if array.dtype.kind == "f" and array.size > 5:
+        array.reshape(-1)[:4] = [np.nan, np.inf, -0.0, np.nan]
+    return array
+
+
+def order_of(array: Array) -> tuple[Array, Array]:
+    count = np.unique(array, equal_nan=False).size
+    return np.argsort(array, kind="stable"), np.array([count])
+
+
+def parts_of(array: Array, order: Array, count: int) -> tuple[Array, ...]:
+    return tuple(
+        np.unique(
+            array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+        )
+    )[1:]
+
+
+_KINDS: Final = (np.bool_, np.int8, np.uint16, np.int64, np.float16, np.float32, np.float64)
+for _kind in _KINDS:
+    for _shape in [(12,), (3, 4), (2, 3, 4), (0, 3), (1, 1, 7)]:
+        _array = repeated(*_shape, dtype=_kind)
+        compare(
+            "Search.Nonzero",
+            lambda array, count: np.stack(np.nonzero(array)),
+            _array,
+            count=int(np.count_nonzero(_array)),
+        )
+    for _size in (0, 1, 40):
+        _array = repeated(_size, dtype=_kind)
+        compare("Search.UniqueOrder", order_of, _array)
+        _order, (_count,) = order_of(_array)
+        compare("Search.Unique", parts_of, _array, _order, count=int(_count))
+        compare(
+            "Search.Unique", parts_of, _array[::-1], order_of(_array[::-1])[0], count=int(_count)
+        )
+        for _behind in (False, True):
+            compare(
+                "Search.SearchSorted",
+                lambda ordered, values, right: np.searchsorted(
+                    ordered, values, side="right" if right else "left"
+                ),
+                np.sort(_array),
+                repeated(3, 4, dtype=_kind),
+                right=_behind,
+            )
+
+
 # -- The comparison -------------------------------------------------------------------------------
 
 CASES: Final = [

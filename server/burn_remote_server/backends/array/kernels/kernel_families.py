@@ -69,6 +69,7 @@ from burn_remote_server.backends.array.kernels.reduction import (
     NumericAccumulation,
     NumericReduction,
 )
+from burn_remote_server.backends.array.kernels.searching import SearchKernels
 
 __all__ = ["MODULE_FAMILIES", "module_families", "random_families", "shared_families"]
 
@@ -107,6 +108,7 @@ def shared_families(xp: Any) -> list[KernelFamily]:
         BoolLogic(xp),
         ElementwiseExtensions(xp),
         MatrixKernels(xp),
+        SearchKernels(xp),
         *module_families(xp),
     ]
 

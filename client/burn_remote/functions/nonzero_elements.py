@@ -1,0 +1,76 @@
+"""Elements that are not 0, and selection by a bool tensor.
+
+The size of a result depends on the elements. Without ``size``, a call therefore waits for one round
+trip to the device, which counts them; a function that ``compile`` records cannot wait, so it must
+give ``size``. If ``size`` is not the true number, reading the result raises ``OperationFailed``.
+All raise ``Unsupported`` on Burn's own servers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.functions.manipulation import flatten, matrix_transpose, unstack
+from burn_remote.functions.statistics import count_nonzero
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.operations.families import base, search_rows
+
+if TYPE_CHECKING:
+    from burn_remote.functions.tensor import Tensor
+
+__all__ = ["argwhere", "boolean_mask", "nonzero"]
+
+NONZERO: Final = Operator(search_rows.NONZERO)
+SELECT: Final = Operator(base.SELECT)
+
+
+def _indices(x: Tensor, size: int | None) -> Tensor:
+    """Return the indices of elements that are not 0: int64 ``[axes, size]``."""
+    count = int(count_nonzero(x).item()) if size is None else size
+    return NONZERO.apply((x,), (count,))
+
+
+@explained
+def nonzero(x: Tensor, /, *, size: int | None = None) -> tuple[Tensor, ...]:
+    """Return the indices of elements that are not 0: one int64 ``[size]`` for each axis.
+
+    They are in C order. Waits for one round trip unless ``size`` is given. Raises ``ShapeMismatch``
+    for a 0-d tensor.
+    """
+    if not x.ndim:
+        raise ShapeMismatch(f"{x.handle.spec} has no axes; use x.reshape(1)")
+    return unstack(_indices(x, size))
+
+
+@explained
+def argwhere(x: Tensor, /, *, size: int | None = None) -> Tensor:
+    """Return the indices of elements that are not 0, in rows: int64 ``[size, axes]``.
+
+    Waits for one round trip unless ``size`` is given.
+    """
+    if not x.ndim:
+        raise ShapeMismatch(f"{x.handle.spec} has no axes; use x.reshape(1)")
+    return matrix_transpose(_indices(x, size))
+
+
+@explained
+def boolean_mask(x: Tensor, mask: Tensor, /, *, size: int | None = None) -> Tensor:
+    """Select the elements of ``x`` where a bool tensor is true, as ``x[mask]`` does in NumPy.
+
+    Shapes: ``[n…, r…]`` and a mask ``[n…]`` for its leading axes give ``[size, r…]``, in C order.
+    Waits for one round trip unless ``size``, the number of true elements, is given. The gradient is
+    0 for the elements that were not selected.
+    """
+    if not mask.dtype.is_bool:
+        raise DTypeMismatch(f"mask is {mask.handle.spec}, but must be bool; write mask != 0")
+    rest = x.shape[mask.ndim :]
+    if x.shape[: mask.ndim] != mask.shape:
+        raise ShapeMismatch(
+            f"mask is {mask.handle.spec}, but must have the leading axes of x {x.handle.spec}"
+        )
+    (places,) = unstack(_indices(flatten(mask), size))
+    rows = reshaped(x, (math.prod(mask.shape), *rest))
+    return SELECT.apply((rows, places), (0,))
