@@ -143,4 +143,6 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()
