@@ -11,9 +11,12 @@ finishes its work, and what it made is freed.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.checkpoints.files import load as load_file
+from burn_remote.checkpoints.files import save as save_file
 from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.functions.creation import tensor as make_tensor
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice, Device
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["open_device", "read", "sync", "tensor"]
+__all__ = ["load", "open_device", "read", "save", "sync", "tensor"]
 
 # An array of at most this size is sent by the calling thread: converting and appending it to a
 # batch takes about as long as waking another thread.
@@ -84,6 +87,22 @@ async def read(tensors: Iterable[Tensor]) -> list[Array]:
         )
     pending = [read_array(one.handle) for one in tensors]
     return [await one for one in pending]
+
+
+async def load(path: str | os.PathLike[str], **options: Any) -> Any:
+    """Load a file as ``burn_remote.load`` does, and let the loop run meanwhile.
+
+    A function given as ``progress`` is called in another thread.
+    """
+    return await asyncio.to_thread(load_file, path, **options)
+
+
+async def save(path: str | os.PathLike[str], value: Any, **options: Any) -> None:
+    """Save a file as ``burn_remote.save`` does, and let the loop run meanwhile.
+
+    A function given as ``progress`` is called in another thread.
+    """
+    await asyncio.to_thread(save_file, path, value, **options)
 
 
 async def sync(*devices: Device) -> None:

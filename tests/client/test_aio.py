@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,24 @@ async def test_sent_elements_are_those_that_tensor_sends(
         x = await aio.tensor(array, dtype=br.float64, device=device)
         np.testing.assert_array_equal(await x.read(), array.astype(np.float64))
         assert x.dtype is br.float64
+
+
+async def test_the_loop_turns_while_files_are_saved_and_loaded(
+    running: RunningServer, tmp_path: Path
+) -> None:
+    async with await aio.open_device(running.address) as device, heartbeat() as heart:
+
+        def wait_for_turns(*_: object) -> None:
+            assert heart.gate.wait(PATIENCE_SECONDS), "the event loop was blocked"
+
+        x = br.arange(4, device=device)
+        await aio.save(tmp_path / "x.npy", x, progress=wait_for_turns)
+        assert heart.turns >= TURNS
+        heart.turns = 0
+        heart.gate.clear()
+        found = await aio.load(tmp_path / "x.npy", device=device, progress=wait_for_turns)
+        assert heart.turns >= TURNS
+        assert (await found.read()).tolist() == [0, 1, 2, 3]
 
 
 async def test_several_tensors_are_read_in_one_frame(running: RunningServer) -> None:
