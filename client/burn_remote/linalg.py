@@ -25,6 +25,13 @@ from burn_remote.functions.linear_algebra import (
 )
 from burn_remote.functions.manipulation import matrix_transpose
 from burn_remote.functions.matrices import diagonal, trace
+from burn_remote.functions.matrix_functions import (
+    lstsq,
+    matrix_norm,
+    matrix_power,
+    matrix_rank,
+    pinv,
+)
 
 __all__ = [
     "cholesky",
@@ -34,9 +41,14 @@ __all__ = [
     "eigh",
     "eigvalsh",
     "inv",
+    "lstsq",
     "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
     "matrix_transpose",
     "outer",
+    "pinv",
     "qr",
     "slogdet",
     "solve",

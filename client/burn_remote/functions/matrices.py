@@ -1,7 +1,7 @@
-"""Functions of matrices that consist of other operations: diagonals, traces, powers, products.
+"""Diagonals and traces of matrices, and Kronecker products.
 
-A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. All
-raise ``ShapeMismatch`` for a tensor of fewer than two axes.
+A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices.
+Diagonals and traces raise ``ShapeMismatch`` for a tensor of fewer than two axes.
 """
 
 from __future__ import annotations
