@@ -1,4 +1,4 @@
-"""The real Burn 0.21 programs of ``tests/interop``, built by its ``build.sh``."""
+"""The real Burn 0.21 and 0.22 programs of ``tests/interop``, built by its ``build.sh``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from typing import Any
 
 import pytest
 
-__all__ = ["burn_client", "burn_server", "program", "start_burn_client"]
+__all__ = [
+    "burn_22_server",
+    "burn_client",
+    "burn_server",
+    "program",
+    "start_burn_client",
+]
 
 
 def program(name: str) -> str:
-    """Return the path of ``burn-client`` or ``burn-server``; skip the test if it is not built."""
+    """Return the path of one of the programs; skip the test if it is not built."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = os.environ.get("CARGO_TARGET_DIR") or cache / "burn-remote" / "interop-target"
     path = Path(target) / "release" / name
@@ -25,10 +31,10 @@ def program(name: str) -> str:
     return str(path)
 
 
-def start_burn_client(*arguments: str) -> subprocess.Popen[str]:
-    """Start the real client. Standard input is a pipe."""
+def start_burn_client(*arguments: str, name: str = "burn-client") -> subprocess.Popen[str]:
+    """Start a real client. Standard input is a pipe."""
     return subprocess.Popen(
-        [program("burn-client"), *arguments],
+        [program(name), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -36,19 +42,29 @@ def start_burn_client(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def burn_client(*arguments: str) -> Any:
-    """Run the real client and return the JSON of its last line."""
-    with start_burn_client(*arguments) as client:
+def burn_client(*arguments: str, name: str = "burn-client") -> Any:
+    """Run a real client and return the JSON of its last line."""
+    with start_burn_client(*arguments, name=name) as client:
         out, err = client.communicate(timeout=90)
     assert client.returncode == 0, err[-500:]
     return json.loads(out.splitlines()[-1])
 
 
 @contextlib.contextmanager
-def burn_server() -> Iterator[str]:
-    """Run the real server; return its address."""
+def burn_22_server(port: int = 0) -> Iterator[str]:
+    """Run the real server of Burn 0.22 with two devices; return its address."""
+    with burn_server("burn22-server", port) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def burn_server(name: str = "burn-server", port: int = 0) -> Iterator[str]:
+    """Run a real server, of Burn 0.21 by default; return its address."""
     process = subprocess.Popen(
-        [program("burn-server"), "--port", "0"], stdout=subprocess.PIPE, text=True
+        [program(name), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None  # started with a pipe
     try:
