@@ -51,7 +51,8 @@ def test_a_server_error_is_not_taken_for_the_burn_dialect(status: int) -> None:
 def test_a_device_behind_a_path_keeps_its_path() -> None:
     with burn_end() as end, pytest.raises(br.ConnectionFailed, match="404"):
         br.RemoteDevice(f"{end.address}/1")
-    assert end.refused == ["/1/session", "/1/session", "/1/request"]
+    # The last attempt is Burn 0.22's, whose servers have no paths.
+    assert end.refused == ["/1/session", "/1/session", "/1/request", "/session"]
 
 
 def test_an_unknown_dialect_is_refused_with_the_known_ones() -> None:

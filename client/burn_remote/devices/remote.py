@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
+from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
 from burn_remote.arguments.numbers import real_number
@@ -23,11 +25,23 @@ from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.releases import Burn022
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
+from burn_remote.sessions.native.connection import SpeaksBurn
 from burn_remote.sessions.native.following_session import FollowingSession
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, UsageError
-from burn_remote_protocol.links.addresses import without_token
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionFailed,
+    ConnectionLost,
+    ProtocolViolation,
+    UsageError,
+)
+from burn_remote_protocol.links.addresses import (
+    parse_address,
+    parse_device_path,
+    without_token,
+)
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 
@@ -41,6 +55,8 @@ MAX_BURN_MESSAGE_BYTES: Final = 2**32 + 4096
 
 NATIVE: Final = "native"
 BURN: Final = "burn-0.21"
+BURN_0_22: Final = "burn-0.22"
+DIALECTS: Final = (NATIVE, BURN, BURN_0_22)
 NOT_FOUND: Final = 404
 # A second attempt, because a bit flip in the request's path makes a native server answer 404 too.
 # Burn's dialect, the alternative, has no checksums.
@@ -55,10 +71,11 @@ class RemoteDevice(Device):
 
     ``token`` authenticates this program; the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for
     ``wss://``, is an ``ssl.SSLContext``, or the path of a PEM file with the certificate authority
-    to trust in place of the system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` for servers
-    built with Burn; by default, native is tried first. ``automatic_graphs`` has the session
-    recognize sequences of operations that the program repeats, and send each as one task; the
-    default is ``$BURN_REMOTE_AUTOMATIC_GRAPHS``, else ``False``. Results are the same.
+    to trust in place of the system's. ``dialect`` is ``"native"``, or ``"burn-0.21"`` or
+    ``"burn-0.22"`` for servers built with Burn; by default, native is tried first.
+    ``automatic_graphs`` has the session recognize sequences of operations that the program repeats,
+    and send each as one task; the default is ``$BURN_REMOTE_AUTOMATIC_GRAPHS``, else ``False``.
+    Results are the same.
 
     Devices with the same address, token, ``tls`` (the same context or the same path), dialect and
     ``automatic_graphs`` are equal and share one session. Each counts as one use of the session. A
@@ -87,8 +104,9 @@ class RemoteDevice(Device):
         automatic_graphs: bool | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
-        if dialect not in (None, NATIVE, BURN):
-            raise UsageError(f"dialect must be {NATIVE!r} or {BURN!r}, not {dialect!r}")
+        if dialect is not None and dialect not in DIALECTS:
+            known = ", ".join(map(repr, DIALECTS))
+            raise UsageError(f"dialect must be one of {known}, not {dialect!r}")
         address = normal_address(default_address() if address is None else address)
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
@@ -168,6 +186,8 @@ def _connect(
     """Open a session in this dialect; without one, in the dialect that the server speaks."""
     if dialect == BURN:
         return _connect_burn(address, token, tls, timeout_seconds)
+    if dialect == BURN_0_22:
+        return _connect_burn_0_22(address, token, tls, timeout_seconds)
 
     def dial(timeout_seconds: float) -> BlockingLink:
         return connect(
@@ -182,12 +202,31 @@ def _connect(
     for _ in range(NATIVE_ATTEMPTS):
         try:
             return session_class(dial, token=token, timeout_seconds=timeout_seconds)
+        except SpeaksBurn:
+            if dialect is not None:
+                raise
+            return _connect_burn_0_22(address, token, tls, timeout_seconds)
         except ConnectionFailed as error:
             if dialect is not None or error.http_status != NOT_FOUND:
                 raise
-    # A server built with Burn has no route /session and answers 404. It does not use tokens either,
-    # so a token in the path would only disclose it.
-    return _connect_burn(address, None, tls, timeout_seconds)
+    return _connect_burn_of_any_release(address, token, tls, timeout_seconds)
+
+
+def _connect_burn_of_any_release(
+    address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+) -> BurnSession:
+    """Open a session with a server that has no native route at this address."""
+    # A server built with Burn 0.21 has no route /session and answers 404. It does not use tokens
+    # either, so a token in the path would only disclose it.
+    try:
+        return _connect_burn(address, None, tls, timeout_seconds)
+    except ConnectionFailed as error:
+        if error.http_status != NOT_FOUND or parse_device_path(parse_address(address).path) is None:
+            raise
+        # A Burn 0.22 server has no paths: the number of a device is in the handshake.
+        with contextlib.suppress(ConnectionFailed, ConnectionLost, ProtocolViolation, UsageError):
+            return _connect_burn_0_22(address, token, tls, timeout_seconds)
+        raise
 
 
 def _connect_burn(
@@ -209,6 +248,33 @@ def _connect_burn(
         )
 
     return BurnSession(dial, address=called, timeout_seconds=timeout_seconds)
+
+
+def _connect_burn_0_22(
+    address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
+) -> BurnSession:
+    parsed = parse_address(address)
+    found = parse_device_path(parsed.path)
+    if found is None or found[0] is not None:
+        raise UsageError(
+            f"{without_token(address)}: an address of a Burn 0.22 server has no path but the "
+            "number of a device; pass a token with token="
+        )
+    server = str(replace(parsed, path=""))
+
+    def dial(route: str) -> BlockingLink:
+        return connect(
+            server,
+            route,
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            max_message_bytes=MAX_BURN_MESSAGE_BYTES,
+            fragment_bytes=FRAGMENT_BYTES,
+            close_timeout_seconds=0,
+        )
+
+    release = Burn022(server, found[1], token)
+    return BurnSession(dial, address=server, timeout_seconds=timeout_seconds, release=release)
 
 
 open_default_with(RemoteDevice)

@@ -144,16 +144,25 @@ class _Use(NamedTuple):
     last: bytes
 
 
+# The bytes of a frame before the operation that it registers.
+_HEAD: Final = b"\x81\xa7Compute\x92\x81\xb1RegisterOperation"
+
+
 class OperationTemplate:
-    """The frame of an operation without its tensor ids."""
+    """The message of an operation without its tensor ids; ``head`` is before the operation."""
 
     __slots__ = ("_head", "_uses")
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        vocabulary: Vocabulary = Vocabulary.BURN_0_21,
+        head: bytes = _HEAD,
+    ) -> None:
         count = len(signature.input_uses) + signature.output_count
         tensors = tuple(range(_UNUSED, _UNUSED + count))
-        operation = encode_operation(Operation(signature, tensors), Vocabulary.BURN_0_21)
-        rest: bytes = b"\x81\xa7Compute\x92" + msgpack.packb({"RegisterOperation": operation})
+        operation = encode_operation(Operation(signature, tensors), vocabulary)
+        rest: bytes = head + msgpack.packb(operation)
         literals = []
         for tensor in tensors:
             literal, rest = rest.split(msgpack.packb(tensor), 1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
+from burn_remote.sessions.burn.releases import Burn021
 from burn_remote_protocol.dialects.burn_0_21 import encode_close
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -30,7 +31,12 @@ class Connected:
         self.lost: list[BurnRemoteError] = []
         self.told = threading.Event()
         self.connection = BurnConnection(
-            end.dial, self._take, self._lose, lambda: "; the last was so and so"
+            end.dial,
+            self._take,
+            self._lose,
+            lambda: "; the last was so and so",
+            Burn021(),
+            PATIENCE_SECONDS,
         )
         self.session = end.greet()
 
@@ -136,5 +142,7 @@ def test_the_first_socket_is_closed_if_the_second_cannot_be_opened() -> None:
             return end.dial("/nowhere" if route == "/response" else route)
 
         with pytest.raises(ConnectionFailed):
-            BurnConnection(dial, lambda _: None, lambda _: None, lambda: "")
+            BurnConnection(
+                dial, lambda _: None, lambda _: None, lambda: "", Burn021(), PATIENCE_SECONDS
+            )
         assert end.requests.rest() == []

@@ -9,6 +9,7 @@ import pytest
 
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.burn.releases import Burn021
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import Seed
@@ -55,7 +56,7 @@ def connection() -> Connection:
 
 @pytest.fixture
 def outgoing() -> Outgoing:
-    return Outgoing()
+    return Outgoing(Burn021())
 
 
 @pytest.fixture

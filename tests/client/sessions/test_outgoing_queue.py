@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.burn.releases import Burn021
 from burn_remote_protocol.dialects.burn_0_21 import decode_tasks
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, F32
 from burn_remote_protocol.errors import UsageError
@@ -27,7 +28,7 @@ DATA = TensorData(bytes(8), (2,), F32)
 @pytest.fixture
 def outgoing() -> Outgoing:
     """An empty queue of a session whose tensors 1 and 2 exist on the server."""
-    made = Outgoing()
+    made = Outgoing(Burn021())
     for tensor in (1, 2):
         made.upload(tensor, DATA)
     made.take()

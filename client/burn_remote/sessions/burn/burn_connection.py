@@ -1,6 +1,7 @@
-"""The two sockets of a session in Burn 0.21's dialect.
+"""The sockets of a session in one of Burn's dialects.
 
-Tasks are sent on ``/request``, responses arrive on ``/response``. The dialect cannot resume a
+In Burn 0.21's, tasks are sent on ``/request``, and responses arrive on ``/response``; in 0.22's,
+both share ``/session``. The dialects cannot resume a
 session, and a real server does not report errors: it closes a socket, often only ``/request``. Both
 sockets are therefore watched. Neither is ever pinged, because a ping would end the session.
 """
@@ -8,14 +9,13 @@ sockets are therefore watched. Neither is ever pinged, because a ping would end 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from burn_remote.sessions.burn.releases import BurnRelease, DialRoute
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -27,12 +27,9 @@ from burn_remote_protocol.links.interface import BlockingLink
 
 __all__ = ["BurnConnection", "DialRoute"]
 
-# Opens the link to a route of the server.
-DialRoute = Callable[[str], BlockingLink]
-
 
 class BurnConnection:
-    """The two sockets of one session.
+    """The sockets of one session.
 
     ``handle`` receives each response, and ``lost`` the error that ended the session.
     """
@@ -43,29 +40,26 @@ class BurnConnection:
         handle: Callable[[bytes], None],
         lost: Callable[[BurnRemoteError], None],
         explain: Callable[[], str],
+        release: BurnRelease,
+        timeout_seconds: float,
     ) -> None:
-        """Open both sockets. Raises ``ConnectionFailed``, ``ConnectionLost``."""
+        """Open the sockets.
+
+        Raises ``ConnectionFailed``, ``ConnectionLost``, ``HandshakeRefused``.
+        """
         self.traffic: Final = Traffic()
         self.error: BurnRemoteError | None = None
         self._lost = lost
         self._explain = explain
         self._ending = threading.Lock()
-        # Random, because on a real server all clients that use the same id share the session.
-        self._session: Final = secrets.randbits(64)
-        self._requests = dial("/request")
-        try:
-            self._responses = dial("/response")
-        except BaseException:
-            self._requests.close()
-            raise
-        try:
-            for link in (self._requests, self._responses):
-                link.send(encode_init(self._session))
-        except BaseException:
-            self._close_links()
-            raise
+        self._release: Final = release
+        self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
-        self._watcher: Final = Receiver(self._requests, _refuse, self._break)
+        self._watcher: Final = (
+            None
+            if self._requests is self._responses
+            else Receiver(self._requests, _refuse, self._break)
+        )
 
     @property
     def address(self) -> str:
@@ -75,7 +69,8 @@ class BurnConnection:
     def start(self) -> None:
         """Watch both sockets."""
         self.receiver.start()
-        self._watcher.start()
+        if self._watcher is not None:
+            self._watcher.start()
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send frames in order, in few system calls. Raises the error that ended the session."""
@@ -97,10 +92,7 @@ class BurnConnection:
         if not isinstance(error, ConnectionLost):
             self.end(error)
             return
-        lost = ConnectionLost(
-            f"{error}; Burn 0.21 closes a socket without a reason when an operation panics, in "
-            f"this session or an earlier one, and must then be restarted{self._explain()}"
-        )
+        lost = ConnectionLost(f"{error}; {self._release.collapse}{self._explain()}")
         lost.__cause__ = error
         self.end(lost)
 
@@ -113,13 +105,15 @@ class BurnConnection:
         self._close_links()
         self._lost(error)
         self.receiver.close()
-        self._watcher.close()
+        if self._watcher is not None:
+            self._watcher.close()
 
     def close(self, last_frames: Sequence[bytes]) -> None:
         """Send the last frames and a close message, and end the session."""
         if self.error is None:
             with contextlib.suppress(ConnectionLost):
-                self._requests.send_together([*last_frames, encode_close(self._session)])
+                last = self._release.frames([self._release.last_message()])
+                self._requests.send_together([*last_frames, *last])
         self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
 
     def abandon(self, error: BurnRemoteError) -> None:

@@ -1,4 +1,4 @@
-"""Sessions in Burn 0.21's dialect, with a real Burn server or ours.
+"""Sessions in one of Burn's dialects, with a real Burn server or ours.
 
 They behave like native sessions as far as the dialect allows. The dialect has one message per
 operation, cannot resume after a broken connection, and reports a failure only at a read.
@@ -18,12 +18,12 @@ from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.burn.releases import Burn021, BurnRelease
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
 from burn_remote.sessions.lifetime import Flusher, settled_soon, watch, weakly
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
-from burn_remote_protocol.dialects.burn_responses import decode_reply
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -40,7 +40,6 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
 )
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -52,21 +51,30 @@ SMALL_UPLOAD_BYTES: Final = 16 * 2**10
 
 
 class BurnSession:
-    """The ``Session`` of a device behind Burn 0.21's two sockets. Thread-safe."""
+    """The ``Session`` of a device behind the sockets of a release of Burn. Thread-safe."""
 
     transfer_domain: Final = "servers"
     has_secret_transfers: Final = False
     graph_steps: Final = 0  # Burn's protocol has no graphs
 
-    def __init__(self, dial: DialRoute, *, address: str, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        dial: DialRoute,
+        *,
+        address: str,
+        timeout_seconds: float,
+        release: BurnRelease | None = None,
+    ) -> None:
         """Open a session over the links that ``dial`` opens.
 
-        ``address`` is where other servers find this one. Raises ``ConnectionFailed``,
-        ``ConnectionLost``.
+        ``address`` is where other servers find this one; ``release`` is Burn 0.21 by default.
+        Raises ``ConnectionFailed``, ``ConnectionLost``, and ``HandshakeRefused``.
         """
-        self.welcome: Final = facts(address)
+        release = release or Burn021()
+        self._release: Final = release
+        self.welcome: Final = facts(address, release.dialect, release.max_message_bytes)
         self._locations: Final = Locations()
-        self._outgoing: Final = Outgoing()
+        self._outgoing: Final = Outgoing(release)
         # On a real server all sessions share one table of tensors. Ids that count from 0, like
         # those of Burn's own clients, would collide.
         self._next_tensor = secrets.randbits(62)
@@ -74,7 +82,12 @@ class BurnSession:
         self._last_operation: tuple[Signature, int] | None = None
         self._replies: Final = BurnResponses(self._locations)
         self._connection: Final = BurnConnection(
-            dial, weakly(self._handle), self._replies.fail, weakly(self._explain)
+            dial,
+            weakly(self._handle),
+            self._replies.fail,
+            weakly(self._explain),
+            release,
+            timeout_seconds,
         )
         outgoing, connection = (
             self._outgoing,
@@ -84,7 +97,10 @@ class BurnSession:
         self._policy: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
-            store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
+            # Since 0.22, the server says its settings when the session opens.
+            store = self._connection.bool_store
+            if store is None:
+                store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
             self._outgoing.bool_store = store
         except BaseException:
             self._connection.end(ClosedDevice(f"{address} did not open a session"))
@@ -101,7 +117,7 @@ class BurnSession:
 
     def has_row(self, row: Row) -> bool:
         """Return whether the release of Burn has a row."""
-        return row.lifetime.includes(Vocabulary.BURN_0_21)
+        return row.lifetime.includes(self._release.vocabulary)
 
     def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
         """Raise ``Unsupported``; see ``graph_steps``."""
@@ -325,7 +341,7 @@ class BurnSession:
         if not is_repeated:
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
-        self._replies.take(decode_reply(frame), is_repeated=is_repeated)
+        self._replies.take(self._release.decode_reply(frame), is_repeated=is_repeated)
 
     # -- the end ------------------------------------------------------------------------------
 

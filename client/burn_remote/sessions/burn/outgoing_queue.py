@@ -14,13 +14,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote.arguments.arrays import array_from, data_from
-from burn_remote.sessions.burn.server_facts import MAX_MESSAGE_BYTES
-from burn_remote_protocol.dialects.burn_0_21 import (
-    drop_frame,
-    encode_identity,
-    encode_tasks,
-    request_id,
-)
+from burn_remote.sessions.burn.releases import BurnRelease
 from burn_remote_protocol.dialects.burn_operations import OperationTemplate
 from burn_remote_protocol.dtypes import BOOL, DType
 from burn_remote_protocol.errors import UsageError
@@ -30,9 +24,6 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["Outgoing"]
-
-# Burn's server keeps order only within a stream, so a session uses a single stream.
-STREAM: Final = 0
 
 # Templates cached per session, about 1 KiB each: as many as a native session numbers signatures.
 TEMPLATES_KEPT: Final = 4096
@@ -49,8 +40,8 @@ class _Invocation:
         self.position = position
         self.last: tuple[int, ...] = ()
 
-    def write(self, pack: Callable[[int], bytes]) -> bytes:
-        tail = b"\x92" + pack(self.position) + b"\x91\x00"
+    def write(self, pack: Callable[[int], bytes], release: BurnRelease) -> bytes:
+        tail = release.end_of_operation(self.position)
         return self.template.write(self.tensors, self.last, tail, pack)
 
 
@@ -64,17 +55,18 @@ class _QueuedRequest:
         self.request = request
         self.last: tuple[int, ...] = ()
 
-    def write(self, pack: Callable[[int], bytes]) -> bytes:
+    def write(self, pack: Callable[[int], bytes], release: BurnRelease) -> bytes:
         tasks: list[Task] = [self.task]
         if self.last:
             tasks.append(Drop((self.task.tensor,)))
-        return encode_tasks(tasks, self.request)
+        return release.encode_task(tasks, self.request)
 
 
 class Outgoing:
     """The queue of frames. Any thread may call ``drop``; all other methods need the lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: BurnRelease) -> None:
+        self._release: Final = release
         # The server's dtype for bools; programs see only ``BOOL``.
         self.bool_store: DType = BOOL
         self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
@@ -112,7 +104,7 @@ class Outgoing:
     def task(self, task: Task, request: int | None = None, *, made: int | None = None) -> None:
         """Add any other task; ``made`` is the tensor that it creates."""
         request = self.next_request() if request is None else request
-        self._waiting.append(encode_tasks([task], request))
+        self._waiting.append(self._release.encode_task([task], request))
         if made is not None:
             self._live.add(made)
 
@@ -123,19 +115,22 @@ class Outgoing:
             data = data_from(array_from(data), stored.dtype)
         request = self.next_request()
         empty = Upload(tensor, TensorData(b"", data.shape, data.dtype))
-        rest = len(encode_tasks([empty], request)) + 4  # the length is in front of the elements
+        rest = (
+            len(self._release.encode_task([empty], request)) + 4
+        )  # the length is in front of the elements
         size = rest + memoryview(data.bytes).nbytes
-        if size > MAX_MESSAGE_BYTES:
+        most = self._release.max_message_bytes
+        if size > most:
             raise UsageError(
-                "a Burn 0.21 server takes a tensor in one message, of at most "
-                f"{MAX_MESSAGE_BYTES:,} bytes, and ends the session at more; {data.spec} needs "
+                f"a server of {self._release.vocabulary} takes a tensor in one message, of at "
+                f"most {most:,} bytes, and ends the session at more; {data.spec} needs "
                 f"{size:,}: upload parts of it and concatenate them there"
             )
         self.task(Upload(tensor, data), request, made=tensor)
 
     def next_request(self) -> int:
         """Return a request id: the position of the next task."""
-        return request_id(self._next_position(), STREAM)
+        return self._release.request(self._next_position())
 
     def drop(self, tensor: int) -> None:
         """Free a tensor with the next frames. Lock-free, because ``__del__`` calls it."""
@@ -162,19 +157,19 @@ class Outgoing:
                 use[0].last += (use[1],)
         pack = self._pack
         frames = [
-            entry if type(entry) is bytes else entry.write(pack)  # type: ignore[union-attr]
+            entry if type(entry) is bytes else entry.write(pack, self._release)  # type: ignore[union-attr]
             for entry in self._waiting
         ]
         frames += [self._drop_frame(tensor) for tensor in drops]
         self._waiting.clear()
         last_uses.clear()
-        return frames
+        return self._release.frames(frames)
 
     def take_drops(self) -> list[bytes]:
         """Return the frames that free all remaining tensors, at the end of the session."""
-        frames = [self._drop_frame(tensor) for tensor in self._live]
+        messages = [self._drop_frame(tensor) for tensor in self._live]
         self._live.clear()
-        return frames
+        return self._release.frames(messages)
 
     def stored(self, spec: TensorSpec) -> TensorSpec:
         """Return a tensor's shape and dtype as the server stores it."""
@@ -186,12 +181,12 @@ class Outgoing:
         return position
 
     def _drop_frame(self, tensor: int) -> bytes:
-        return drop_frame(tensor, encode_identity(self.next_request()))
+        return self._release.encode_drop(tensor, self.next_request())
 
     def _prepare(self, signature: Signature) -> tuple[OperationTemplate, Signature]:
         if len(self._templates) >= TEMPLATES_KEPT:
             self._templates.clear()
-        template = OperationTemplate(self._as_stored(signature))
+        template = self._release.template(self._as_stored(signature))
         prepared = self._templates[id(signature)] = (template, signature)
         return prepared
 

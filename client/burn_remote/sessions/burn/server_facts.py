@@ -20,15 +20,17 @@ FRAGMENT_BYTES: Final = 2**20
 _GENERAL: Final = DTypeUsage.STORAGE | DTypeUsage.ARITHMETIC
 
 
-def facts(address: str) -> Welcome:
+def facts(
+    address: str, dialect: str = "burn-0.21", message_bytes: int = MAX_MESSAGE_BYTES
+) -> Welcome:
     """Return the ``Welcome`` of a server that other servers reach at ``address``."""
     return Welcome(
         version=0,
         session=0,
         secret=b"",
         lease_seconds=0.0,
-        device={"dialect": "burn-0.21"},
-        limits={"message_bytes": MAX_MESSAGE_BYTES},
+        device={"dialect": dialect},
+        limits={"message_bytes": message_bytes},
         peer_address=address,
     )
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -27,12 +28,13 @@ from burn_remote_protocol.errors import (
     ConnectionFailed,
     ConnectionLost,
     GarbledBytes,
+    HandshakeRefused,
     LimitExceeded,
     SessionLost,
     fresh,
 )
 from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.checked import HEADER_BYTES, CheckedLink
+from burn_remote_protocol.links.checked import HEADER_BYTES, CheckedLink, UncheckedFrame
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
 from burn_remote_protocol.session_states import (
@@ -45,7 +47,7 @@ from burn_remote_protocol.session_states import (
     State,
 )
 
-__all__ = ["Connection", "Dial"]
+__all__ = ["Connection", "Dial", "SpeaksBurn"]
 
 _logger: Final = logging.getLogger("burn_remote")
 
@@ -74,6 +76,16 @@ IDLE_RESUMES: Final = 20
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+class SpeaksBurn(HandshakeRefused):
+    """The server answered the handshake as those built with Burn 0.22 or later do."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"{address} is a server built with Burn 0.22 or later, not a burn-remote-server; "
+            "connect with dialect='burn-0.22', or without dialect="
+        )
 
 
 class Connection:
@@ -374,12 +386,19 @@ class Connection:
         try:
             hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
             link.send(encode_frame(hello))
-            reply = link.receive(max(0.0, deadline - time.monotonic()))
+            try:
+                reply = link.receive(max(0.0, deadline - time.monotonic()))
+            except UncheckedFrame as error:
+                if not is_burn_frame(error.frame):
+                    raise
+                raise SpeaksBurn(link.address) from None
             if reply is None:
                 raise ConnectionLost(
                     f"{link.address} did not answer the handshake within "
                     f"{timeout_seconds:g} seconds"
                 )
+            if is_burn_frame(reply):
+                raise SpeaksBurn(link.address)
             welcome = accepted(decode_frame(reply), VERSIONS)
             if heartbeat := welcome.limits.get("heartbeat_milliseconds"):
                 link.keep_alive(heartbeat / 1000, self._beat)
