@@ -72,6 +72,10 @@ RECEIVE_QUEUE_LENGTH: Final = 8
 FRAMES_AT_ONCE: Final = 256
 CONTROL_FRAME_COST: Final = 8
 
+# Bytes received without a pause. uvloop reads up to 32 times from a socket, 8 MiB, before it looks
+# at others: with new memory from the system for a long message, that took 50 ms.
+BYTES_AT_ONCE: Final = 2**20
+
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
 
@@ -103,6 +107,7 @@ class DirectConnection(Connection):
         self._watchdog_timer: asyncio.TimerHandle | None = None
         self._is_starved = False  # reading is paused, because the memory pool has no room
         self.received_bytes = 0  # including those of incomplete messages
+        self._pause_at = BYTES_AT_ONCE  # how many are received before the next pause
         self._written_bytes = 0
         self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
         self._failed = False  # after a violation; the library discards further bytes
@@ -259,6 +264,9 @@ class DirectConnection(Connection):
         if self.protocol.state is not State.CONNECTING:
             if not self._has_unparsed:
                 self._parse()
+                if self.received_bytes >= self._pause_at:
+                    self._pause_at = self.received_bytes + BYTES_AT_ONCE
+                    self._parse_later()
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
@@ -350,6 +358,8 @@ class DirectConnection(Connection):
 
     def _parse_later(self) -> None:
         """Continue parsing in the next iteration of the event loop."""
+        if self._has_unparsed:
+            return
         self._has_unparsed = True
         if not self._has_ended:
             self.transport.pause_reading()

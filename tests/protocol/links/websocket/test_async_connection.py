@@ -16,6 +16,7 @@ from websockets.frames import Frame, Opcode
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.websocket.async_connection import (
+    BYTES_AT_ONCE,
     FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,
     DirectClientConnection,
@@ -266,6 +267,23 @@ async def test_fragments_of_one_message_are_parsed_in_several_iterations() -> No
         assert connection._parser.unfinished_bytes <= FRAMES_AT_ONCE
         connection.data_received(masked(Opcode.CONT))
         assert await connection.receive_message() == b"x" * (5 * FRAMES_AT_ONCE)
+
+
+async def test_reading_a_long_message_pauses_for_an_iteration_of_the_event_loop() -> None:
+    async with connected(max_message_bytes=4 * BYTES_AT_ONCE) as (connection, _):
+        message = bytes(3 * BYTES_AT_ONCE)
+        frame = masked(Opcode.BINARY, message)
+        size = BYTES_AT_ONCE // 4
+        pauses = 0
+        for at in range(0, len(frame), size):
+            connection.data_received(frame[at : at + size])
+            if not connection.transport.is_reading():
+                pauses += 1
+                assert connection.received_bytes >= pauses * BYTES_AT_ONCE
+                await asyncio.sleep(0)
+            assert connection.transport.is_reading()
+        assert pauses == 3
+        assert await connection.receive_message() == message
 
 
 async def test_messages_that_arrived_before_the_connection_was_lost_are_received() -> None:
